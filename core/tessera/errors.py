@@ -78,6 +78,13 @@ class EngineStepError(TesseraError):
     status, kind, exit_code = 500, "engine_error", 4
 
 
+class FatalRequestError(TesseraError):
+    """Engines died each time that they ran this request, the last time with nothing beside it."""
+
+    status, kind, exit_code = 500, "engine_error", 4
+    code = "request_kills_engine"
+
+
 class ConfigError(TesseraError, ValueError):
     """A flag, a configuration field or an environment variable is invalid."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,9 +35,9 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     tenant: str = ""
 
 
-@dataclass(frozen=True)
-class Logprob:
-    """A token's natural-log probability, its rank in the vocabulary (1 is the most likely) and its text."""
+class Logprob(msgspec.Struct, frozen=True, gc=False):
+    """A token's natural-log probability, its rank in the vocabulary (1 is the most likely) and its text. There are
+    millions of them in a large answer, so the garbage collector need not visit them."""
 
     logprob: float
     rank: int | None = None
@@ -75,7 +75,7 @@ class RequestMetrics:
 @dataclass
 class RequestOutput:
     """The state of a request's completions; `outputs` are in order of index. prompt_logprobs: one entry per prompt
-    token, None for the first; with DELTA outputs, only in the first one."""
+    token, None for the first, as a list from LLM; with DELTA outputs, only in the first one."""
 
     request_id: str
     prompt: str | None
@@ -84,4 +84,4 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    prompt_logprobs: list[Mapping[int, Logprob] | None] | None = None
+    prompt_logprobs: Sequence[Mapping[int, Logprob] | None] | None = None

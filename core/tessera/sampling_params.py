@@ -6,10 +6,12 @@ Names, defaults and checks are vLLM's where it has the same field. Checks that d
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -227,6 +229,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
+def changed(params: SamplingParams, **fields: Any) -> SamplingParams:
+    """A copy with other values, which are valid: nothing is checked again, since lists of ids may be very long."""
+    copied = copy.copy(params)
+    for name, value in fields.items():
+        msgspec.structs.force_setattr(copied, name, value)
+    return copied
+
+
 def normalised(params: SamplingParams) -> dict[str, Any]:
     """Fields that callers may write in several forms, in their internal form. Raises RequestError."""
     stop = params.stop
@@ -331,7 +341,9 @@ def _check_words(params: SamplingParams) -> None:
             f"bad_words_ids takes at most {2 * MAX_BAD_WORDS} lists, got {len(lists)}.", param="bad_words_ids"
         )
     for ids in lists:
-        _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, least=1)
+        if not 1 <= len(ids) <= MAX_BAD_WORD_TOKENS:
+            _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, least=1)
+    _check_each("bad_words_ids", tuple(chain.from_iterable(lists)))
 
 
 def _structured_outputs(given: Any) -> StructuredOutputsParams:
@@ -427,6 +439,13 @@ def _check_ids(name: str, ids: Sequence[Any], most: int, *, least: int = 0) -> N
     if not least <= len(ids) <= most:
         bounds = f"at most {most}" if len(ids) > most else f"at least {least}"
         raise RequestError(f"{name} takes {bounds} ids, got {len(ids)}.", param=name)
+    _check_each(name, ids)
+
+
+def _check_each(name: str, ids: Sequence[Any]) -> None:
+    """Raises RequestError for what is no token id. Fast for many that are."""
+    if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) <= _INT32):
+        return
     for token in ids:
         integer(name, token, 0, _INT32)
 

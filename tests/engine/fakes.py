@@ -82,8 +82,9 @@ class FakePlatform(Platform):
 class FakeExecutor(Executor):
     """Words of config.model.served_name: "slow" takes 20 ms a step, "brisk" 2; "fail-load", "no-memory", "crash-load",
     "hang-load", "kill-load", "problems" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the
-    process there, "hang-at-7" sleeps, "spin-at-7" computes; "defaults" are the platform's. "once=FILE": only the first
-    engine does so; "later=FILE": only those after it."""
+    process there, "hang-at-7" sleeps, "spin-at-7" computes; "poison=7" raises in each step with a prompt that begins
+    with token 7; "defaults" are the platform's. "once=FILE": only the first engine does so; "later=FILE": only those
+    after it."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -138,6 +139,9 @@ class FakeExecutor(Executor):
             self.rows.pop(row, None)
         for opened in step.opened:
             self.rows[opened.row] = (opened.tokens.tolist(), opened.params)
+        for held, _ in self.rows.values():
+            if f"poison={held[0]}" in self.words:
+                raise ZeroDivisionError("a bug in a step")
         return step
 
     def sample(self, pending: SchedulerOutput, masks: TokenMasks | None = None) -> Ready:

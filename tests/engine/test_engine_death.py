@@ -17,7 +17,14 @@ from tessera.config import Supervision
 from tessera.engine import spawn
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import EngineStats
-from tessera.errors import ConfigError, EngineDeadError, MemoryBudgetError, ModelError, TesseraError
+from tessera.errors import (
+    ConfigError,
+    EngineDeadError,
+    FatalRequestError,
+    MemoryBudgetError,
+    ModelError,
+    TesseraError,
+)
 from tessera.sampling_params import RequestOutputKind
 from tests.engine import fakes
 from tests.engine.test_async_engine import params, tokens_of, until
@@ -116,12 +123,36 @@ async def test_an_error_in_a_step_ends_the_engine_with_its_traceback(start, capf
     assert "ZeroDivisionError: a bug in a step" in written
 
 
-async def test_a_request_that_kills_each_engine_ends_with_the_third(start):
-    engine = await start("fail-at-7")
+async def test_a_request_that_kills_each_engine_ends_and_those_beside_it_go_on(start):
+    engine = await start("poison=7 brisk")
+    final = {"output_kind": RequestOutputKind.FINAL_ONLY, "max_tokens": 200}
+    innocent = [asyncio.create_task(tokens_of(engine, [number], **final)) for number in range(10, 20)]
+    await until(lambda: engine.metrics.stats.num_running == 10)
+    with pytest.raises(FatalRequestError, match="not run again.*exit code 1"):
+        await tokens_of(engine, [7], **final)
+    assert await asyncio.gather(*innocent) == [fakes.answer([number], 200) for number in range(10, 20)]
+    assert engine.metrics.engine_restarts == 3
+
+
+async def test_one_such_request_after_another_does_not_end_the_server(start):
+    engine = await start("poison=7 poison=8")
     final = {"output_kind": RequestOutputKind.FINAL_ONLY}
-    with pytest.raises(EngineDeadError, match="died 3 times within 300 s.*exit code 1"):
-        await tokens_of(engine, [1], **final)
-    await asyncio.wait_for(engine.wait_dead(), 1)
+    for number in (7, 8):
+        with pytest.raises(FatalRequestError):
+            await tokens_of(engine, [number], **final)
+        await until(lambda: engine.health.alive, 20)
+    assert await tokens_of(engine, [1]) == fakes.answer([1], 20)
+
+
+async def test_deaths_that_no_request_is_to_blame_for_end_with_the_third(start):
+    engine = await start()
+    for count in (1, 2):
+        os.kill(engine.info.pid, signal.SIGKILL)
+        await until(lambda count=count: engine.metrics.engine_restarts == count, 20)
+    os.kill(engine.info.pid, signal.SIGKILL)
+    await asyncio.wait_for(engine.wait_dead(), 10)
+    with pytest.raises(EngineDeadError, match="died 3 times within 300 s"):
+        await tokens_of(engine, [1])
     assert not engine.health.alive
     assert not engine.health.restarting
     assert engine.metrics.engine_restarts == 2

@@ -13,13 +13,14 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tessera import errors
 from tessera.arrays import int32
 from tessera.engine import messages, process
 from tessera.engine.messages import AddRequests, Codec, EngineStats, Failure, Refused, Report, StartUp
 from tessera.request import Request
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import (
     EngineCoreOutputs,
     FinishedRequest,
@@ -125,10 +126,26 @@ def test_a_name_that_is_no_error_of_ours_is_a_dead_engine(kind):
     assert type(Failure(kind, "line").error()) is errors.EngineDeadError
 
 
+def test_siblings_share_one_prompt_and_one_params_on_the_way_and_after_it():
+    params = SamplingParams(n=100, allowed_token_ids=range(5000), prompt_logprobs=1)
+    others = changed(params, prompt_logprobs=None)
+    siblings = [
+        structs.replace(REQUEST, key=7 + index, leader=7, params=others if index else params) for index in range(100)
+    ]
+    alone = structs.replace(REQUEST, key=200, leader=200)
+    data = CODEC.pack_request(AddRequests([*siblings, alone]))
+    assert len(data) < 2 * len(CODEC.pack_request(AddRequests(siblings[:1])))
+    first, second, *rest = CODEC.unpack_request(data).requests
+    assert (first.params, second.params) == (params, others)
+    assert all(request.params is second.params and request.prompt is second.prompt for request in rest[:-1])
+    for sent, came in zip([*siblings, alone], [first, second, *rest], strict=True):
+        assert structs.asdict(came) | {"prompt": came.prompt.tolist()} == structs.asdict(sent) | {"prompt": [1, 2, 3]}
+
+
 def test_another_epoch_or_version_is_dropped(monkeypatch):
     data = Codec(1).pack_request(AddRequests([REQUEST]))
     assert Codec(2).unpack_request(data) is None
-    monkeypatch.setattr(messages, "VERSION", 2)
+    monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
     assert Codec(1).unpack_request(data) is None
 
 

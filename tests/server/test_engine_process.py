@@ -62,6 +62,25 @@ async def stopped(task, seconds=20):
     return await asyncio.wait_for(task, seconds)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_key_sees_the_cached_prefixes_of_another_only_if_they_are_shared(shared):
+    settings = dataclasses.replace(SETTINGS, api_keys=("a", "b"), shared_prefix_cache=shared)
+    async with serving(settings=settings) as (_, client, task):
+
+        async def cached(key, **fields):
+            body = {"model": "fake", "prompt": PROMPT * 20, "max_tokens": 1, **fields}
+            answer = await client.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+            return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        assert await cached("a") == 0
+        own = await cached("a")
+        assert own > 0
+        assert await cached("b") == (own if shared else 0)
+        assert await cached("b", cache_salt="key 0\n") == 0
+        assert await cached("b") == own
+        assert await stopped(task) == 0
+
+
 async def test_answers_whole_and_streamed_then_ends_in_order():
     async with serving() as (engine, client, task):
         body = {"model": "fake", "prompt": [PROMPT, [7]], "max_tokens": 8, "return_token_ids": True, "logprobs": 2}

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.errors import EngineDeadError, EngineStepError, MemoryBudgetError, ModelError, OverloadedError
+from tessera.errors import (
+    EngineDeadError,
+    EngineStepError,
+    FatalRequestError,
+    MemoryBudgetError,
+    ModelError,
+    OverloadedError,
+)
 from tessera.server.openai.decode import CHAT, COMPLETIONS, GENERATION
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine, Script
@@ -185,6 +192,15 @@ async def test_what_a_client_cannot_mend_is_told_without_details(error, status, 
             assert words in (None, message)
             assert ("retry-after" in response.headers) == (status == 503)
             assert response.headers["x-request-id"]
+
+
+async def test_a_request_that_kills_engines_is_told_so_and_clients_do_not_send_it_again():
+    error = FatalRequestError("exit code 1: /usr/lib/x.py")
+    async with in_process(FakeEngine(script=Script(error=error))) as api:
+        for response in (await api.chat(), await api.chat(stream=True), await api.complete()):
+            message = check_error(response, 500, kind="engine_error", code="request_kills_engine")
+            assert "do not send it again" in message
+            assert response.headers["x-should-retry"] == "false"
 
 
 async def test_unknown_routes_and_methods(api):

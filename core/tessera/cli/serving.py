@@ -23,6 +23,7 @@ from tessera.config.environment import Environment, read_environment, unknown_va
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
+from tessera.server.loop_watch import BUSY, ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
@@ -236,7 +237,8 @@ class _Served:
             # The server's libraries load in parallel with the engine.
             server = await asyncio.to_thread(_import_server)
             ready = self._ready_app(server, starting, make_routes)
-            return await server.serve(ready, self.listener, self.settings)
+            with ended_if_it_hangs(BUSY * self.supervision.stall_seconds):
+                return await server.serve(ready, self.listener, self.settings)
         finally:
             if text is not None:
                 await text.close()

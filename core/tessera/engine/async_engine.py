@@ -19,11 +19,12 @@ from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Repo
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import EngineLife, SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervisor
-from tessera.errors import EngineDeadError, RequestError
+from tessera.engine.trials import Trials
+from tessera.errors import EngineDeadError, FatalRequestError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
+LONG_LISTS = 4096  # the same for the characters and ids in a request's parameters
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class AsyncEngine:
         self._front = FrontEnd(config, self.tokenizer, max_model_len=config.model.max_model_len)
         self._wakes: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count()
+        self._trials = Trials()
         self._error: str | None = None
         self._over = False
 
@@ -131,7 +134,8 @@ class AsyncEngine:
         )  # fmt: skip
         wake = self._wakes[request_id] = asyncio.Event()
         try:
-            self._supervisor.life.send(AddRequests(state.requests))
+            if self._trials.admits(state):
+                self._supervisor.life.send(AddRequests(state.requests))
             finished = False
             while not finished:
                 output = state.take()
@@ -152,15 +156,20 @@ class AsyncEngine:
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens)
+        words: list[list[int]] = []
         if params.bad_words:
             if self.text is None:
                 raise no_bad_words()
-            params = with_bad_words(params, await self.text.encode(bad_word_texts(params), False))
+            words = await self.text.encode(bad_word_texts(params), False)
         if self.text is not None:
             await self.text.check_grammar(params)
-        if len(ids) < LONG_PROMPT:
-            return self._front.prepare(ids, params, text=text)
-        return await asyncio.to_thread(self._front.prepare, ids, params, text=text)
+
+        def check() -> Prompt:
+            return self._front.prepare(ids, with_bad_words(params, words) if words else params, text=text)
+
+        if len(ids) < LONG_PROMPT and _length(params) < LONG_LISTS:
+            return check()
+        return await asyncio.to_thread(check)
 
     async def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
         if self.text is None:
@@ -225,11 +234,17 @@ class AsyncEngine:
 
     # ---- called by the supervisor -------------------------------------------
 
-    def _lost(self, cause: str) -> None:
-        """The engine ended. Requests with partial output fail; the others wait for the next engine."""
+    def _lost(self, cause: str) -> bool:
+        """The engine ended. Requests with partial output fail; the others wait for the next engine. Returns whether one
+        was to blame, which fails too."""
+        ran = self._error is None  # else it died while it started
         self._error = cause
         self._front.metrics.engine_lost()
+        guilty = self._trials.lost(self._front.replay()) if ran else None
+        if guilty is not None:
+            self._end_guilty(guilty, cause)
         self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
+        return guilty is not None
 
     def _found(self, info: EngineInfo) -> None:
         """A new engine is ready and gets the requests that waited for it."""
@@ -240,8 +255,18 @@ class AsyncEngine:
         self._front.metrics.replayed_requests += len(states)
         for state in states:
             log.info("replayed", extra=about(state.request_id))
+        self._replay(self._trials.replay(states))
+
+    def _end_guilty(self, state: RequestState, cause: str) -> None:
+        log.error("engines died each time they ran this request, so it ends", extra=about(state.request_id))
+        error = FatalRequestError(f"Engines died each time they ran this request, so it is not run again. {cause}")
+        key = self._front.unfinished(state)[0].key
+        self._wake(self._front.fail(key, error, time.monotonic()).changed)
+
+    def _replay(self, states: Iterable[RequestState]) -> None:
         requests = [request for state in states for request in self._front.unfinished(state)]
-        self._supervisor.life.send(AddRequests(requests, replayed=True))
+        if requests:
+            self._supervisor.life.send(AddRequests(requests, replayed=True))
 
     def _given_up(self, cause: str) -> None:
         """There will be no other engine: all requests fail."""
@@ -258,6 +283,7 @@ class AsyncEngine:
             self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
         if answer.outputs is not None:
             self._apply(self._front.update(answer.outputs, now))
+        self._replay(self._trials.go_on())
 
     def _apply(self, update: Update) -> None:
         self._abort(update.abort)
@@ -276,6 +302,13 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(self._error)
+
+
+def _length(params: SamplingParams) -> int:
+    """Characters and ids that checking the parameters reads."""
+    stops = sum(map(len, params.stop or ()))
+    words = MAX_BAD_WORD_TOKENS * (len(params.bad_words or ()) + len(params.bad_words_ids or ()))
+    return stops + words + len(params.allowed_token_ids or ())
 
 
 def _ignore(progress: Progress) -> None:

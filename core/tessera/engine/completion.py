@@ -4,8 +4,11 @@ what the reader has not taken yet."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
+from tessera.arrays import Array
 from tessera.errors import TesseraError
 from tessera.request import CompletionOutput, Logprob, Request, RequestMetrics, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -13,13 +16,15 @@ from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:
     from tessera.step import PromptLogprobs, RowLogprobs
-    from tessera.text import Vocabulary
+    from tessera.text import StopStrings, Vocabulary
 
 
 class TextOutput:
-    """Detokenizes one completion and looks for its stop strings."""
+    """Detokenizes one completion and looks for its stop strings, `stops`, if it has any."""
 
-    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams, stops: StopStrings | None
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(
             vocabulary,
             prompt,
@@ -27,7 +32,7 @@ class TextOutput:
             params.spaces_between_special_tokens,
             params.kept_special_tokens,
         )
-        self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
+        self._checker = None if stops is None else StopChecker(stops, params.include_stop_str_in_output)
         self._unarmed = params.min_tokens
 
     def append(self, tokens: Sequence[int]) -> tuple[str, int, str | None]:
@@ -62,7 +67,13 @@ class Completion:
     that were already computed when it started."""
 
     def __init__(
-        self, index: int, params: SamplingParams, vocabulary: Vocabulary | None, prompt: Sequence[int], arrival: float
+        self,
+        index: int,
+        params: SamplingParams,
+        vocabulary: Vocabulary | None,
+        prompt: Sequence[int],
+        arrival: float,
+        stops: StopStrings | None,
     ) -> None:
         self.index = index
         self.times = RequestMetrics(arrival=arrival)
@@ -73,7 +84,9 @@ class Completion:
         self.changed = False
         self._params = params
         self._vocabulary = vocabulary
-        self._text = TextOutput(vocabulary, prompt, params) if vocabulary is not None and params.detokenize else None
+        self._text: TextOutput | None = None
+        if vocabulary is not None and params.detokenize:
+            self._text = TextOutput(vocabulary, prompt, params, stops)
         self._pieces: list[str] = []
         self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
@@ -130,7 +143,7 @@ class Completion:
         )
 
     def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
-        added = by_token(new, count, self._vocabulary)
+        added = by_token(new.ids[:count], new.logprobs[:count], new.ranks[:count], self._vocabulary)
         positions += added
         self._cumulative_logprob += total(added)
 
@@ -148,6 +161,7 @@ class RequestState:
         requests: list[Request],
         completions: list[Completion],
         prompt_logprobs: PromptLogprobsBuffer | None,
+        stops: StopStrings | None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -155,6 +169,7 @@ class RequestState:
         self.requests = requests
         self.completions = completions
         self.prompt_logprobs = prompt_logprobs
+        self.stops = stops
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
         self.given = False
@@ -166,6 +181,11 @@ class RequestState:
     @property
     def finished(self) -> bool:
         return self.num_unfinished == 0
+
+    @property
+    def num_made(self) -> int:
+        """Tokens of all completions so far."""
+        return sum(len(completion.token_ids) for completion in self.completions)
 
     def take(self) -> RequestOutput | None:
         """The next output, as output_kind says, or None if there is none yet. Raises the error that ended the
@@ -203,12 +223,11 @@ def _merged(times: list[RequestMetrics]) -> RequestMetrics:
     )
 
 
-def by_token(new: RowLogprobs | PromptLogprobs, count: int, vocabulary: Vocabulary | None) -> list[dict[int, Logprob]]:
-    """Log probabilities of the first `count` tokens, one dict each: the token itself first, then the alternatives, most
-    likely first."""
-    rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
+def by_token(all_ids: Array, logprobs: Array, ranks: Array, vocabulary: Vocabulary | None) -> list[dict[int, Logprob]]:
+    """Log probabilities of tokens, one dict each: the token itself first, then the alternatives, most likely first.
+    all_ids, logprobs: [tokens, 1 + k]; ranks: [tokens]."""
     positions = []
-    for ids, values, rank in rows:
+    for ids, values, rank in zip(all_ids.tolist(), logprobs.tolist(), ranks.tolist(), strict=True):
         position = {ids[0]: Logprob(values[0], rank, _text(ids[0], vocabulary))}
         for order, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
             if token not in position:
@@ -217,23 +236,49 @@ def by_token(new: RowLogprobs | PromptLogprobs, count: int, vocabulary: Vocabula
     return positions
 
 
-class PromptLogprobsBuffer:
-    """Collects a prompt's log probabilities as its chunks are computed: in any order, and again after a preemption."""
+class PromptLogprobsBuffer(Sequence[Mapping[int, Logprob] | None]):
+    """Collects a prompt's log probabilities as its chunks are computed: in any order, and again after a preemption.
+
+    A sequence of one entry per prompt token, None for the first. An entry is made when it is asked for, since a long
+    prompt has very many of them, and whoever reads them chooses the thread.
+    """
 
     def __init__(self, num_prompt_tokens: int, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
-        self._positions: list[Mapping[int, Logprob] | None] = [None] * num_prompt_tokens
+        self._chunks: list[PromptLogprobs] = []
+        self._places: Array = np.full((num_prompt_tokens, 2), -1, np.int32)
+        """[tokens, 2]: the chunk of each token and its row there."""
         self._taken = False
 
     def add(self, scored: PromptLogprobs) -> None:
-        count = len(scored.ids)
-        self._positions[scored.start : scored.start + count] = by_token(scored, count, self._vocabulary)
+        places = self._places[scored.start : scored.start + len(scored.ids)]
+        places[:, 0], places[:, 1] = len(self._chunks), np.arange(len(scored.ids))
+        self._chunks.append(scored)
 
-    def take(self, kind: RequestOutputKind) -> list[Mapping[int, Logprob] | None] | None:
-        """One entry per prompt token, None for the first; with DELTA, only the first call returns them."""
-        given = None if kind is RequestOutputKind.DELTA and self._taken else self._positions
+    def take(self, kind: RequestOutputKind) -> Sequence[Mapping[int, Logprob] | None] | None:
+        """With DELTA, only the first call returns them."""
+        given = None if kind is RequestOutputKind.DELTA and self._taken else self
         self._taken = True
         return given
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[int, Logprob] | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Mapping[int, Logprob] | None]: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[int, Logprob] | list[Mapping[int, Logprob] | None] | None:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        chunk, row = self._places[index].tolist()
+        if chunk < 0:
+            return None
+        of, one = self._chunks[chunk], slice(row, row + 1)
+        (entry,) = by_token(of.ids[one], of.logprobs[one], of.ranks[one], self._vocabulary)
+        return entry
 
 
 def _text(token: int, vocabulary: Vocabulary | None) -> str | None:

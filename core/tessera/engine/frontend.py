@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest, RequestPromptLogprobs, StartedRequest
     from tessera.step import RowLogprobs
-    from tessera.text import Vocabulary
+    from tessera.text import StopStrings, Vocabulary
 
 
 @dataclass
@@ -51,7 +51,7 @@ class FrontEnd:
 
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None = None) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
-        bad_words; see with_bad_words(). Raises RequestError. Changes no state, so it may run on another thread."""
+        bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         return self._input.prepare(ids, params, text=text)
 
     def submit(
@@ -82,9 +82,9 @@ class FrontEnd:
             adapter=adapter,
         )
         ids = prompt.ids.tolist()
-        completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]
+        completions = [self._completion(index, params, ids, arrival, prompt.stops) for index in range(params.n)]
         scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.vocabulary)
-        state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores)
+        state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores, prompt.stops)
         self._by_id[request_id] = state
         for request, completion in zip(requests, completions, strict=True):
             self._live[request.key] = (state, completion)
@@ -144,7 +144,8 @@ class FrontEnd:
             state.error = error()
             self._end(state, "error", now)
         for key, (state, completion) in self._live.items():
-            fresh = self._completion(completion.index, state.params, state.prompt_token_ids, completion.times.arrival)
+            prompt, arrival = state.prompt_token_ids, completion.times.arrival
+            fresh = self._completion(completion.index, state.params, prompt, arrival, state.stops)
             state.completions[completion.index] = fresh
             self._live[key] = (state, fresh)
         return given
@@ -157,8 +158,10 @@ class FrontEnd:
         """The requests of a state's unfinished completions."""
         return [request for request in state.requests if request.key in self._live]
 
-    def _completion(self, index: int, params: SamplingParams, prompt: list[int], arrival: float) -> Completion:
-        return Completion(index, params, self.vocabulary, prompt, arrival)
+    def _completion(
+        self, index: int, params: SamplingParams, prompt: list[int], arrival: float, stops: StopStrings | None
+    ) -> Completion:
+        return Completion(index, params, self.vocabulary, prompt, arrival, stops)
 
     def _start(self, started: StartedRequest) -> None:
         found = self._live.get(started.key)

@@ -3,17 +3,18 @@ and makes one request, with its seed, per completion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-import msgspec
 import numpy as np
 
 from tessera.arrays import Array
 from tessera.errors import RequestError
 from tessera.request import Request
-from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, changed
+from tessera.text import StopStrings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
@@ -26,12 +27,13 @@ UNSEEDED = 1 << 63
 @dataclass(frozen=True)
 class Prompt:
     """A checked prompt. text: None if it was given as ids. ids: [tokens] int32. max_tokens: per completion, limited by
-    the context length. params: as the engine takes them."""
+    the context length. params: as the engine takes them. stops: the stop strings of params, if it has any."""
 
     text: str | None
     ids: Array
     max_tokens: int
     params: SamplingParams
+    stops: StopStrings | None = None
 
 
 class InputProcessor:
@@ -47,10 +49,12 @@ class InputProcessor:
         self._max_model_len = max_model_len
         self._random = np.random.default_rng(config.seed)
         self._next_key = 0
+        self._stops: WeakValueDictionary[Sequence[str], StopStrings] = WeakValueDictionary()
+        """Those of the requests in progress, which often have the same."""
 
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
-        bad_words; see with_bad_words(). Raises RequestError. Changes no state, so it may run on another thread."""
+        bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -62,7 +66,7 @@ class InputProcessor:
             )
         checked = self._checked(ids)
         max_tokens = self._bounded(checked.size, params.max_tokens)
-        return Prompt(text, checked, max_tokens, resolved(params, self._model))
+        return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
 
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = "",
@@ -71,7 +75,7 @@ class InputProcessor:
         """One request for each of the params.n completions. They share the prompt of the first one, and only the first
         one computes prompt_logprobs. Without a tenant, cache_salt stands for it."""
         first, params = self._next_key, prompt.params
-        others = params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
+        others = params if params.prompt_logprobs is None else changed(params, prompt_logprobs=None)
         self._next_key += params.n
         return [
             Request(
@@ -119,6 +123,15 @@ class InputProcessor:
             raise self._over_context(num_prompt_tokens, max_tokens)
         return max_tokens
 
+    def _stop_strings(self, params: SamplingParams) -> StopStrings | None:
+        if not params.stop or not params.detokenize:
+            return None
+        stops = tuple(params.stop)
+        found = self._stops.get(stops)
+        if found is None:
+            found = self._stops[stops] = StopStrings(stops)
+        return found
+
     def _over_context(self, num_prompt_tokens: int, max_tokens: int) -> RequestError:
         return RequestError(
             f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
@@ -153,15 +166,16 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
     _check_ids("logit_bias", params.logit_bias or (), vocab)
     _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab)
     _check_ids("logprob_token_ids", params.logprob_token_ids or (), vocab)
-    _check_ids("bad_words_ids", (token for word in params.bad_words_ids or () for token in word), vocab)
-    changed: dict[str, Any] = {}
+    for word in params.bad_words_ids or ():
+        _check_ids("bad_words_ids", word, vocab)
+    fields: dict[str, Any] = {}
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(params, name)
         if asked is not None and not (name == "logprobs" and params.logprob_token_ids):
             check_logprobs(name, asked, model)
         if asked == -1:
-            changed[name] = vocab
-    return msgspec.structs.replace(params, **changed) if changed else params
+            fields[name] = vocab
+    return changed(params, **fields) if fields else params
 
 
 def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
@@ -175,7 +189,9 @@ def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
         )
 
 
-def _check_ids(name: str, ids: Iterable[int], vocab: int) -> None:
+def _check_ids(name: str, ids: Collection[int], vocab: int) -> None:
+    if not ids or (min(ids) >= 0 and max(ids) < vocab):
+        return
     for token in ids:
         if not 0 <= token < vocab:
             raise RequestError(
@@ -194,7 +210,7 @@ def with_bad_words(params: SamplingParams, tokens: Sequence[Sequence[int]]) -> S
     RequestError."""
     forms = zip(tokens[::2], tokens[1::2], strict=True)
     words = [ids for plain, spaced in forms for ids in _forms(plain, spaced)]
-    return msgspec.structs.replace(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
+    return changed(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
 
 
 def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:

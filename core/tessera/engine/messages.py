@@ -7,21 +7,23 @@ default; change VERSION when the meaning of a field changes."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from tessera import errors
-from tessera.arrays import decoder, encoder
+from tessera.arrays import decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig
 from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.explain import Explained
 from tessera.request import Request
+from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 
 log = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 
 
 # ---- to the engine ----------------------------------------------------------
@@ -41,7 +43,9 @@ class StartUp(msgspec.Struct, frozen=True):
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):
-    """replayed: the requests come from an engine that died. They are queued even if the waiting queue is full."""
+    """replayed: the requests come from an engine that died. They are queued even if the waiting queue is full.
+
+    On the way, only the first of several requests with one leader has the prompt and the parameters."""
 
     requests: list[Request]
     replayed: bool = False
@@ -181,6 +185,8 @@ class Codec:
         self._from_engine = decoder(FromEngine)
 
     def pack_request(self, body: AddRequests | AbortRequests | Shutdown) -> bytes:
+        if isinstance(body, AddRequests) and len(body.requests) > 1:
+            body = AddRequests(list(_slim(body.requests)), body.replayed)
         return self._encoder.encode(ToEngine(VERSION, self.epoch, body))
 
     def pack_answer(self, body: Answer) -> bytes:
@@ -191,9 +197,10 @@ class Codec:
         message = self._unpack(self._to_engine, data)
         if message is None:
             return None
-        if isinstance(message.body, AddRequests) and not all(
-            _well_formed(request) for request in message.body.requests
-        ):
+        if not isinstance(message.body, AddRequests):
+            return message.body
+        message.body.requests = list(_whole(message.body.requests))
+        if not all(map(_well_formed, message.body.requests)):
             log.warning("dropped a message with a prompt that is not a one-dimensional array of int32 token ids")
             return None
         return message.body
@@ -218,6 +225,31 @@ class Codec:
             log.warning("dropped a message of version %d, epoch %d", message.version, message.epoch)
             return None
         return message
+
+
+def _slim(requests: list[Request]) -> Iterator[Request]:
+    leaders: set[int] = set()
+    for request in requests:
+        if request.leader in leaders:
+            yield msgspec.structs.replace(request, prompt=int32(()), params=SamplingParams())
+        else:
+            leaders.update({request.leader} - {-1})
+            yield request
+
+
+def _whole(requests: list[Request]) -> Iterator[Request]:
+    """The requests that _slim() was given. Siblings share one prompt and one params in memory too."""
+    firsts: dict[int, Request] = {}
+    for request in requests:
+        first = firsts.get(request.leader)
+        if first is None or request.prompt.size:
+            others = request.params
+            if others.prompt_logprobs is not None:  # only the first computes them
+                others = changed(others, prompt_logprobs=None)
+            firsts[request.leader] = msgspec.structs.replace(request, params=others)
+            yield request
+        else:
+            yield msgspec.structs.replace(request, prompt=first.prompt, params=first.params)
 
 
 def _adds_up(outputs: EngineCoreOutputs | None) -> bool:

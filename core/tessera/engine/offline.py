@@ -125,6 +125,7 @@ class OfflineEngine:
             for state in self._step():
                 output = state.take()
                 if output is not None:
+                    _list_prompt(output)
                     outputs[state.request_id] = output
                     done(output)
             interrupt.check()
@@ -138,6 +139,7 @@ class OfflineEngine:
         self._engine.abort(self.front.drop(state, time.monotonic()))
         output = state.take()
         assert output is not None, "a state that was dropped has an output"
+        _list_prompt(output)
         return output
 
     def _feed(self, waiting: deque[Job]) -> None:
@@ -226,3 +228,8 @@ class HeldInterrupt:
         if self._came:
             raise KeyboardInterrupt
         self._came = True
+
+
+def _list_prompt(output: RequestOutput) -> None:
+    if output.prompt_logprobs is not None:
+        output.prompt_logprobs = list(output.prompt_logprobs)

@@ -7,9 +7,11 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -149,6 +151,7 @@ def _private_directory() -> Path:
 log = logging.getLogger(__name__)
 
 SHUTDOWN = 5.0  # seconds the engine has to shut down before it is killed
+TURN = 0.01  # seconds of handling messages before the loop may do something else
 LAST_WORDS = 1.0  # seconds to wait, after the process has ended, for messages it sent before
 STACKS = 2.0  # seconds the process has to write its stacks
 STACKS_LOOK = 0.1
@@ -166,6 +169,7 @@ class EngineLife:
         stall_seconds: float,
     ) -> None:
         self.hangs = False
+        self._deaf = False
         self.watchdog = Watchdog(stall_seconds)
         self._spawned = spawned
         self._hear = hear
@@ -227,14 +231,18 @@ class EngineLife:
 
     def deafen(self) -> None:
         """Ignores all further messages from the engine."""
+        self._deaf = True
         if not self._spawned.closed:
             self._loop.remove_reader(self._spawned.descriptor)
 
     # ---- from the engine ----------------------------------------------------
 
-    def _receive(self) -> None:
-        """Handles the messages that have arrived. An error ends this engine, because requests could wait forever for
-        what is lost."""
+    def _receive(self, seconds: float = TURN) -> None:
+        """Handles the messages that have arrived, for so long that the loop can do something else in between. An error
+        ends this engine, because requests could wait forever for what is lost."""
+        if self._spawned.closed or self._deaf:
+            return
+        end = time.monotonic() + seconds
         try:
             for answer in self._spawned.receive():
                 self.watchdog.heard(answer if isinstance(answer, Alive) else None)
@@ -247,6 +255,9 @@ class EngineLife:
                         self._settle(info)
                     case Failure():
                         self._settle(answer.error())
+                if time.monotonic() > end:
+                    self._loop.call_soon(self._receive)
+                    break
         except Exception:
             log.exception("the front end failed to process a message from the engine")
             self._end("was given up because the front end failed to process its message; the log above says why")
@@ -258,8 +269,7 @@ class EngineLife:
             self._loop.call_soon_threadsafe(self._on_exit, code)
 
     def _on_exit(self, code: int) -> None:
-        if not self._spawned.closed:
-            self._receive()
+        self._receive(math.inf)
         if self._started.done():
             self._end(cause_of(code))
         else:

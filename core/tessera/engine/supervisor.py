@@ -34,6 +34,10 @@ class Deaths:
         self._times = [*(at for at in self._times if now - at < self._window), now]
         return len(self._times) <= self._most
 
+    def explain(self) -> None:
+        """One request was to blame for the deaths so far, and has ended: none of them counts any more."""
+        self._times = []
+
     @property
     def recent(self) -> int:
         return len(self._times)
@@ -41,10 +45,11 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Charge:
-    """What the supervisor calls. lost(cause): the engine ended and may be replaced. found(info): another engine is
-    ready. given_up(cause): there will be no other engine."""
+    """What the supervisor calls. lost(cause): the engine ended and may be replaced; returns whether a request was to
+    blame that has ended now, so that the death does not count. found(info): another engine is ready. given_up(cause):
+    there will be no other engine."""
 
-    lost: Callable[[str], None]
+    lost: Callable[[str], bool]
     found: Callable[[EngineInfo], None]
     given_up: Callable[[str], None]
 
@@ -103,12 +108,14 @@ class Supervisor:
         be started."""
         life, self._lost_at = self.life, time.monotonic()
         log.error("engine process %d: %s", life.pid, cause)
-        self._charge.lost(cause)
+        explained = self._charge.lost(cause)
         life.deafen()
         if life.hangs:
             log.error("stacks of engine process %d\n%s", life.pid, await life.stacks() or "it wrote none in time")
         life.close()
-        return self._deaths.another()
+        if explained:
+            self._deaths.explain()
+        return explained or self._deaths.another()
 
     async def _another(self) -> str:
         """Starts another engine and waits for its end. Returns how it ended, in words."""

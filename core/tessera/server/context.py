@@ -16,6 +16,8 @@ from tessera.errors import EngineDeadError, ModelError, NotFoundError
 from tessera.parsing.formats import response_format
 from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
+from tessera.server.assembly import Assembly
+from tessera.server.loop_watch import LoopWatch
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -77,10 +79,14 @@ class ServerContext:
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())
         self.counts = Counts()
+        self.assembly = Assembly()
+        self.loop = LoopWatch()
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
         """What to do when the server ends, before the engine does."""
+        self.starters.append(self.loop.start)
+        self.closers += [self.assembly.close, self.loop.stop]
         self.numbers = itertools.count()
         """Numbers that make the names of requests unique, because clients may send the same id twice."""
 

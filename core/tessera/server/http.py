@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from tessera.errors import (
     AuthenticationError,
     EngineDeadError,
     EngineStepError,
+    FatalRequestError,
     OverloadedError,
     RequestError,
     TesseraError,
@@ -27,9 +28,10 @@ from tessera.server.unserved import why_not
 REQUEST_ID = "tessera.request_id"
 """The key under which the ASGI scope of a request holds its id."""
 
-# The first three are errors that a client cannot fix; their cause is in the log.
+# The first four are errors that a client cannot fix; their cause is in the log.
 _ENGINE_DEAD = "The engine is not running."
 _ENGINE_FAILED = "The engine could not compute this request."
+_FATAL = "The engine died each time it ran this request, which is not run again; do not send it again."
 _SERVER_FAILED = "The server failed while handling this request; see its log."
 _NO_ROUTE = "No such route. OpenAI's routes begin with /v1 and have no slash at the end."
 _HTTP_MESSAGES = {404: _NO_ROUTE, 405: "This route does not support this method."}
@@ -37,6 +39,7 @@ _MAX_MESSAGE_CHARS = 1000
 _RETRY_SECONDS = "1"
 _RETRIED = frozenset({429, 503})
 _DRAIN_BYTES = 2**28
+_SEND_BYTES = 2**18
 _DRAIN_SECONDS = 10.0
 
 
@@ -109,6 +112,21 @@ def json_response(body: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
+async def send_json(send: Send, pieces: Sequence[bytes]) -> None:
+    """Sends JSON that comes in pieces, as fast as the client reads it."""
+    length = sum(map(len, pieces))
+    headers = [(b"content-length", b"%d" % length), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    some, size = [], 0
+    for piece in pieces:
+        some.append(piece)
+        size += len(piece)
+        if size >= _SEND_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(some), "more_body": True})
+            some, size = [], 0
+    await send({"type": "http.response.body", "body": b"".join(some), "more_body": False})
+
+
 def not_ready(body: Any) -> Response:
     """A 503 that is no error: the answer of a health check."""
     response = json_response(body, 503)
@@ -126,6 +144,8 @@ def detail_of(error: Exception) -> ErrorDetail:
         return ErrorDetail(_ENGINE_DEAD, error.kind, None, error.code)
     if isinstance(error, EngineStepError):
         return ErrorDetail(_ENGINE_FAILED, error.kind, None, error.code)
+    if isinstance(error, FatalRequestError):
+        return ErrorDetail(_FATAL, error.kind, None, error.code)
     if isinstance(error, TesseraError) and (error.status < 500 or isinstance(error, OverloadedError)):
         return ErrorDetail(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)
     return ErrorDetail(_SERVER_FAILED, "internal_error", None, None)
@@ -142,6 +162,8 @@ def error_response(error: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status in _RETRIED:
         headers["Retry-After"] = _RETRY_SECONDS
+    if isinstance(error, FatalRequestError):
+        headers["X-Should-Retry"] = "false"  # which OpenAI's and Anthropic's clients follow
     return Response(body_of(error), status, headers, media_type="application/json")
 
 

@@ -151,6 +151,10 @@ class ServerSettings:
         None, "Maximum requests in flight per API key; further ones get a 429.", group="security", low=1,
         shown_default="no limit",
     )  # fmt: skip
+    shared_prefix_cache: bool = flag(
+        False, "Let API keys use each other's cached prefixes; then each can find out what others have asked.",
+        group="security",
+    )  # fmt: skip
     vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
     disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
     tokenizer_info: bool = flag(

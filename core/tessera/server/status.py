@@ -17,6 +17,7 @@ from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
+from tessera.server.loop_watch import LoopWatch
 from tessera.server.openai.protocol import Model, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 
@@ -139,7 +140,7 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
         values = list(context.engine.metrics.read())
         cache = cache_labels(context.engine.info)
         of_vllm = [*(value for value in values if value.name not in NOT_VLLMS), *ONLY_VLLMS]
-        lines = list(http_lines(context.counts))
+        lines = [*http_lines(context.counts), *loop_lines(context.loop)]
         for prefix, labels in names.items():
             shown = values if prefix == PREFIX else of_vllm
             lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
@@ -210,6 +211,12 @@ def http_lines(counts: Counts) -> Iterator[str]:
     name = f"{PREFIX}http_requests_in_progress"
     yield from _head(name, "gauge", "HTTP requests in progress.")
     yield f"{name} {counts.in_progress}"
+
+
+def loop_lines(watch: LoopWatch) -> Iterator[str]:
+    name = f"{PREFIX}event_loop_stands_total"
+    yield from _head(name, "counter", "How often the server's event loop answered nobody for over a second.")
+    yield f"{name} {watch.stands}"
     name = f"{PREFIX}asyncio_tasks"
     yield from _head(name, "gauge", "Tasks of the server's event loop.")
     yield f"{name} {len(asyncio.all_tasks())}"

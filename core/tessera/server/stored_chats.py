@@ -128,19 +128,21 @@ class StoredAnswer(ChatAnswer):
     ) -> None:
         super().__init__(context, request, run)
         self._store = store
+        self._assembly = context.assembly
         self._tenant = tenant
         self._parts: list[_Parts] = [_Parts() for _ in range(run.generation.num_choices)]
 
-    async def whole(self) -> ChatCompletion:
-        completion = await super().whole()
-        await self._keep(completion)
-        return completion
+    async def whole(self) -> list[bytes]:
+        pieces = await super().whole()
+        await self._keep(pieces)
+        return pieces
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(super().events()) as events:
             async for data in events:
                 yield data
-        await self._keep(self._completion([self._read(index, parts) for index, parts in enumerate(self._parts)]))
+        completion = self._completion([self._read(index, parts) for index, parts in enumerate(self._parts)])
+        await self._keep(await self._assembly.encode(completion))
 
     def _pieces(self, answer: CompletionOutput, events: Sequence[Event]) -> Iterator[bytes]:
         parts = self._parts[answer.index]
@@ -156,10 +158,12 @@ class StoredAnswer(ChatAnswer):
         choice.logprobs = ChatLogprobs(parts.logprobs) if self._request.logprobs else None
         return choice
 
-    async def _keep(self, completion: ChatCompletion) -> None:
-        shown = {**msgspec.to_builtins(completion), "metadata": self._request.metadata or {}}
-        kept = {"completion": shown, "messages": _messages(self._request, completion.id)}
-        await self._store.put("chat", completion.id, self._tenant, kept)
+    async def _keep(self, pieces: list[bytes]) -> None:
+        """pieces: the JSON of the completion."""
+        metadata = msgspec.json.encode(self._request.metadata or {})
+        shown = b"".join((*pieces[:-1], b',"metadata":', metadata, pieces[-1]))
+        kept = {"completion": msgspec.Raw(shown), "messages": _messages(self._request, self._run.identity.id)}
+        await self._store.put("chat", self._run.identity.id, self._tenant, kept)
 
 
 class _Parts:

@@ -70,18 +70,24 @@ class FakeLife:
 
 
 class World:
-    """A supervisor over fake lives; heard: what its charge was told."""
+    """A supervisor over fake lives; heard: what its charge was told. explained: the causes of death
+    that a request is to blame for."""
 
     def __init__(self, *readies, supervision=None):
         self.readies = list(readies)
         self.lives = []
         self.heard = []
+        self.explained = set()
         charge = Charge(
-            lambda cause: self.heard.append(("lost", cause)),
+            self.lost,
             lambda info: self.heard.append(("found", info)),
             lambda cause: self.heard.append(("given up", cause)),
         )
         self.supervisor = Supervisor(self.begin, charge, supervision or Supervision(), 1)
+
+    def lost(self, cause):
+        self.heard.append(("lost", cause))
+        return cause in self.explained
 
     def begin(self, number):
         ready = self.readies.pop(0)
@@ -134,6 +140,17 @@ async def test_a_start_that_fails_is_a_death_and_the_last_says_why(error, why, c
     assert world.heard[-1] == ("given up", f"The engine died 3 times within 300 s. {why}")
     assert world.supervisor.over.is_set()
     assert caplog.text.count(why) == 2
+
+
+async def test_deaths_that_a_request_was_to_blame_for_do_not_count():
+    world = World(*range(7))
+    world.explained = {"Its request died too."}
+    await world.supervisor.start()
+    for _ in range(2):
+        for cause in ("It died.", "It died.", "Its request died too."):
+            await world.dies(cause)
+            assert world.heard[-1][0] == "found"
+    await world.supervisor.stop()
 
 
 async def test_what_the_first_start_raises_is_raised_and_nothing_is_started_again():

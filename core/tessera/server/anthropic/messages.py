@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         chat = whole_chat_of(context, asked)
         return MessagesAnswer(asked, await ChatRun.begin(context, chat, scope, "msg", NAMES))
 
-    answering = GenerationEndpoint(read, context.counts)
+    answering = GenerationEndpoint(read, context)
 
     async def messages(_request: Request) -> ASGIApp:
         return answering
@@ -96,7 +96,10 @@ class MessagesAnswer:
         self._run = run
 
     async def whole(self) -> AnswerMessage:
-        ((answer, message),) = await self._run.whole()
+        return await self._run.whole(self._assembled)
+
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> AnswerMessage:
+        ((answer, message),) = answers
         return AnswerMessage(
             id=self._run.identity.id,
             model=self._run.identity.model,

@@ -46,7 +46,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
         return await Deciding.of(context, asked, labels, scope)
 
-    deciding = GenerationEndpoint(read, context.counts)
+    deciding = GenerationEndpoint(read, context)
 
     async def decide(_request: Request) -> ASGIApp:
         return deciding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,8 +83,8 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         run = await ChatRun.begin(context, chat, scope, "generate", _NAMES)
         return OllamaAnswer(run, stream=bool(chat.stream), chats=False)
 
-    answering = GenerationEndpoint(read_chat, context.counts)
-    generating = GenerationEndpoint(read_prompt, context.counts)
+    answering = GenerationEndpoint(read_chat, context)
+    generating = GenerationEndpoint(read_prompt, context)
 
     async def chat(_request: Request) -> ASGIApp:
         return answering
@@ -164,8 +164,11 @@ class OllamaAnswer:
         self._first: int | None = None
 
     async def whole(self) -> Answer:
-        ((answer, message),) = await self._run.whole()
         self._first = self._began
+        return await self._run.whole(self._assembled)
+
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> Answer:
+        ((answer, message),) = answers
         return self._ended(self._line(message), answer)
 
     async def events(self) -> AsyncGenerator[bytes, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.json import encode
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.request import CompletionOutput
+from tessera.server.assembly import encoded, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
@@ -63,7 +65,7 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
         request = decoder.decode(body)
         return answer(request, await ChatRun.begin(context, request, scope, "chatcmpl"), scope)
 
-    answering = GenerationEndpoint(read, context.counts)
+    answering = GenerationEndpoint(read, context)
 
     async def chat(_request: Request) -> ASGIApp:
         return answering
@@ -99,11 +101,12 @@ class ChatAnswer:
         vocab_size = context.engine.config.model.vocab_size
         self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
 
-    async def whole(self) -> ChatCompletion:
-        answers = await self._run.whole()
-        return self._completion(
-            [self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)]
-        )
+    async def whole(self) -> list[bytes]:
+        return await self._run.whole(self._assembled)
+
+    def _assembled(self, answers: list[tuple[CompletionOutput, Message]]) -> list[bytes]:
+        choices = (self._choice(answer.index, answer, message) for answer, message in taken(answers))
+        return list(encoded(self._completion([]), choices=choices))
 
     def _completion(self, choices: list[ChatChoice]) -> ChatCompletion:
         return ChatCompletion(
@@ -147,7 +150,8 @@ class ChatAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = ChunkWriter(self._run.identity, "chat.completion.chunk", self._run.generation, self._request)
         begun = [False] * self._run.generation.num_choices
-        async for output in self._run.updates():
+
+        def write(output: Sequence[tuple[CompletionOutput, Sequence[Event]]]) -> bytes:
             data: list[bytes] = []
             for answer, events in output:
                 if not begun[answer.index]:
@@ -157,8 +161,12 @@ class ChatAnswer:
                 if answer.finished:
                     answer.finish_reason = self._run.finish_reason(answer)
                     data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer)))
-            if data:
-                yield b"".join(data)
+            return b"".join(data)
+
+        async for output in self._run.updates():
+            answers = [answer for answer, _ in output]
+            if data := await self._run.generation.assembled(answers, partial(write, output), prompts=False):
+                yield data
         if last := writer.last():
             yield last
 
@@ -175,7 +183,7 @@ class ChatAnswer:
             return
         ids = token_ids(answer) if self._request.return_token_ids else b""
         first = _delta(events[0]) if events else _EMPTY
-        yield piece(answer.index, b'"delta":' + first, encode(self._logprobs_of(answer)), ids)
+        yield piece(answer.index, b'"delta":' + first, b"".join(encoded(self._logprobs_of(answer))), ids)
         for event in events[1:]:
             yield piece(answer.index, b'"delta":' + _delta(event))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Scope
@@ -14,6 +14,7 @@ from tessera.errors import RequestError
 from tessera.parsing.response import Event, Message
 from tessera.request import CompletionOutput
 from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
+from tessera.server.assembly import taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
@@ -23,6 +24,7 @@ from tessera.server.openai.sampling import check_alternatives, check_common, own
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
 
+T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -98,10 +100,15 @@ class ChatRun:
         async for _, output in self.generation.outputs():
             yield [(answer, self._readers[answer.index].read(answer)) for answer in output.outputs]
 
-    async def whole(self) -> list[tuple[CompletionOutput, Message]]:
-        """All choices, once all have ended."""
+    async def whole(self, assemble: Callable[[list[tuple[CompletionOutput, Message]]], T]) -> T:
+        """What `assemble` makes of all choices, once all have ended. It runs on another thread if they are large."""
         answers = await collect(self.generation)
-        return [(answer, Message.of(self._readers[index].read(answer))) for index, answer in enumerate(answers)]
+
+        def read() -> T:
+            messages = [Message.of(self._readers[answer.index].read(answer)) for answer in answers]
+            return assemble(list(zip(taken(answers), messages, strict=True)))
+
+        return await self.generation.assembled(answers, read)
 
     def finish_reason(self, answer: CompletionOutput) -> str | None:
         """As OpenAI says it: calls that the model chose to make, or had to choose from, are why it stopped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.json import encode
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope
 
 from tessera.request import CompletionOutput
+from tessera.server.assembly import encoded, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
 from tessera.server.openai.generation import (
@@ -89,7 +91,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
-    answering = GenerationEndpoint(read, context.counts)
+    answering = GenerationEndpoint(read, context)
 
     async def completions(_request: Request) -> ASGIApp:
         return answering
@@ -131,16 +133,22 @@ class CompletionAnswer:
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
 
-    async def whole(self) -> Completion:
+    async def whole(self) -> list[bytes]:
         answers = await collect(self._generation)
-        return Completion(
-            id=self._identity.id,
-            created=self._identity.created,
-            model=self._identity.model,
-            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
-            usage=self._generation.usage(),
-            system_fingerprint=self._generation.fingerprint,
-        )
+
+        def assemble() -> list[bytes]:
+            choices = (self._choice(index, answer) for index, answer in enumerate(taken(answers)))
+            completion = Completion(
+                id=self._identity.id,
+                created=self._identity.created,
+                model=self._identity.model,
+                choices=[],
+                usage=self._generation.usage(),
+                system_fingerprint=self._generation.fingerprint,
+            )
+            return list(encoded(completion, choices=choices))
+
+        return await self._generation.assembled(answers, assemble)
 
     def _choice(self, index: int, answer: CompletionOutput) -> CompletionChoice:
         echoed = self._echoed(index)
@@ -166,9 +174,10 @@ class CompletionAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = ChunkWriter(self._identity, "text_completion", self._generation, self._request)
         begun = [False] * self._generation.num_choices
-        async for first, output in self._generation.outputs():
+
+        def write(first: int, answers: Sequence[CompletionOutput]) -> bytes:
             data = []
-            for answer in output.outputs:
+            for answer in answers:
                 index = first + answer.index
                 first_token = not begun[index]
                 begun[index] = True
@@ -177,8 +186,14 @@ class CompletionAnswer:
                     data.append(writer.chunk(index, self._piece(index, answer, echoed, begins=first_token)))
                 if answer.finished:
                     data.append(writer.chunk(index, finish(index, b'"text":""', answer)))
+            return b"".join(data)
+
+        async for first, output in self._generation.outputs():
+            echoes = bool(self._request.echo) and not all(begun[first + answer.index] for answer in output.outputs)
+            writing = partial(write, first, output.outputs)
+            data = await self._generation.assembled(output.outputs, writing, prompts=echoes)
             if data:
-                yield b"".join(data)
+                yield data
         if last := writer.last():
             yield last
 
@@ -188,7 +203,7 @@ class CompletionAnswer:
         ids = token_ids(answer) if self._request.return_token_ids else b""
         if begins and self._request.return_token_ids:
             ids = prompt_token_ids(self._generation.prompt_of(index)) + ids
-        return piece(index, content, encode(logprobs), ids)
+        return piece(index, content, b"".join(encoded(logprobs)), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
         """Whether there are tokens whose ids or log probabilities were requested, even if they have no text yet."""

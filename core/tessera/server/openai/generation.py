@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -15,14 +15,16 @@ from starlette.types import Receive, Scope, Send
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
-from tessera.server.access import Counts, name_by_body, request_id_of
+from tessera.server.access import name_by_body, request_id_of
+from tessera.server.assembly import num_values
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, read_body, until_disconnect
+from tessera.server.http import read_body, send_json, until_disconnect
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import CompletionTokensDetails, GenerationFields, PromptTokensDetails, Usage
 from tessera.server.openai.sampling import Owner, Way
 from tessera.server.sse import EventWire, send_events
 
+T = TypeVar("T")
 # The finish reasons that clients see. Any other one means that the engine cut the answer short, which is an error.
 _REASONS = frozenset({None, "stop", "length"})
 _encode = msgspec.json.Encoder().encode
@@ -76,6 +78,7 @@ class Generation:
         self.always_tells_usage = context.settings.force_include_usage
         self.fingerprint = context.fingerprint
         self._answers = context.settings.answers
+        self._assembly = context.assembly
         self._engine = context.engine
         self._way = way
         self._owner = owner
@@ -112,6 +115,13 @@ class Generation:
                 self._cached[index] = output.num_cached_tokens
                 self._prompt_logprobs[index] = output.prompt_logprobs or self._prompt_logprobs[index]
                 yield index * self.params.n, output
+
+    async def assembled(
+        self, answers: Sequence[CompletionOutput], assemble: Callable[[], T], *, prompts: bool = True
+    ) -> T:
+        """What `assemble` makes of outputs, on another thread if they are large. prompts: the log probabilities of the
+        prompts are made with them."""
+        return await self._assembly.run(num_values(answers, self._prompt_logprobs if prompts else ()), assemble)
 
     def counts_reasoning(self, count: Callable[[], int]) -> None:
         """count: the tokens of reasoning among those that `outputs` has yielded so far."""
@@ -210,9 +220,9 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
 
 
 class Answer(Protocol):
-    """The answer to a valid request."""
+    """The answer to a valid request, as a struct or as pieces of its JSON."""
 
-    async def whole(self) -> msgspec.Struct: ...
+    async def whole(self) -> msgspec.Struct | list[bytes]: ...
 
 
 @runtime_checkable
@@ -229,9 +239,10 @@ class GenerationEndpoint:
     """The ASGI application of a route that generates. Reads the body, responds with one answer or a stream, and stops
     generating if the client disconnects. read: turns a body and its scope into an Answer; may raise TesseraError."""
 
-    def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], counts: Counts) -> None:
+    def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], context: ServerContext) -> None:
         self._read = read
-        self._counts = counts
+        self._counts = context.counts
+        self._assembly = context.assembly
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._counts.one_generating():
@@ -243,7 +254,8 @@ class GenerationEndpoint:
         if isinstance(answer, StreamedAnswer) and answer.stream:
             await send_events(send, answer.events(), answer.wire)
         else:
-            await json_response(await answer.whole())(scope, receive, send)
+            whole = await answer.whole()
+            await send_json(send, whole if isinstance(whole, list) else await self._assembly.encode(whole))
 
 
 # ---- the chunks of a stream ------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class LogprobWriter:
     def __init__(self, names: TokenNames, alternatives: int | Sequence[int]) -> None:
         self.names = names
         self._alternatives = alternatives
+        self._shown: dict[tuple[int, str | None], tuple[str, list[int]]] = {}
+        """The name and the bytes of each token so far: alternatives come again and again."""
 
     def chat(self, answer: CompletionOutput) -> ChatLogprobs:
         """The log probabilities of one output's tokens."""
@@ -64,13 +66,19 @@ class LogprobWriter:
         return shown
 
     def _position(self, token: int, position: Position) -> TokenLogprob:
-        chosen, name, utf8 = position[token], self.names.name, self.names.utf8
-        best = [
-            TopLogprob(name(other, entry.decoded_token), _finite(entry.logprob), list(utf8(other, entry.decoded_token)))
-            for other, entry in self.best(position)
-        ]
-        text = chosen.decoded_token
-        return TokenLogprob(name(token, text), _finite(chosen.logprob), list(utf8(token, text)), best)
+        best = []
+        for other, entry in self.best(position):
+            name, utf8 = self._spelled(other, entry.decoded_token)
+            best.append(TopLogprob(name, _finite(entry.logprob), utf8))
+        chosen = position[token]
+        name, utf8 = self._spelled(token, chosen.decoded_token)
+        return TokenLogprob(name, _finite(chosen.logprob), utf8, best)
+
+    def _spelled(self, token: int, text: str | None) -> tuple[str, list[int]]:
+        found = self._shown.get((token, text))
+        if found is None:
+            found = self._shown[token, text] = self.names.name(token, text), list(self.names.utf8(token, text))
+        return found
 
 
 class ChoiceLogprobs:

@@ -17,6 +17,7 @@ from tessera.engine.beam_search import MAX_PENALTY
 from tessera.parsing.calls import MAX_NAME_CHARS
 from tessera.parsing.custom import arguments_of, parameters
 from tessera.parsing.response import Call
+from tessera.server.assembly import Large
 from tessera.server.settings import Limits
 
 
@@ -273,7 +274,7 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     token: str
     logprob: float
     bytes: list[int]
@@ -286,11 +287,11 @@ class TokenLogprob(msgspec.Struct):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(msgspec.Struct):
+class ChatLogprobs(Large):
     content: list[TokenLogprob]
 
 
-class CompletionLogprobs(msgspec.Struct):
+class CompletionLogprobs(Large):
     """Parallel lists with an entry for each token; null for a prompt's first token, which has no log probability.
 
     text_offset: characters from the start of the choice's text.
@@ -302,7 +303,7 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
 
 
-class PromptLogprob(msgspec.Struct):
+class PromptLogprob(msgspec.Struct, gc=False):
     logprob: float
     rank: int | None
     decoded_token: str | None
@@ -323,7 +324,7 @@ class AnswerMessage(msgspec.Struct):
     reasoning_content: str | UnsetType | None = UNSET
 
 
-class ChatChoice(msgspec.Struct, kw_only=True):
+class ChatChoice(Large, kw_only=True):
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
@@ -332,7 +333,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionChoice(msgspec.Struct, kw_only=True):
+class CompletionChoice(Large, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -343,7 +344,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     prompt_logprobs: PromptLogprobs | None = None
 
 
-class ChatCompletion(msgspec.Struct, kw_only=True):
+class ChatCompletion(Large, kw_only=True):
     id: str
     created: int
     model: str
@@ -355,7 +356,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     prompt_logprobs: PromptLogprobs | None = None
 
 
-class Completion(msgspec.Struct, kw_only=True):
+class Completion(Large, kw_only=True):
     id: str
     created: int
     model: str

@@ -141,7 +141,10 @@ def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) ->
     """Raises RequestError."""
     limits = context.settings.limits
     adapter = context.adapters.get(context.named(request.model), "")
-    return Owner(_priority(request, scope), _cache_salt(request, limits), _tenant(request, limits, scope), adapter)
+    salt = _cache_salt(request, limits)
+    if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
+        salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
+    return Owner(_priority(request, scope), salt, _tenant(request, limits, scope), adapter)
 
 
 def _priority(request: GenerationFields, scope: Scope) -> int:
@@ -160,7 +163,8 @@ def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
 
 
 def _cache_salt(request: GenerationFields, limits: Limits) -> str:
-    """Requests share cached prefixes only if they have the same salt. prompt_cache_key is another name for it."""
+    """Requests of a tenant share cached prefixes only if they have the same salt. prompt_cache_key is another name for
+    it."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
     salt = getattr(request, name) or ""
     if len(salt) > limits.salt_chars:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -84,9 +84,12 @@ class ResponseAnswer:
         )
 
     async def whole(self) -> Response:
-        ((answer, message),) = await self._run.whole()
-        await self._finish(answer, self._items(answer, message))
+        await self._finish(*await self._run.whole(self._assembled))
         return self.response
+
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> tuple[CompletionOutput, list[Item]]:
+        ((answer, message),) = answers
+        return answer, self._items(answer, message)
 
     def _items(self, answer: CompletionOutput, message: Message) -> list[Item]:
         items = [self._tools.said(item) for item in output_items(message, _status_of(answer))]

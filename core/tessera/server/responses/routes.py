@@ -40,7 +40,7 @@ _NOT_SERVED: Mapping[str, Values] = {"prompt": ()}
 def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
     one, served = "/v1/responses/{id}", Responses(context, store)
     context.closers.append(served.end)
-    answering = GenerationEndpoint(served.read, context.counts)
+    answering = GenerationEndpoint(served.read, context)
 
     async def create(_request: Request) -> ASGIApp:
         return answering
