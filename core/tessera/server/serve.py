@@ -17,8 +17,9 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import EngineDeadError, OverloadedError
+from tessera.server.connections import Acceptor, Connections, most_connections
 from tessera.server.http import error_response, json_response, not_ready, refuse
-from tessera.server.http1 import http_protocol
+from tessera.server.http1 import Http1Protocol, http_protocol
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
@@ -33,7 +34,22 @@ _LIVE = "/livez"
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers; it stops when should_exit is set."""
+    """uvicorn's server with a limit on connections and without its signal handlers; stops when should_exit is set."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._connections = Connections(most_connections(settings.max_connections))
+        self._head_seconds = settings.limits.header_seconds
+        super().__init__(_config(app, settings, self._connections))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+
+        def protocol() -> Http1Protocol:
+            return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)
+
+        tls, seconds = self.config.ssl, self._head_seconds
+        self.servers = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -60,7 +76,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     request gets a 503, and the exit code is 4.
     """
     door = Door(None if settings.disable_ui else Page.read())
-    server = Server(_config(door, settings))
+    server = Server(door, settings)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     start = asyncio.create_task(starting)
     with _signals() as signals:
@@ -146,10 +162,10 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: ServerSettings, connections: Connections) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=http_protocol(settings.limits.header_bytes),
+        http=http_protocol(settings.limits.header_bytes, settings.limits.header_seconds, connections),
         ws="none",
         lifespan="on",
         log_config=None,
