@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -60,6 +61,57 @@ async def test_a_header_that_arrives_in_pieces_is_not_missed():
         at = head.index(b"\r\nUpgrade")
         for cut in (at + 1, at + 2, at + 5, len(head) - 2, len(head) - 1):
             assert (await ask(server.port, head[:cut], head[cut:], BODY)).startswith(b"HTTP/1.1 200 ")
+
+
+SECRET = b"GET /v1/models/secret HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def posted(offer: bytes, framing: bytes, body: bytes) -> bytes:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return head + offer + framing + b"\r\n" + body
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+LENGTH = b"Content-Length: %d\r\n" % len(SECRET)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+FRAMED = [posted(H2C, LENGTH, SECRET), posted(H2C, CHUNKED, chunked(SECRET)), posted(LENGTH, H2C, SECRET)]
+
+
+async def answers_to(*pieces: bytes) -> list[int]:
+    """The statuses of all answers to one connection, which ends with a request of its own."""
+    async with on_socket(FakeEngine()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for piece in (*pieces, b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.002)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]
+
+
+@pytest.mark.parametrize("request_", FRAMED)
+@pytest.mark.parametrize("offer", [b"Upgrade: h2c", b"UPGRADE: h2c", b"upgrade:h2c", b"UpGrAdE:\th2c"])
+async def test_a_body_is_never_read_as_the_next_request(request_, offer):
+    """However the offer is spelled, and though its head comes in one segment with the end of the request before it."""
+    one = request_.replace(b"Upgrade: h2c", offer)
+    assert await answers_to(one) == [400, 200]
+    assert await answers_to(one + one) == [400, 400, 200]
+    body = one.index(b"\r\n\r\n") + 4
+    assert await answers_to(one[:-3], one[-3:] + one[:body], one[body:]) == [400, 400, 200]
+
+
+@pytest.mark.parametrize("request_", FRAMED)
+async def test_a_body_is_never_read_as_the_next_request_however_it_is_split(request_):
+    assert await answers_to(*(request_[at : at + 1] for at in range(len(request_)))) == [400, 200]
+
+
+async def test_a_tunnel_is_refused_and_the_connection_closed():
+    head = b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert await answers_to(head + SECRET) == [400]
 
 
 async def test_nothing_is_held_back_once_the_head_is_complete():

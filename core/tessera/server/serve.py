@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import signal
 import socket
 from collections.abc import Coroutine, Generator, Iterator
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.errors import EngineDeadError, OverloadedError
-from tessera.server.http import error_body, error_response, json_response, not_ready, refuse
+from tessera.server.connections import Acceptor, Connections, most_connections
+from tessera.server.http import error_response, json_response, not_ready, refuse
+from tessera.server.http1 import Http1Protocol, http_protocol
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
@@ -30,12 +30,26 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # How long streams have to tell their clients that the engine died or the server is shutting down.
 _LAST_WORDS_SECONDS = 2.0
-_CLOSE_SECONDS = 1.0
 _LIVE = "/livez"
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers; it stops when should_exit is set."""
+    """uvicorn's server with a limit on connections and without its signal handlers; stops when should_exit is set."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._connections = Connections(most_connections(settings.max_connections))
+        self._head_seconds = settings.limits.header_seconds
+        super().__init__(_config(app, settings, self._connections))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+
+        def protocol() -> Http1Protocol:
+            return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)
+
+        tls, seconds = self.config.ssl, self._head_seconds
+        self.servers = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -62,7 +76,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     request gets a 503, and the exit code is 4.
     """
     door = Door(None if settings.disable_ui else Page.read())
-    server = Server(_config(door, settings))
+    server = Server(door, settings)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     start = asyncio.create_task(starting)
     with _signals() as signals:
@@ -148,10 +162,10 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: ServerSettings, connections: Connections) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=limited_protocol(settings.limits.header_bytes),
+        http=http_protocol(settings.limits.header_bytes, settings.limits.header_seconds, connections),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -222,101 +236,3 @@ class Door:
         await receive()
         await self._lifespan.aclose()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-# ---- HTTP/1.1 on the wire --------------------------------------------------------------------------------------------
-
-
-def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol class with this limit for the request line and headers."""
-    return type("Limited", (LimitedHttpProtocol,), {"max_bytes": max_bytes})
-
-
-class LimitedHttpProtocol(HttpToolsProtocol):
-    """Answers 431 and closes the connection if the request line and headers exceed max_bytes, and ignores offers to
-    upgrade to another protocol.
-
-    The parser itself accepts headers of any size, and it drops the body of a request that offers an upgrade, such as
-    those of Java's HTTP client.
-    """
-
-    max_bytes: int
-    head_bytes = 0
-    in_body = False
-
-    def connection_made(self, transport: Any) -> None:
-        self.without_upgrade = WithoutUpgrade()
-        super().connection_made(transport)
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if self.transport.is_closing():
-            # TLS waits for the client to close as well, and a client that has stopped reading never does.
-            self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data if self.in_body else self.without_upgrade(data))
-
-    def on_headers_complete(self) -> None:
-        self.in_body = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self.in_body, self.without_upgrade = False, WithoutUpgrade()
-        super().on_message_complete()
-
-    def on_message_begin(self) -> None:
-        self.head_bytes = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def _count(self, size: int) -> None:
-        self.head_bytes += size
-        if self.head_bytes > self.max_bytes:
-            raise HeadTooLarge
-
-    def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn when the parser fails, which includes exceptions raised in these callbacks."""
-        too_large = self.head_bytes > self.max_bytes
-        text = f"The request line and headers are larger than the limit of {self.max_bytes} bytes."
-        body = error_body(text if too_large else msg, "invalid_request_error")
-        status = b"431 Request Header Fields Too Large" if too_large else b"400 Bad Request"
-        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(head % (status, len(body)) + body)
-        self.transport.close()
-
-
-class WithoutUpgrade:
-    """Renames the Upgrade header in a request's head, which may arrive in pieces. A JSON body has no such line: its
-    strings escape line breaks."""
-
-    LINE = b"\r\nupgrade:"
-
-    def __init__(self) -> None:
-        self._held = b""  # may be the start of the header
-        self._last = b""  # bytes returned so far, where the head may end
-
-    def __call__(self, data: bytes) -> bytes:
-        """What to parse now. The rest comes with the next piece."""
-        data = _UPGRADE.sub(b"\r\nignored:", self._held + data)
-        size = 0
-        if b"\r\n\r\n" not in self._last + data:
-            starts = range(min(len(self.LINE) - 1, len(data)), 0, -1)
-            size = next((n for n in starts if self.LINE.startswith(data[-n:].lower())), 0)
-        data, self._held = data[: len(data) - size], data[len(data) - size :]
-        self._last = (self._last + data)[-3:]
-        return data
-
-
-_UPGRADE = re.compile(WithoutUpgrade.LINE, re.IGNORECASE)
-
-
-class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown
-    """The request line and headers exceed their limit."""

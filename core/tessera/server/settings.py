@@ -25,9 +25,10 @@ class Limits:
     completions request. n: answers of a prompt. choices: prompts x n. prompt_chars: characters of a prompt, after the
     chat template. messages, content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools.
     template_kwargs_bytes: chat_template_kwargs. salt_chars: each of cache_salt, prompt_cache_key and user.
-    request_id_chars: request_id. header_bytes: the request line and all headers. body_seconds: how long a body may take
-    to arrive. detokenize_tokens: tokens of /detokenize. file_bytes: a file. file_seconds: how long it may take to
-    arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a line.
+    request_id_chars: request_id. header_bytes: the request line and all headers. header_seconds: how long they may take
+    to arrive, and TLS to be agreed on before them. body_seconds: how long a body may take to arrive. detokenize_tokens:
+    tokens of /detokenize. file_bytes: a file. file_seconds: how long it may take to arrive. batch_lines: requests of a
+    batch. custom_id_chars: custom_id of a line.
     """
 
     body_bytes: int = 32 * 2**20
@@ -46,6 +47,7 @@ class Limits:
     salt_chars: int = 256
     request_id_chars: int = 128
     header_bytes: int = 2**16
+    header_seconds: float = 30.0
     body_seconds: float = 60.0
     detokenize_tokens: int = 2**20
     file_bytes: int = flag(
@@ -96,8 +98,9 @@ class ServerSettings:
     served_model_names: names that requests may use for the model; () is the engine's name. api_keys: each of them
     grants access; () needs no key. default_sampling: values for sampling fields that a request leaves out (from
     generation_config.json). max_requests: limit on HTTP requests in progress. drain_seconds: how long requests in
-    progress may take after SIGTERM. keep_alive_seconds: how long an idle connection stays open. answers: limits on the
-    length of answers. chat_template_kwargs: variables of the chat template; a request's own take precedence.
+    progress may take after SIGTERM. keep_alive_seconds: how long an idle connection stays open. max_connections: how
+    many may be open, if the limit on file descriptors leaves that many; health checks have some more. answers: limits
+    on the length of answers. chat_template_kwargs: variables of the chat template; a request's own take precedence.
     sse_keep_alive_seconds: 0 sends no comments. allowed_hosts: () allows any. cors: None lets no web page of another
     origin read responses. tls: for HTTPS; None is plain HTTP.
     """
@@ -110,7 +113,14 @@ class ServerSettings:
         30.0, "How long running requests may take to finish after SIGTERM.", name="shutdown_timeout", low=0,
         high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
     )  # fmt: skip
-    keep_alive_seconds: int = 75
+    keep_alive_seconds: int = flag(
+        75, "How long a connection may be idle between two requests.", name="timeout_keep_alive", low=1, high=86400,
+        unit="seconds", metavar="SECONDS",
+    )  # fmt: skip
+    max_connections: int = flag(
+        8192, "Maximum connections; beyond it, idle ones are closed, and then all but health checks get a 503.",
+        name="limit_concurrency", low=1, high=2**20,
+    )  # fmt: skip
     limits: Limits = field(default_factory=Limits)
     answers: AnswerLimits = field(default_factory=AnswerLimits)
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,195 @@
+"""How many connections the server holds: which are accepted, which of them must make room, and how long one may wait.
+
+A connection costs a file descriptor before it has said anything, so a server without a limit can be kept from answering
+by clients that say nothing. Here one that carries no request makes room for a new one, the longest idle first, and
+some more are accepted for health checks alone when all others carry requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tessera.errors import OverloadedError
+from tessera.server.http import error_response
+from tessera.server.security import HEALTH_PATHS
+
+if TYPE_CHECKING:
+    from tessera.server.http1 import Http1Protocol
+
+_LOG = logging.getLogger(__name__)
+
+FOR_HEALTH = 16
+"""Connections beyond the limit that are accepted for health checks."""
+OWN_DESCRIPTORS = 128
+"""File descriptors that are kept for everything but connections: sockets to the engine, files, processes."""
+_AT_ONCE = 64
+_RETRY_SECONDS = 0.1
+
+
+def most_connections(asked: int) -> int:
+    """The limit on connections: `asked`, or what the limit on this process's file descriptors leaves."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return asked
+    room = max(soft - OWN_DESCRIPTORS - FOR_HEALTH, 1)
+    if room < asked:
+        _LOG.warning("At most %d connections: this process may open only %d files (ulimit -n).", room, soft)
+    return min(asked, room)
+
+
+class Connections:
+    """The open connections. most: how many may be open, besides FOR_HEALTH for health checks."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[Http1Protocol] = set()
+        self._idle: dict[Http1Protocol, None] = {}
+        """Those without a request in progress; the longest idle first."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: Http1Protocol) -> bool:
+        """Counts a new connection, which is idle, and makes room for it. Returns whether there is any; if it is for
+        health checks alone, the connection is told so."""
+        if len(self._open) >= self._most and not self.drop_idle():
+            if len(self._open) >= self._most + FOR_HEALTH:
+                return False
+            connection.app = HealthOnly(connection.app)
+        self._open.add(connection)
+        self._idle[connection] = None
+        return True
+
+    def drop_idle(self) -> bool:
+        """Closes the connection that has been idle for longest. Returns whether there was one."""
+        connection = next(iter(self._idle), None)
+        if connection is None:
+            return False
+        self.remove(connection)
+        connection.abort()
+        return True
+
+    def busy(self, connection: Http1Protocol) -> None:
+        """It has a request."""
+        self._idle.pop(connection, None)
+
+    def idle(self, connection: Http1Protocol) -> None:
+        """It has answered all of its requests."""
+        if connection in self._open:
+            self._idle[connection] = None
+
+    def remove(self, connection: Http1Protocol) -> None:
+        """It is closed. May be called again."""
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+
+
+class HealthOnly:
+    """The ASGI application of a connection beyond the limit: answers health checks, refuses all else, and closes the
+    connection either way."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        app = self._app
+        if scope["path"] not in HEALTH_PATHS:
+            app = error_response(OverloadedError("Too many connections are open; try again."))
+        await app(scope, receive, send_last)
+
+
+class Acceptor:
+    """Accepts the connections of a listening socket. Takes the place of asyncio's server, which accepts as many as
+    there are, and logs a traceback for each that it has no descriptor for.
+
+    make: returns the protocol of a new connection. handshake_seconds: how long TLS may take to be agreed on.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], Http1Protocol],
+        connections: Connections,
+        tls: ssl.SSLContext | None,
+        handshake_seconds: float,
+    ) -> None:
+        self._listener = listener
+        self._make = make
+        self._connections = connections
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Accepts no more connections. The socket is the caller's."""
+        if self._again is not None:
+            self._again.cancel()
+        else:
+            self._loop.remove_reader(self._listener)
+        for task in self._arriving:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """There is nothing to wait for; uvicorn calls it."""
+
+    def _listen(self) -> None:
+        self._again = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                stream, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            connection = self._make()
+            if not self._connections.admit(connection):
+                stream.close()
+                continue
+            task = self._loop.create_task(self._begin(connection, stream))
+            connection.arriving = task
+            self._arriving.add(task)
+            task.add_done_callback(partial(self._begun, connection, stream))
+
+    def _pause(self, error: OSError) -> None:
+        """This process or this machine has no descriptor or no memory left; the next attempt comes a little later."""
+        self._connections.drop_idle()
+        _LOG.warning("A connection could not be accepted (%s).", error.strerror)
+        self._loop.remove_reader(self._listener)
+        self._again = self._loop.call_later(_RETRY_SECONDS, self._listen)
+
+    async def _begin(self, connection: Http1Protocol, stream: socket.socket) -> None:
+        """Hands the stream to the event loop, after TLS is agreed on."""
+        seconds = None if self._tls is None else self._handshake_seconds
+        stream.setblocking(False)
+        await self._loop.connect_accepted_socket(
+            lambda: connection, stream, ssl=self._tls, ssl_handshake_timeout=seconds
+        )
+
+    def _begun(self, connection: Http1Protocol, stream: socket.socket, task: asyncio.Task[None]) -> None:
+        self._arriving.discard(task)
+        connection.arriving = None
+        if task.cancelled() or task.exception() is not None:
+            self._connections.remove(connection)
+            stream.close()
