@@ -28,6 +28,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "nightly fakechip",
         "nightly gpus",
         "triton versions",
+        "npu shapes",
         "structured soak",
         "nightly field fuzz",
         "http fuzz",

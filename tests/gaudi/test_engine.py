@@ -4,6 +4,7 @@ in launches of a few shapes, all of them captured, and no step reads the device 
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_the_vendors_ops_compute_what_they_take(chip: Any, family: Family) -> No
             "sdpa_recomp_fwd", "rms_norm_fast", "rotary_pos_embedding", "mixture_of_experts"
         )}  # fmt: skip
         assert not {"rms_norm", "rotary", "experts"} & run.executor.runner.build.ops.referenced
+
+
+def test_what_a_version_lacks_runs_on_the_reference(
+    chip: Any, family: Family, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = import_module("habana_frameworks.torch.hpex.kernels")
+    for name in ("FusedSDPA", "RotaryPosEmbeddingMode"):
+        monkeypatch.delattr(kernels, name)
+    with gaudi(family("llama")) as run:
+        assert answers(run) == answers(reference("llama"))
+        (choice,) = [one for one in run.executor.runner.build.ops.choices.values() if one.op == "rotary"]
+        assert choice.how == "reference"
+        assert choice.reason == "habana_frameworks.torch.hpex.kernels has no RotaryPosEmbeddingMode here"
+        assert {backend.name for backend, _ in run.executor.runner.attention_groups} == {"reference"}
 
 
 def test_every_launch_is_a_replay_of_one_of_a_few_graphs(chip: Any, family: Family) -> None:

@@ -21,8 +21,7 @@ from tessera.platform import (
     PlatformError,
     WorkerSpec,
 )
-from tessera.quantization.schemes import candidates
-from tessera.testing import REFERENCE
+from tessera.testing import REFERENCE, candidates
 from tessera_ascend.attention import FusedInferAttention
 from tessera_ascend.linear import Linear
 from tessera_ascend.ops import AddNorm, Experts, Gate, RMSNorm
