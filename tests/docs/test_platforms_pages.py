@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/plugins/platforms.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-PLATFORMS = {"`cpu`", "`cuda`", "`rocm`", "`xpu`", "`reference`", "`strict`", "NumPy runner", "`fakechip`"}
+PLATFORMS = {"`cpu`", "`cuda`", "`rocm`", "`tpu`", "`xpu`", "`reference`", "`strict`", "NumPy runner", "`fakechip`"}
 LINKS = re.findall(r"\[`([^`]+)`\]\((?:<([^>]+)>|([^)]+))\)", TEXT)
 
 

@@ -97,12 +97,14 @@ class Layer(AttentionLayer):
         self, q: Tensor, caches: Caches, plan: AttentionPlan, out: Tensor | None = None, lse: bool = False
     ) -> Tensor:
         assert not lse, "constraints() do not offer it"
-        spec, planes, tiles = self.spec, caches[self.spec.layer], plan.tiles
-        queries = self._padded(as_jax(q), planes[0])
+        spec, tiles = self.spec, plan.tiles
+        keys, values = caches[spec.layer]
+        queries = self._padded(as_jax(q), keys)
         grouped = queries[jnp.minimum(tiles.token, len(queries) - 1)]  # [N, Q, H, D]
-        options = {"scale": spec.scale, "window": spec.window, "softcap": spec.softcap}
-        mixed = self.kernels.attend(grouped, planes, plan, **options)[..., : spec.head_dim]
-        result = as_torch(mixed.reshape(-1, spec.num_heads, spec.head_dim)[tiles.place])
+        mixed = self.kernels.attend(
+            grouped, (keys, values), plan, scale=spec.scale, window=spec.window, softcap=spec.softcap
+        )
+        result = as_torch(mixed[..., : spec.head_dim].reshape(-1, spec.num_heads, spec.head_dim)[tiles.place])
         return result if out is None else out.copy_(result)
 
     def _padded(self, x: Any, plane: Any) -> Any:
