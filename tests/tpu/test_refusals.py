@@ -31,6 +31,16 @@ def test_a_feature_that_computes_in_the_model(start: Any) -> None:
         start("llama", features=["even"], plugins=["tests.platforms.fake_feature"])
 
 
+def test_models_that_run_through_transformers(start: Any) -> None:
+    with pytest.raises(RefusedError, match="cannot trace GPTNeoXForCausalLM, which runs through transformers' code"):
+        start("gpt_neox")
+
+
+def test_attention_with_sinks(start: Any) -> None:
+    with pytest.raises(PlatformError, match="no attention backend supports layer 0 .paged: no kernel for sinks"):
+        start("gpt_oss")
+
+
 def test_fields_of_requests(start: Any) -> None:
     with pytest.raises(RequestError, match="prompt_logprobs is not supported on this platform"):
         start("llama", enforce_eager=True).add([1, 2, 3], 4, prompt_logprobs=1)

@@ -30,7 +30,8 @@ class ModelFacts:
     """What the scheduler and a platform need to know about a model. chunkable: a prompt may be split anywhere.
     prefix_cacheable: the cache of a prefix is addressed by block. notes: decisions made when the model was built, one
     line each. stage_tensors: how many tensors [T, hidden_size] of dtype a pipeline stage passes to the next; 0: the
-    model cannot be divided into stages."""
+    model cannot be divided into stages. functional: it computes with nothing but ops, mixers and views, on the weights
+    that RunnerServices.load_weights() returns, so that a runner may trace it as a function of them."""
 
     architecture: str
     vocab_size: int
@@ -45,6 +46,7 @@ class ModelFacts:
     tasks: tuple[str, ...] = ("generate",)
     notes: tuple[str, ...] = ()
     stage_tensors: int = 0
+    functional: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from tessera.platform import (
     AttentionBackend,
     AttentionGroup,
+    AttentionLayer,
     BoundOps,
     Buffers,
     CacheConstraints,
@@ -71,7 +72,7 @@ class PagedAttention(AttentionBackend):
         raise AssertionError("the runner plans")
 
 
-class Layer(Mixer):
+class Layer(AttentionLayer):
     """kernels, tables, table: the backend's, and the name of the layer's own."""
 
     def __init__(
@@ -87,33 +88,42 @@ class Layer(Mixer):
         self.q_norm = ops.bind("rms_norm", spec.q_norm) if spec.q_norm is not None else None
         self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: AttentionPlan) -> Tensor:
-        spec = self.spec
-        q, k, v = self._heads(as_jax(x), as_jax(positions))
-        keys, values = caches[spec.layer]
-        more = keys.shape[-1] - spec.head_dim
-        q, k, v = (jnp.pad(each, ((0, 0), (0, 0), (0, more))) for each in (q, k, v))
-        planes = caches[spec.layer] = self.kernels.write((keys, values), k, v, plan)
-        tiles = plan.tiles
-        grouped = q[jnp.minimum(tiles.token, len(q) - 1)]  # [N, Q, H, D]
-        mixed = self.kernels.attend(grouped, planes, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap)
-        mixed = mixed[..., : spec.head_dim].reshape(-1, spec.num_heads * spec.head_dim)
-        return as_torch(mixed[tiles.place])
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: AttentionPlan) -> None:
+        keys, values = caches[self.spec.layer]
+        new_k, new_v = (self._padded(as_jax(each), keys) for each in (k, v))
+        caches[self.spec.layer] = self.kernels.write((keys, values), new_k, new_v, plan)
 
-    def _heads(self, x: Any, positions: Any) -> tuple[Any, Any, Any]:
-        """x [T, (H + 2 Hk) D] -> q [T, H, D], k, v [T, Hk, D], after QK norm and rotary."""
+    def attend(
+        self, q: Tensor, caches: Caches, plan: AttentionPlan, out: Tensor | None = None, lse: bool = False
+    ) -> Tensor:
+        assert not lse, "constraints() do not offer it"
+        spec, tiles = self.spec, plan.tiles
+        keys, values = caches[spec.layer]
+        queries = self._padded(as_jax(q), keys)
+        grouped = queries[jnp.minimum(tiles.token, len(queries) - 1)]  # [N, Q, H, D]
+        mixed = self.kernels.attend(
+            grouped, (keys, values), plan, scale=spec.scale, window=spec.window, softcap=spec.softcap
+        )
+        result = as_torch(mixed[..., : spec.head_dim].reshape(-1, spec.num_heads, spec.head_dim)[tiles.place])
+        return result if out is None else out.copy_(result)
+
+    def _padded(self, x: Any, plane: Any) -> Any:
+        """x [T, heads, D] with as many elements in a head as the planes have."""
+        return jnp.pad(x, ((0, 0), (0, 0), (0, plane.shape[-1] - self.spec.head_dim)))
+
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         spec = self.spec
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        wide = x.reshape(len(x), heads + 2 * kv_heads, spec.head_dim)
+        wide = as_jax(x).reshape(len(x), heads + 2 * kv_heads, spec.head_dim)
         q, k, v = wide[:, :heads], wide[:, heads : heads + kv_heads], wide[:, heads + kv_heads :]
         if self.q_norm is not None:
             q = as_jax(self.q_norm(as_torch(q), self.weights["q_norm"]))
         if self.k_norm is not None:
             k = as_jax(self.k_norm(as_torch(k), self.weights["k_norm"]))
         if spec.rotary is not None:
-            cos_sin = as_jax(self.tables[self.table])[positions]
+            cos_sin = as_jax(self.tables[self.table])[as_jax(positions)]
             q, k = (turned(spec.rotary, each, cos_sin) for each in (q, k))
-        return q, k, v
+        return as_torch(q), as_torch(k), as_torch(v)
 
 
 def turned(spec: RotarySpec, x: Any, cos_sin: Any) -> Any:

@@ -108,6 +108,11 @@ class JaxRunner(ModelRunner):
             raise RefusedError("This platform does not run the part of a feature that computes in a model; remove it.")
         ops = compiled(services.reference())
         model = services.build_model(ops, [attention])
+        if not model.facts.functional:
+            raise RefusedError(
+                f"This platform cannot trace {model.facts.architecture}, which runs through transformers' code; serve "
+                "a model that Tessera has itself (docs/models.md)."
+            )
         services.accept(model.facts)
         self.facts, config = model.facts, services.config
         self.sampler = services.sampler()

@@ -64,6 +64,7 @@ class ThroughTransformers:
             max_positions=max_model_len,
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            functional=False,
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
