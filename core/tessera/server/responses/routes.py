@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, read_body
+from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.chat_run import ChatRun, count_tokens
 from tessera.server.openai.decode import RequestDecoder, Values
 from tessera.server.openai.generation import GenerationEndpoint
@@ -99,7 +99,8 @@ class Responses:
         asked = self._counting.decode(await read_body(request.receive))
         tools = Tools.of(asked.tools)
         chat = chat_of(asked, await Turn.of(self._store, asked, request.scope), tools)
-        return json_response(InputTokens(await count_tokens(self._context, chat, tools.names)))
+        counted = count_tokens(self._context, chat, request.scope, tools.names)
+        return json_response(InputTokens(await unless_gone(request.receive, counted)))
 
     async def retrieve(self, request: Request) -> ASGIApp:
         response = (await self._kept(request))["response"]
