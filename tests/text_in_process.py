@@ -20,6 +20,7 @@ from tessera.text.worker import (
     GrammarJob,
     Grammars,
     Job,
+    Listed,
     Texts,
 )
 from tessera.text.workers import packed
@@ -40,18 +41,24 @@ class TextInProcess:
         self._grammars = Grammars()
         self._jobs = msgspec.msgpack.Decoder(Job)
 
-    async def chat(self, job: ChatJob) -> Encoded:
+    async def chat(self, job: ChatJob, owner: str = "") -> Encoded:
         return self._do(job, Encoded)
 
-    async def encoded(self, job: EncodeJob) -> Encoded:
-        return self._do(job, Encoded)
+    async def list_tokens(self, job: ChatJob | EncodeJob, owner: str = "") -> Listed:
+        job.listed = True
+        return self._do(job, Listed)
 
     async def encode(
-        self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
+        self,
+        texts: Sequence[str],
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        owner: str = "",
     ) -> list[list[int]]:
         return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded).ids
 
-    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
         return self._do(DecodeJob(list(ids), skip_special_tokens), Decoded).text
 
     async def check_grammar(self, params: SamplingParams) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from tessera.server.http import until_disconnect
+from tessera.server.app import create_app
+from tessera.server.http import ClientGone, unless_gone, until_disconnect
+from tessera.server.settings import ServerSettings
+from tests.server.fake_engine import FakeEngine
 
 
 class Client:
@@ -64,4 +68,43 @@ async def test_a_cancellation_from_outside_stays_one(also_gone):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert ended
+
+
+async def test_the_result_of_work_is_returned_unless_the_client_has_gone():
+    async def works():
+        return 3
+
+    client, ended = Client(), []
+    assert await unless_gone(client.receive, works()) == 3
+    client.gone.set()
+    with pytest.raises(ClientGone):
+        await unless_gone(client.receive, forever(ended))
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/tokenize", b'{"prompt":"a"}'), ("/v1/messages/count_tokens", b'{"messages":[{"role":"user","content":"a"}]}')],
+)
+async def test_a_text_is_no_longer_tokenized_for_a_client_that_has_gone(path, body):
+    engine, ended, client = FakeEngine(), [], Client()
+
+    async def tokenizes(*_args):
+        client.gone.set()
+        await forever(ended)
+
+    engine.text.list_tokens = engine.text.chat = tokenizes
+    requests = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        return requests.pop() if requests else await client.receive()
+
+    async def send(_message):
+        raise AssertionError("there is nobody to answer")
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    with contextlib.suppress(ClientGone):
+        await create_app(engine, ServerSettings())(scope, receive, send)
     assert ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +25,7 @@ from tessera.errors import (
 )
 from tessera.server.unserved import why_not
 
+T = TypeVar("T")
 REQUEST_ID = "tessera.request_id"
 """The key under which the ASGI scope of a request holds its id."""
 
@@ -82,6 +83,20 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
             raise
     finally:
         leaving.cancel()
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises ClientGone, after cancelling it, if the client disconnects. Call it as
+    until_disconnect()."""
+    results: list[T] = []
+
+    async def run() -> None:
+        results.append(await work)
+
+    await until_disconnect(receive, run())
+    if not results:
+        raise ClientGone
+    return results[0]
 
 
 async def _cancel_at_disconnect(receive: Receive, working: asyncio.Task[Any]) -> None:

@@ -80,6 +80,12 @@ def tenant_of(scope: Scope) -> str:
     return tenant
 
 
+def client_of(scope: Scope) -> str:
+    """Who takes turns with others where they have to wait: the tenant, else the address that the request comes from."""
+    client: tuple[str, int] | None = scope.get("client")
+    return tenant_of(scope) or (client[0] if client else "")
+
+
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 

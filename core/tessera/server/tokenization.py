@@ -12,13 +12,14 @@ from starlette.responses import Response
 from tessera.config.model_folder import read_json
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, read_body
+from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.decode import Envelope, RequestDecoder, Values
 from tessera.server.openai.prompts import chat_job, check_chat_sizes
 from tessera.server.openai.protocol import ChatMessage, shown
 from tessera.server.openapi import JsonRoute
+from tessera.server.security import client_of
 from tessera.server.settings import Limits
-from tessera.text.worker import EncodeJob
+from tessera.text.worker import ChatJob, EncodeJob
 
 if TYPE_CHECKING:
     from tessera.text.workers import TextWorkers
@@ -52,6 +53,15 @@ class TokenizeAnswer(msgspec.Struct):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class _TokenizeAnswer(msgspec.Struct):
+    """A TokenizeAnswer whose lists are JSON already."""
+
+    count: int
+    max_model_len: int
+    tokens: msgspec.Raw
+    token_strs: msgspec.Raw
 
 
 class DetokenizeRequest(msgspec.Struct):
@@ -90,11 +100,13 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def tokenize(request: Request) -> Response:
         asked = tokenize_decoder.decode(await read_body(request.receive))
-        return json_response(await _tokenized(context, asked, _workers(context, asked.model)))
+        work = _tokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
+        return json_response(await unless_gone(request.receive, work))
 
     async def detokenize(request: Request) -> Response:
         asked = detokenize_decoder.decode(await read_body(request.receive))
-        return json_response(await _detokenized(context, asked, _workers(context, asked.model)))
+        work = _detokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
+        return json_response(await unless_gone(request.receive, work))
 
     info = [_info_route(context)] if context.settings.tokenizer_info else []
     return [
@@ -142,29 +154,32 @@ def _workers(context: ServerContext, model: str | None) -> TextWorkers:
     return context.engine.text
 
 
-async def _tokenized(context: ServerContext, asked: TokenizeRequest, workers: TextWorkers) -> TokenizeAnswer:
+async def _tokenized(
+    context: ServerContext, asked: TokenizeRequest, workers: TextWorkers, client: str
+) -> _TokenizeAnswer:
     most = context.settings.limits.prompt_chars
     spelled = bool(asked.return_token_strs)
     if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
             raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-        job = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
-        encoded = await workers.encoded(job)
+        job: EncodeJob | ChatJob = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
     elif asked.messages is not None and asked.prompt is None:
-        chat = chat_job(context, asked.messages, asked)
-        chat.spelled = spelled
-        encoded = await workers.chat(chat)
+        job = chat_job(context, asked.messages, asked)
+        job.spelled = spelled
     else:
         raise RequestError("Send either prompt or messages.", param="prompt")
-    (tokens,) = encoded.ids
-    return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, encoded.spelled)
+    listed = await workers.list_tokens(job, client)
+    ids, spelled_ids = msgspec.Raw(listed.ids), msgspec.Raw(listed.spelled)
+    return _TokenizeAnswer(listed.count, context.engine.info.max_model_len, ids, spelled_ids)
 
 
-async def _detokenized(context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers) -> DetokenizeAnswer:
+async def _detokenized(
+    context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers, client: str
+) -> DetokenizeAnswer:
     vocab_size = context.engine.config.model.vocab_size
     if any(not 0 <= token < vocab_size for token in asked.tokens):
         raise RequestError(f"tokens must be token ids from 0 to {vocab_size - 1}.", param="tokens")
-    return DetokenizeAnswer(await workers.decode(asked.tokens, skip_special_tokens=False))
+    return DetokenizeAnswer(await workers.decode(asked.tokens, skip_special_tokens=False, owner=client))
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:

@@ -94,9 +94,10 @@ class Start(msgspec.Struct):
 
 class ChatJob(msgspec.Struct, tag="chat"):
     """A chat's messages and the other inputs of its template. template: source to use instead of the worker's.
-    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether to return these too.
-    reasoning: the texts that begin and end reasoning, to say whether the prompt ends within it. anchor: the pattern
-    after whose last match in the prompt the answer has begun, to return that part."""
+    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text: whether to return it too. listed, spelled:
+    whether to answer Listed, and its spelled. reasoning: the texts that begin and end reasoning, to say whether the
+    prompt ends within it. anchor: the pattern after whose last match in the prompt the answer has begun, to return that
+    part."""
 
     messages: Any
     tools: Any = None
@@ -109,6 +110,7 @@ class ChatJob(msgspec.Struct, tag="chat"):
     add_special_tokens: bool = False
     max_tokens: int | None = None
     text: bool = False
+    listed: bool = False
     spelled: bool = False
     reasoning: tuple[str, str] | None = None
     anchor: str = ""
@@ -120,6 +122,7 @@ class EncodeJob(msgspec.Struct, tag="encode"):
     texts: list[str]
     add_special_tokens: bool = True
     max_tokens: int | None = None
+    listed: bool = False
     spelled: bool = False
 
 
@@ -146,15 +149,22 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Encoded(msgspec.Struct, tag="encoded"):
-    """ids: of each text. text: the chat's prompt; spelled: tokens of the first text as the vocabulary spells them. Both
-    only if requested. reasons: whether the prompt ends within reasoning; None if it neither begins nor ends any. begun:
-    what the prompt has of the answer, if an anchor was given."""
+    """ids: of each text. text: the chat's prompt, only if requested. reasons: whether the prompt ends within reasoning;
+    None if it neither begins nor ends any. begun: what the prompt has of the answer, if an anchor was given."""
 
     ids: list[list[int]]
     text: str | None = None
-    spelled: list[str] | None = None
     reasons: bool | None = None
     begun: str = ""
+
+
+class Listed(msgspec.Struct, tag="listed"):
+    """The tokens of the only text. count: how many there are. ids: as JSON; spelled: the tokens as the vocabulary
+    spells them, as JSON, null unless requested."""
+
+    count: int
+    ids: bytes
+    spelled: bytes
 
 
 class Decoded(msgspec.Struct, tag="decoded"):
@@ -178,7 +188,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
-Answer = Ready | Encoded | Decoded | Checked | Failed
+Answer = Ready | Encoded | Listed | Decoded | Checked | Failed
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -201,7 +211,7 @@ class Texts:
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
         self._given = lru_cache(maxsize=1)(self._compile)
 
-    def do(self, job: Job) -> Encoded | Decoded | Checked:
+    def do(self, job: Job) -> Encoded | Listed | Decoded | Checked:
         """Raises RequestError or MemoryError."""
         assert not isinstance(job, GrammarJob), "grammars have a worker of their own"
         match job:
@@ -209,11 +219,11 @@ class Texts:
                 return self._chat(job)
             case EncodeJob(texts, add_special_tokens, max_tokens):
                 ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
-                return Encoded(ids, spelled=self._spelled(ids[0]) if job.spelled else None)
+                return self._listed(ids[0], spelled=job.spelled) if job.listed else Encoded(ids)
             case DecodeJob(tokens, skip_special_tokens):
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
 
-    def _chat(self, job: ChatJob) -> Encoded:
+    def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._given(job.template)
         text = template.render(
             job.messages,
@@ -226,10 +236,11 @@ class Texts:
         if job.max_chars is not None and len(text) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
         ids = self._encode(text, job.add_special_tokens, job.max_tokens)
-        spelled = self._spelled(ids) if job.spelled else None
+        if job.listed:
+            return self._listed(ids, spelled=job.spelled)
         reasons = None if job.reasoning is None else _within_reasoning(text, *job.reasoning)
         begun = _after(job.anchor, text) if job.anchor else ""
-        return Encoded([ids], text if job.text else None, spelled, reasons, begun)
+        return Encoded([ids], text if job.text else None, reasons, begun)
 
     def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
@@ -247,8 +258,9 @@ class Texts:
             raise RequestError(said, param="prompt", code=TextLimitError.code)
         return ids
 
-    def _spelled(self, ids: list[int]) -> list[str]:
-        return [self._tokenizer.token(token) or "" for token in ids]
+    def _listed(self, ids: list[int], *, spelled: bool) -> Listed:
+        texts = [self._tokenizer.token(token) or "" for token in ids] if spelled else None
+        return Listed(len(ids), msgspec.json.encode(ids), msgspec.json.encode(texts))
 
     def _compile(self, source: str) -> ChatTemplate:
         return ChatTemplate(source, self._tokenizer.special_tokens)

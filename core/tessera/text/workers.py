@@ -1,9 +1,10 @@
 """The front end's side of the text workers: sends jobs, receives token ids and text, and replaces workers that died.
 
-There are three workers, each with a queue: one for short jobs, so that a chat does not wait for a long text (a running
-job cannot be split or suspended), and one each for long jobs and for grammars, which are started when the first such
-job arrives. A worker has one job at a time and the others wait here. Hence it is known which job made a worker die, the
-jobs behind it are not lost, and a job whose client has disconnected is dropped.
+There are four workers, each with a queue: one for short jobs, so that a chat does not wait for a long text (a running
+job cannot be split or suspended), and one each for long prompts, for long texts that are only tokenized, and for
+grammars, which are started when the first such job arrives. A worker has one job at a time and the others wait here,
+where clients take turns and each has a limit. Hence it is known which job made a worker die, the jobs behind it are not
+lost, and a job whose client has disconnected is dropped, or ended if it is at work for long.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import msgspec
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
+from tessera.text.fair_queue import FairQueue
 from tessera.text.grammar import FIELD
 from tessera.text.tokenizer import Vocabulary, half_a_pair
 from tessera.text.worker import (
@@ -44,6 +46,7 @@ from tessera.text.worker import (
     GrammarJob,
     Job,
     Limits,
+    Listed,
     Ready,
     Start,
     framed,
@@ -63,6 +66,8 @@ _READ_AHEAD = 1 << 20
 _MIB = 1 << 20
 _STANDING_SHARE = 0.05
 """Of the clock's limit: a worker that has had less processor time in it stands still."""
+_MOST_WAITING = 256 * _MIB  # of jobs in one queue
+_LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -166,7 +171,7 @@ class _Lane:
         self._closed = False
         self._start = framed(start)
         self._process: _Process | None = None
-        self._jobs: asyncio.Queue[tuple[bytes, asyncio.Future[Answer]]] = asyncio.Queue()
+        self._jobs: FairQueue[tuple[bytes, asyncio.Future[Answer]]] = FairQueue(_MOST_WAITING)
         self._working: asyncio.Task[None] | None = None
 
     def begin(self) -> _Process:
@@ -182,15 +187,21 @@ class _Lane:
         """Raises ModelError or TextWorkerError."""
         return await self.begin().load()
 
-    async def ask(self, job: bytes) -> Answer:
-        """Runs a job. A job cancelled while it waits is dropped. Raises TextLimitError or TextWorkerError."""
+    async def ask(self, job: bytes, owner: str) -> Answer:
+        """Runs a job. A job cancelled while it waits is dropped. owner: who takes turns with others. Raises
+        TextLimitError, TextWorkerError or OverloadedError."""
         if self._closed:
             raise TextWorkerError("The text workers are closed.")
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name="text worker")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait((job, answer))
-        return await answer
+        waiting = job, answer
+        self._jobs.put(owner, waiting, len(job))
+        try:
+            return await answer
+        finally:
+            if not answer.done() or answer.cancelled():
+                self._jobs.drop(owner, waiting)
 
     async def close(self) -> None:
         """Ends the worker at once and cancels waiting jobs. May be called again."""
@@ -198,8 +209,8 @@ class _Lane:
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait((self._working,))
-        while not self._jobs.empty():
-            self._jobs.get_nowait()[1].cancel()
+        while len(self._jobs):
+            (await self._jobs.get())[1].cancel()
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -210,7 +221,7 @@ class _Lane:
             if answer.done():
                 continue
             try:
-                result = await self._done(job)
+                result = await self._unless_left(job, answer)
             except TesseraError as error:
                 if not answer.done():
                     answer.set_exception(error)
@@ -218,8 +229,27 @@ class _Lane:
                 answer.cancel()
                 raise
             else:
-                if not answer.done():
+                if not answer.done() and result is not None:
                     answer.set_result(result)
+
+    async def _unless_left(self, job: bytes, answer: asyncio.Future[Answer]) -> Answer | None:
+        """The answer to a job. None if its client has left; a worker that goes on with it for long is replaced."""
+        doing = asyncio.create_task(self._done(job))
+        try:
+            await asyncio.wait((doing, answer), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                await asyncio.wait((doing,), timeout=_LEFT_SECONDS)
+            if doing.done():
+                return doing.result()
+        finally:
+            doing.cancel()
+        await asyncio.wait((doing,))
+        if self._process is not None:
+            process, self._process = self._process, None
+            await process.end()
+            process.close()
+        self.begin()
+        return None
 
     async def _done(self, job: bytes) -> Answer:
         limits = Limits.of(len(job) - LENGTH.size)
@@ -318,6 +348,7 @@ class TextWorkers:
         assert start.tokenizer is not None
         self._short = _Lane(start)
         self._long = _Lane(start)
+        self._listing = _Lane(start)
         self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
@@ -339,7 +370,11 @@ class TextWorkers:
     @property
     def restarts(self) -> int:
         """Number of workers that were replaced."""
-        return self._short.restarts + self._long.restarts + self._grammars.restarts
+        return sum(lane.restarts for lane in self._lanes)
+
+    @property
+    def _lanes(self) -> tuple[_Lane, ...]:
+        return self._short, self._long, self._listing, self._grammars
 
     async def ready(self) -> None:
         """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
@@ -347,23 +382,31 @@ class TextWorkers:
         self.has_template, self.template = ready.has_template, ready.template
         self.response_template = ready.response_template
 
-    async def chat(self, job: ChatJob) -> Encoded:
-        """Raises RequestError, TextLimitError or TextWorkerError."""
-        return await self._ask(job, Encoded)
+    async def chat(self, job: ChatJob, owner: str = "") -> Encoded:
+        """owner: the client, who takes turns with the others. Raises RequestError, TextLimitError, TextWorkerError or
+        OverloadedError."""
+        return await self._ask(job, Encoded, owner)
 
     async def encode(
-        self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
+        self,
+        texts: Sequence[str],
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        owner: str = "",
     ) -> list[list[int]]:
-        """The token ids of each text; see Tokenizer.encode. Raises as chat() does."""
-        return (await self.encoded(EncodeJob(list(texts), add_special_tokens, max_tokens))).ids
+        """The token ids of each text; see Tokenizer.encode. owner, errors: as of chat()."""
+        return (await self._ask(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded, owner)).ids
 
-    async def encoded(self, job: EncodeJob) -> Encoded:
-        """Raises as chat() does."""
-        return await self._ask(job, Encoded)
+    async def list_tokens(self, job: ChatJob | EncodeJob, owner: str = "") -> Listed:
+        """The tokens of one text as JSON, which takes a fifth of the memory of a list. No prompt waits for such a job
+        that is long. owner, errors: as of chat()."""
+        job.listed = True
+        return await self._ask(job, Listed, owner)
 
-    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """For many ids; Vocabulary.decode does the same in this process. Raises as chat() does."""
-        return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded)).text
+    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
+        """For many ids; Vocabulary.decode does the same in this process. owner, errors: as of chat()."""
+        return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded, owner)).text
 
     async def check_grammar(self, params: SamplingParams) -> None:
         """Whether its structured_outputs, if there are any, can be used. Raises RequestError if not, TextLimitError,
@@ -386,15 +429,18 @@ class TextWorkers:
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
-        await asyncio.gather(self._short.close(), self._long.close(), self._grammars.close())
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
 
-    async def _ask(self, job: Job, kind: type[T]) -> T:
+    async def _ask(self, job: Job, kind: type[T], owner: str = "") -> T:
         data = packed(job)
+        lane = self._long
         if isinstance(job, GrammarJob):
             lane = self._grammars
-        else:
-            lane = self._long if len(data) >= LONG_JOB else self._short
-        answer = await lane.ask(data)
+        elif len(data) < LONG_JOB:
+            lane = self._short
+        elif isinstance(job, DecodeJob) or job.listed:
+            lane = self._listing
+        answer = await lane.ask(data, owner)
         if isinstance(answer, Failed):
             raise answer.error()
         assert isinstance(answer, kind)

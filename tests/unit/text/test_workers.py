@@ -110,8 +110,10 @@ async def test_what_comes_back_is_what_the_tokenizer_and_the_template_say(
         answer = await workers.chat(chat("Hi"))
         assert (answer.text, answer.ids) == ("[Hi]", [tokenizer.encode("[Hi]", False)])
         assert await workers.decode(answer.ids[0]) == workers.vocabulary.decode(answer.ids[0]) == "[Hi]"
-        (ids,) = (spelled := await workers.encoded(EncodeJob(["Hi there"], spelled=True))).ids
-        assert spelled.spelled == [tokenizer.token(token) for token in ids]
+        listed = await workers.list_tokens(EncodeJob(["Hi there"], spelled=True))
+        ids = json.loads(listed.ids)
+        assert (listed.count, ids) == (len(ids), tokenizer.encode("Hi there"))
+        assert json.loads(listed.spelled) == [tokenizer.token(token) for token in ids]
         assert workers.restarts == 0
 
 
@@ -199,6 +201,31 @@ async def test_short_jobs_do_not_wait_for_a_long_one(served: Served) -> None:
         assert (await workers.chat(chat("short"))).text == "[short]"
         assert not long.done()
         assert len((await long)[0]) > 100_000
+
+
+async def test_a_long_prompt_does_not_wait_for_texts_that_are_only_tokenized(served: Served) -> None:
+    async with served() as workers:
+        text = "The quick brown fox. " * 20_000
+        listing = [asyncio.create_task(workers.list_tokens(EncodeJob([text]))) for _ in range(8)]
+        await asyncio.sleep(0)
+        assert len((await workers.encode([text], owner="another"))[0]) > 20_000
+        assert not listing[-1].done()
+        counts = {(await task).count for task in listing}
+        assert len(counts) == 1
+
+
+async def test_a_worker_is_replaced_if_its_client_left_long_ago(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "_LEFT_SECONDS", 0.05)
+    async with served(normalizer=TURNING) as workers:
+        endless = asyncio.create_task(workers.list_tokens(EncodeJob(["#" + "b" * LONG_JOB])))
+        first = await at_work(workers._listing)
+        endless.cancel()
+        assert (await workers.list_tokens(EncodeJob(["b" * LONG_JOB]), owner="another")).count > 1
+        assert workers._listing._process is not None
+        assert workers._listing._process.pid != first
+        assert workers.restarts == 0
 
 
 async def test_job_whose_client_has_gone_is_dropped(served: Served) -> None:

@@ -26,7 +26,7 @@ from tessera.server.anthropic.protocol import (
     Usage,
 )
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, read_body
+from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.chat_run import ChatRun, count_tokens
 from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.generation import GenerationEndpoint
@@ -53,7 +53,8 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def count(request: Request) -> Response:
         asked = counting.decode(await read_body(request.receive))
-        return json_response(TokenCount(await count_tokens(context, chat_of(context, asked), NAMES)))
+        counted = count_tokens(context, chat_of(context, asked), request.scope, NAMES)
+        return json_response(TokenCount(await unless_gone(request.receive, counted)))
 
     return [
         JsonRoute(

@@ -23,6 +23,7 @@ from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionReque
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
+from tessera.server.security import client_of
 
 T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -90,7 +91,7 @@ class ChatRun:
         identity = Identity.of(context, prefix, request, scope)
         await check_tools(context, use)
         await check_structured(context, asked, params)
-        rendered = await render(context, request, use, params.max_tokens)
+        rendered = await render(context, request, use, params.max_tokens, client=client_of(scope))
         params = _reading(context, params, use, request.thinking_token_budget, begun=rendered.begun)
         generation = Generation(context, owner_of(context, request, scope), [rendered.prompt], params, way, identity.id)
         return cls(context, request, identity, generation, use, rendered)
@@ -117,14 +118,15 @@ class ChatRun:
 
 
 async def count_tokens(
-    context: ServerContext, request: ChatCompletionRequest, names: Mapping[str, str] = NO_NAMES
+    context: ServerContext, request: ChatCompletionRequest, scope: Scope, names: Mapping[str, str] = NO_NAMES
 ) -> int:
-    """The tokens of a chat's prompt. names: as of ChatRun.begin. Raises RequestError, NotFoundError,
-    TextWorkerError."""
+    """The tokens of a chat's prompt. scope: of who asks. names: as of ChatRun.begin. Raises RequestError,
+    NotFoundError, TextWorkerError."""
     with in_terms_of(names):
         context.check_name(request.model)
         use = tool_use(request, context.format, context.settings.limits)
-        return len((await render(context, request, use)).prompt.token_ids)
+        rendered = await render(context, request, use, client=client_of(scope))
+        return len(rendered.prompt.token_ids)
 
 
 @contextmanager
@@ -169,9 +171,15 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
 
 
 async def render(
-    context: ServerContext, request: ChatCompletionRequest, use: ToolUse, max_tokens: int | None = None
+    context: ServerContext,
+    request: ChatCompletionRequest,
+    use: ToolUse,
+    max_tokens: int | None = None,
+    *,
+    client: str = "",
 ) -> Rendered:
-    """Renders and tokenizes the chat. max_tokens: of the answer. Raises RequestError, TextWorkerError."""
+    """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
+    TextWorkerError."""
     if context.engine.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
     job = chat_job(context, request.messages, request)
@@ -184,7 +192,7 @@ async def render(
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
     job.anchor = "" if context.format is None else context.format.prompt_anchor
-    rendered = await context.engine.text.chat(job)
+    rendered = await context.engine.text.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons

@@ -46,6 +46,7 @@ from tessera.server.openai.sampling import (
 )
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
+from tessera.server.security import client_of
 from tessera.server.sse import OPENAI
 
 DEFAULT_MAX_TOKENS = 16
@@ -85,7 +86,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         kept = num_kept(request.truncate_prompt_tokens, context.engine.info.max_model_len, params.max_tokens)
         await check_structured(context, asked, params)
         special = request.add_special_tokens is not False
-        prompts = await read_prompts(context, request.prompt, special, kept=kept, wrap=wrap)
+        prompts = await read_prompts(context, request.prompt, special, kept=kept, wrap=wrap, client=client_of(scope))
         identity = Identity.of(context, "cmpl", request, scope)
         owner = owner_of(context, request, scope)
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)

@@ -34,16 +34,18 @@ async def read_prompts(
     *,
     kept: int | None = None,
     wrap: Callable[[str], str] | None = None,
+    client: str = "",
 ) -> list[Prompt]:
-    """Decodes a prompt field and tokenizes its texts. raw: its JSON. kept: how many of a prompt's last tokens are kept;
-    None is all. wrap: makes the prompt of a text. Raises RequestError, TextWorkerError."""
+    """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). kept: how many of a
+    prompt's last tokens are kept; None is all. wrap: makes the prompt of a text. Raises RequestError,
+    TextWorkerError."""
     texts, ids = decode_prompt(bytes(raw), context.settings.limits)
     if wrap is not None and ids:
         raise RequestError("suffix needs a prompt that is a text.", param="suffix")
     prompts = [Prompt(prompt) for prompt in ids]
     if texts:
         texts = texts if wrap is None else [wrap(text) for text in texts]
-        prompts = await tokenize(context, texts, add_special_tokens, whole=kept is None)
+        prompts = await tokenize(context, texts, add_special_tokens, whole=kept is None, client=client)
     if kept is None:
         return prompts
     return [prompt if len(prompt.token_ids) <= kept else Prompt(prompt.token_ids[-kept:]) for prompt in prompts]
@@ -121,7 +123,7 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
 
 
 async def tokenize(
-    context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True
+    context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True, client: str = ""
 ) -> list[Prompt]:
     """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
     workers = context.engine.text
@@ -131,7 +133,7 @@ async def tokenize(
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
     max_tokens = context.engine.info.max_model_len if whole else None
-    tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens)
+    tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens, owner=client)
     return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, read_body
+from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.chat_run import ChatRun, count_tokens
 from tessera.server.openai.decode import RequestDecoder, Values
 from tessera.server.openai.generation import GenerationEndpoint
@@ -92,7 +92,7 @@ class Responses:
             _check_background(asked)
         turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
         chat, items = whole_chat_of(asked, turn, tools), [*turn.before, *turn.items]
-        chat = await fitted(self._context, asked, chat, items, tools.names)
+        chat = await fitted(self._context, asked, chat, items, scope, tools.names)
         run = await ChatRun.begin(self._context, chat, scope, "resp", tools.names)
         if asked.background:
             return BackgroundAnswer(self._context, self._store, asked, turn, tools, run, self._running)
@@ -101,9 +101,13 @@ class Responses:
     async def count(self, request: Request) -> HttpResponse:
         asked = self._counting.decode(await read_body(request.receive))
         turn, tools = await Turn.of(self._store, asked, request.scope), Tools.of(asked.tools)
-        chat, items = chat_of(asked, turn, tools), [*turn.before, *turn.items]
-        chat = await fitted(self._context, asked, chat, items, tools.names)
-        return json_response(InputTokens(await count_tokens(self._context, chat, tools.names)))
+        chat = chat_of(asked, turn, tools)
+
+        async def count() -> int:
+            kept = await fitted(self._context, asked, chat, [*turn.before, *turn.items], request.scope, tools.names)
+            return await count_tokens(self._context, kept, request.scope, tools.names)
+
+        return json_response(InputTokens(await unless_gone(request.receive, count())))
 
     async def retrieve(self, request: Request) -> ASGIApp:
         response = (await self._kept(request))["response"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from starlette.types import Scope
 
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
@@ -57,10 +58,11 @@ async def fitted(
     asked: InputTokensRequest,
     chat: ChatCompletionRequest,
     items: Sequence[Item],
+    scope: Scope,
     names: Mapping[str, str],
 ) -> ChatCompletionRequest:
     """The chat without what must be dropped for the prompt and the answer to fit in the context. chat: of all items.
-    names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises
+    scope, names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises
     RequestError if no cut is enough, NotFoundError, TextWorkerError."""
     if asked.truncation != "auto":
         return chat
@@ -72,7 +74,7 @@ async def fitted(
 
     async def fits(cut: int) -> bool:
         try:
-            return await count_tokens(context, without(cut), names) <= room
+            return await count_tokens(context, without(cut), scope, names) <= room
         except RequestError as error:
             if error.code != _TOO_LONG:
                 raise
