@@ -139,8 +139,8 @@ def _read(folder: Path, number: int) -> dict[str, list[Entered]]:
             break  # a helper process of the interpreter, such as a resource tracker, may not answer
         time.sleep(0.1)
     traces = [json.loads(path.read_text(encoding="utf-8")) for path in found]
-    entered = {_title(one["command"]): list(_of_repository(one["entered"])) for one in traces}
-    return {title: files for title, files in entered.items() if files}
+    # The engine's guard has the same title as the engine, and enters nothing.
+    return {_title(one["command"]): files for one in traces if (files := list(_of_repository(one["entered"])))}
 
 
 def _title(command: Sequence[str]) -> str:

@@ -3,6 +3,7 @@ beforehand."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -82,9 +83,9 @@ class FakePlatform(Platform):
 class FakeExecutor(Executor):
     """Words of config.model.served_name: "slow" takes 20 ms a step, "brisk" 2; "fail-load", "no-memory", "crash-load",
     "hang-load", "kill-load", "problems" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the
-    process there, "hang-at-7" sleeps, "spin-at-7" computes; "poison=7" raises in each step with a prompt that begins
-    with token 7; "defaults" are the platform's. "once=FILE": only the first engine does so; "later=FILE": only those
-    after it."""
+    process there, "hang-at-7" sleeps, "hold-at-7" does so with the interpreter's lock, "spin-at-7" computes; "poison=7"
+    raises in each step with a prompt that begins with token 7; "defaults" are the platform's. "once=FILE": only the
+    first engine does so; "later=FILE": only those after it."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -133,6 +134,8 @@ class FakeExecutor(Executor):
                 time.sleep(5.0)  # who lets it go on finds it here
             if word == f"hang-at-{step.step}":
                 time.sleep(600)
+            if word == f"hold-at-{step.step}":
+                ctypes.PyDLL(None).sleep(600)
             if word == f"spin-at-{step.step}":
                 spin(3.0)
         for row in step.freed.tolist():

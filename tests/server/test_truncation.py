@@ -161,10 +161,10 @@ async def test_thousands_of_items_are_rendered_a_few_times(monkeypatch: pytest.M
     rendered = 0
     chat = made.text.chat
 
-    async def counted(job: ChatJob) -> Any:
+    async def counted(job: ChatJob, owner: str = "") -> Any:
         nonlocal rendered
         rendered += 1
-        return await chat(job)
+        return await chat(job, owner)
 
     monkeypatch.setattr(made.text, "chat", counted)
     items = [said(role, "x", 5) for _ in range(1000) for role in ("user", "assistant")] + [said("user", "last", 5)]

@@ -1,4 +1,4 @@
-"""A stopped process goes on when its parent dies."""
+"""A stopped process goes on when its parent dies, and others die with theirs, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 CHILD = """
 import os, sys, time
@@ -50,3 +52,44 @@ def test_a_stopped_process_goes_on_when_its_parent_dies(tmp_path: Path) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+
+
+HELD = """
+import ctypes, os, sys
+from tessera import parent
+print(os.getpid(), flush=True)
+parent.end_when_it_dies(int(sys.argv[1]))
+print("set", flush=True)
+ctypes.PyDLL(None).sleep(600)  # without releasing the interpreter's lock
+"""
+STARTER = """
+import sys, threading, time
+from tessera import parent
+thread = threading.Thread(target=parent.start, args=([sys.executable, "-c", sys.argv[1]],))
+thread.start()
+thread.join()
+time.sleep(600)
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux sends a signal at a parent's death")
+
+
+@linux
+def test_a_process_that_is_held_dies_with_its_parent_and_not_with_the_thread_that_started_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER, HELD], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "set\n"
+        time.sleep(0.2)
+        assert state(child) == "S"
+        parent.kill()
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{child}").exists() and state(child) not in "ZX":
+            assert time.monotonic() < deadline, "it outlives its parent"
+            time.sleep(0.01)
+
+
+@linux
+def test_a_process_whose_parent_died_before_ends_at_once() -> None:
+    code = "from tessera import parent; parent.end_when_it_dies(1 << 30); print('here')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")

@@ -10,11 +10,13 @@ import click
 
 from tessera.cli.commands import CommandGroup, Verbosity, verbose_option
 from tessera.cli.completion import install_option
+from tessera.cli.descriptors import open_standard
 from tessera.errors import EXIT_CODES, TesseraError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the script. arguments: without the program name; None uses the process's."""
+    open_standard()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

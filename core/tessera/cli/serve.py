@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.cli.descriptors import raise_limit
 from tessera.cli.flag_command import FlagCommand, FlagTable, ignored, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
@@ -38,6 +39,7 @@ TABLE = FlagTable(
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
+    raise_limit()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up; later the server handles both
     num_workers = (flags["pipeline_parallel_size"] or 1) * (flags["tensor_parallel_size"] or 1)
     with EngineChild(executor_path(num_workers)) as child:

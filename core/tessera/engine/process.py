@@ -21,6 +21,7 @@ import zmq
 
 from tessera import parent, stacks
 from tessera.engine.engine import Engine
+from tessera.engine.guard import Guard
 from tessera.engine.messages import (
     VERSION,
     AbortRequests,
@@ -186,7 +187,8 @@ class EngineProcess:
 
 
 class ParentWatch(threading.Thread):
-    """Ends the process when the pipe from its parent closes, because an orphaned engine would keep the devices."""
+    """Ends the process when the pipe from its parent closes, because an orphaned engine would keep the devices. If it
+    cannot run, the Guard does the same a little later."""
 
     def __init__(self, pipe: BinaryIO, directory: Path) -> None:
         super().__init__(name="parent-watch", daemon=True)
@@ -235,12 +237,14 @@ def main(pipe: BinaryIO, executor: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent.go_on_when_it_dies()
+    guard = Guard(pipe.fileno())
     imported = import_meanwhile(executor)
     start = read_start(pipe)
     if start is None:
         os._exit(0)  # the parent is gone or needs no engine; do not wait for the import
     set_up_logging(start.log_level, start.config.log_format)
     stacks.write_on_signal(Path(start.config.folder))
+    guard.clean(start.config.folder)
     ParentWatch(pipe, Path(start.config.folder)).start()
     link = Link(start)
     try:

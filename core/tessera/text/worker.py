@@ -309,7 +309,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain prompts
     link = socket.socket(fileno=os.dup(0))
-    parent.go_on_when_it_dies()
+    parent.end_when_it_dies(int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(link.fileno(),), name="parent-watch", daemon=True).start()
     started = receive(link)
     if started is None:
@@ -361,7 +361,8 @@ def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
 
 
 def _end_with_parent(link: int) -> None:
-    """Ends the process, even in the middle of a job, when the other end of its socket closes."""
+    """Ends the process, even in the middle of a job, when the other end of its socket closes. Where the kernel kills a
+    process at its parent's death, it is for a parent that lives and has given this one up."""
     poll = select.poll()
     poll.register(link, 0)  # a hang-up is always reported
     poll.poll()

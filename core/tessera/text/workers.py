@@ -25,6 +25,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from tessera import parent
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
@@ -80,7 +81,7 @@ class _Process:
         """start: a framed Start message. Raises OSError."""
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._child = subprocess.Popen(
+            self._child = parent.start(
                 [sys.executable, "-m", "tessera.text"],
                 stdin=theirs.fileno(),
                 stdout=STANDARD_ERROR,

@@ -245,7 +245,7 @@ def pids() -> list[int]:
     """Of this process's text workers."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
-    return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and args.endswith("-m tessera.text")]
+    return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and "-m tessera.text " in args]
 
 
 async def at_work(lane: _Lane, other_than: int = 0) -> int:
