@@ -103,6 +103,23 @@ def test_log_probabilities_and_edits_are_the_references(start: Any, family: Any)
             np.testing.assert_allclose(own.logprobs, other.logprobs, atol=1e-4)
 
 
+def test_what_programs_have_no_room_for_is_sampled_on_the_host(start: Any, family: Any) -> None:
+    """More edits than a launch takes, in one of its rows; executor: nobody counts what the host reads."""
+    asked = [{}, {"logit_bias": {token: (token % 7) / 2 for token in range(290)}}, {"presence_penalty": 1.5}]
+    found = []
+    for run in (
+        start(executor="tessera.executor.in_process:InProcessExecutor"),
+        EngineRun(family("llama"), "reference"),
+    ):
+        keys = [
+            run.add(question, 8, seed=seed, ignore_eos=True, **SAMPLED, **params)
+            for seed, (question, params) in enumerate(zip(prompts(3, seed=7), asked, strict=True))
+        ]
+        run.finish()
+        found.append([run.answers[key] for key in keys])
+    assert found[0] == found[1]
+
+
 def test_the_demo_answers(tmp_path: Path) -> None:
     from tessera import LLM, SamplingParams
 
