@@ -29,7 +29,7 @@ ABSENT = (
 )  # fmt: skip
 """What a platform without a manifest has on one device of 256 MiB."""
 DECLINED = re.compile(
-    r"/flash_attention|/flashinfer|attention/triton/\w+-over-(bfloat16|float16|float8_\w+)$"
+    r"/flash_attention|/flashinfer|/aiter|attention/triton/\w+-over-(bfloat16|float16|float8_\w+)$"
     r"|packed/fp8-blocks-(?!128)|scheme/int8-group-|scheme/int4-group-8-"
 )
 """Packages that are not installed; caches in another float than the activations; scales that too few inputs share."""

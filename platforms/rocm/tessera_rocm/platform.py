@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tessera.platform import Device, PlatformError, TorchDevice
+from collections.abc import Sequence
+
+from tessera.platform import AttentionBackend, Device, PlatformError, TorchDevice
 from tessera_rocm.facts import facts_of
 from tessera_rocm.topology import TopologyError, cards
 from tessera_triton import DeviceFacts
@@ -35,6 +37,15 @@ class RocmPlatform(TritonPlatform):
         device.name = name
         self.gfx = torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
         return device
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        """aiter's first: AMD tuned its tiles for these cards, and ours were not."""
+        facts = self._compiled_facts()
+        if facts is None:
+            return ()
+        from tessera_rocm.aiter import AiterAttention
+
+        return (AiterAttention(facts, self._launcher()), *super().attention_backends())
 
     def _facts(self) -> DeviceFacts | None:
         """None for an architecture that the kernels were not compiled for, nor for a relative of it."""

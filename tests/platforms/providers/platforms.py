@@ -9,6 +9,7 @@ from dataclasses import replace
 from tessera.platform import AttentionBackend, Capabilities
 from tessera_cuda.flash_attention import FLASH_ATTENTION_2, FLASH_ATTENTION_3, FlashAttention2, FlashAttention3
 from tessera_cuda.flashinfer import FLASHINFER, FlashInfer
+from tessera_rocm.aiter import UNIFIED, AiterAttention
 from tessera_triton.facts import INTERPRETED
 from tessera_triton.providers import Provider
 from tessera_triton.varlen import PackageAttention
@@ -54,4 +55,11 @@ class OverFlashInfer(Provided):
     def _provided(self) -> OfAnyHeads:
         backend = OfAnyHeads(INTERPRETED)
         backend.provider = Provider(backend.name, f"{STAND_INS}.flashinfer", FLASHINFER)
+        return backend
+
+
+class OverAiter(Provided):
+    def _provided(self) -> AiterAttention:
+        backend = AiterAttention(INTERPRETED)
+        backend.provider = Provider(backend.name, f"{STAND_INS}.aiter", UNIFIED)
         return backend
