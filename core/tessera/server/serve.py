@@ -22,7 +22,7 @@ from tessera.errors import EngineDeadError, OverloadedError
 from tessera.server.http import error_body, error_response, json_response, not_ready, refuse
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
-from tessera.server.settings import ServerSettings
+from tessera.server.settings import Limits, ServerSettings
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
@@ -151,7 +151,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=limited_protocol(settings.limits.header_bytes),
+        http=limited_protocol(settings.limits),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -227,22 +227,50 @@ class Door:
 # ---- HTTP/1.1 on the wire --------------------------------------------------------------------------------------------
 
 
-def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol class with this limit for the request line and headers."""
-    return type("Limited", (LimitedHttpProtocol,), {"max_bytes": max_bytes})
+def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's protocol class with these limits for the request line and headers, and for clients that do not read."""
+    own = {"max_bytes": limits.header_bytes, "write_seconds": limits.write_seconds}
+    return type("Limited", (LimitedHttpProtocol,), own)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """Answers 431 and closes the connection if the request line and headers exceed max_bytes, and ignores offers to
-    upgrade to another protocol.
+    """Answers 431 and closes the connection if the request line and headers exceed max_bytes, ends the connection of a
+    client that reads nothing of what waits for it in write_seconds, and ignores offers to upgrade to another protocol.
 
     The parser itself accepts headers of any size, and it drops the body of a request that offers an upgrade, such as
     those of Java's HTTP client.
     """
 
     max_bytes: int
+    write_seconds: float
+    write_timer: asyncio.TimerHandle | None = None
+    unsent = 0
     head_bytes = 0
     in_body = False
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unsent = self.transport.get_write_buffer_size()
+        self.write_timer = self.loop.call_later(self.write_seconds, self.abort_unread)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.write_timer is not None:
+            self.write_timer.cancel()
+
+    def abort_unread(self) -> None:
+        """Closes the connection of a client that has read nothing since the timer began."""
+        left = self.transport.get_write_buffer_size()
+        if left < self.unsent:
+            self.unsent = left
+            self.write_timer = self.loop.call_later(self.write_seconds, self.abort_unread)
+        else:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.write_timer is not None:
+            self.write_timer.cancel()
+        super().connection_lost(exc)
 
     def connection_made(self, transport: Any) -> None:
         self.without_upgrade = WithoutUpgrade()
