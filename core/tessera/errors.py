@@ -53,6 +53,12 @@ class TooLargeError(TesseraError):
     status, kind, exit_code = 413, "invalid_request_error", 2
 
 
+class AnswerTooLargeError(TooLargeError):
+    """What a client has not read of an answer takes too much memory."""
+
+    code = "answer_too_large"
+
+
 class OverloadedError(TesseraError):
     """The server has too much to do to accept the request; try again later."""
 

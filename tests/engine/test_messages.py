@@ -142,6 +142,24 @@ def test_siblings_share_one_prompt_and_one_params_on_the_way_and_after_it():
         assert structs.asdict(came) | {"prompt": came.prompt.tolist()} == structs.asdict(sent) | {"prompt": [1, 2, 3]}
 
 
+def test_requests_with_equal_lists_of_allowed_tokens_share_one_in_the_engine():
+    lists = process.SharedLists()
+
+    def came(count):
+        params = SamplingParams(allowed_token_ids=range(count))
+        data = CODEC.pack_request(AddRequests([structs.replace(REQUEST, params=params)]))
+        return lists.share(CODEC.unpack_request(data).requests[0]).params
+
+    first, second = came(500), came(500)
+    assert first.allowed_token_ids == tuple(range(500))
+    assert second.allowed_token_ids is first.allowed_token_ids
+    assert came(400).allowed_token_ids == tuple(range(400))
+    for count in range(1, 1 + process.SharedLists.MOST):
+        came(count)
+    assert came(500).allowed_token_ids is not first.allowed_token_ids
+    assert lists.share(REQUEST) is REQUEST
+
+
 def test_another_epoch_or_version_is_dropped(monkeypatch):
     data = Codec(1).pack_request(AddRequests([REQUEST]))
     assert Codec(2).unpack_request(data) is None

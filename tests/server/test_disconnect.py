@@ -9,8 +9,9 @@ import pytest
 
 from tessera.server.app import create_app
 from tessera.server.http import ClientGone, unless_gone, until_disconnect
-from tessera.server.settings import ServerSettings
-from tests.server.fake_engine import FakeEngine
+from tessera.server.settings import Limits, ServerSettings
+from tests.server.conftest import on_socket
+from tests.server.fake_engine import FakeEngine, Script
 
 
 class Client:
@@ -69,6 +70,23 @@ async def test_a_cancellation_from_outside_stays_one(also_gone):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended
+
+
+async def test_a_client_that_reads_nothing_is_cut_off():
+    """It keeps its connection, and never reads."""
+    engine = FakeEngine(script=Script(pieces=["x" * 100_000] * 400))
+    settings = ServerSettings(drain_seconds=1.0, limits=Limits(write_seconds=0.2))
+    async with on_socket(engine, settings) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        body = b'{"messages":[{"role":"user","content":"a"}],"stream":true}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        async with asyncio.timeout(60):
+            while not engine.aborted:  # noqa: ASYNC110 - another task's doing
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
+        assert engine.steps < 400
+        del reader
 
 
 async def test_the_result_of_work_is_returned_unless_the_client_has_gone():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import httpx
 import openai
 import pytest
 
+from tessera.server.limits import HeldBytes
+from tessera.server.openai.generation import merged
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, Script
@@ -123,6 +126,54 @@ async def test_bodies_of_all_requests_together_have_a_limit():
         for task in asking:
             task.cancel()
         await until(lambda: not engine.running)
+
+
+def test_a_tenant_leaves_memory_for_the_bodies_of_others():
+    bodies = HeldBytes(1000)
+    for size, full in ((200, False), (50, False), (1, True)):
+        bodies.add("key 0", size)
+        assert bodies.is_full("key 0", size) == full
+    bodies.add("key 1", 600)
+    assert not bodies.is_full("key 1", 600)
+    bodies.add("key 0", -251)
+    assert not bodies.is_full("key 0", 0)
+    bodies.add("", 400)
+    assert not bodies.is_full("", 400)
+    bodies.add("", 1)
+    assert bodies.is_full("", 401)
+
+
+async def test_a_slow_reader_of_several_prompts_takes_no_more_than_it_has_read():
+    taken = [0, 0]
+
+    async def stream(index):
+        while True:
+            taken[index] += 1
+            yield index
+
+    async with aclosing(merged([stream(0), stream(1)])) as outputs:
+        assert await anext(outputs) in ((0, 0), (1, 1))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert max(taken) <= 4
+
+
+async def test_errors_of_one_prompt_end_all():
+    async def forever():
+        while True:
+            yield await asyncio.sleep(0)
+
+    async def fails():
+        yield None
+        raise LookupError
+
+    async def read():
+        async with aclosing(merged([forever(), fails()])) as outputs:
+            async for _ in outputs:
+                pass
+
+    with pytest.raises(LookupError):
+        await read()
 
 
 async def test_a_key_has_its_share_of_requests_and_another_key_its_own():

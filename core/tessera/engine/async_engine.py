@@ -20,7 +20,14 @@ from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import EngineLife, SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervisor
 from tessera.engine.trials import Trials
-from tessera.errors import EngineDeadError, FatalRequestError, RequestError
+from tessera.errors import (
+    AnswerTooLargeError,
+    EngineDeadError,
+    FatalRequestError,
+    OverloadedError,
+    RequestError,
+    TesseraError,
+)
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
@@ -35,6 +42,9 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
+MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 400 MB
+SHARE = 2  # an answer may hold half of that
+COUNT_SECONDS = 0.25  # between two counts of these
 LONG_LISTS = 4096  # the same for the characters and ids in a request's parameters
 
 
@@ -70,6 +80,10 @@ class AsyncEngine:
         self.info: EngineInfo
         self._front = FrontEnd(config, self.tokenizer, max_model_len=config.model.max_model_len)
         self._wakes: dict[str, asyncio.Event] = {}
+        self._reading: dict[str, RequestState] = {}
+        """The requests whose readers have not come to the end, by id."""
+        self._unread = 0
+        self._counted = 0.0
         self._numbers = itertools.count()
         self._trials = Trials()
         self._error: str | None = None
@@ -127,12 +141,15 @@ class AsyncEngine:
         arrival = time.monotonic()
         prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens)
         self._check_alive()
+        if self._unread > MOST_UNREAD // 2:
+            raise OverloadedError("Too much of other answers waits to be read; try again later.")
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._front.submit(
             prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
             adapter=adapter,
         )  # fmt: skip
         wake = self._wakes[request_id] = asyncio.Event()
+        self._reading[request_id] = state
         try:
             if self._trials.admits(state):
                 self._supervisor.life.send(AddRequests(state.requests))
@@ -146,7 +163,7 @@ class AsyncEngine:
                     yield output
                     finished = output.finished
         finally:
-            del self._wakes[request_id]
+            del self._wakes[request_id], self._reading[request_id]
             self._abort(self._front.drop(state, time.monotonic()))
 
     async def prepare(
@@ -283,7 +300,35 @@ class AsyncEngine:
             self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
         if answer.outputs is not None:
             self._apply(self._front.update(answer.outputs, now))
+            if now - self._counted > COUNT_SECONDS:
+                self._counted = now
+                self._end_unread(now)
         self._replay(self._trials.go_on())
+
+    def _end_unread(self, now: float) -> None:
+        """Ends requests whose answers take too much memory: each that holds more than its own share, then those that
+        hold most until all together hold no more than they may."""
+        held = {request_id: state.num_unread for request_id, state in self._reading.items()}
+        self._unread = sum(held.values())
+        for request_id, unread in sorted(held.items(), key=lambda item: -item[1]):
+            if unread <= MOST_UNREAD // SHARE and self._unread <= MOST_UNREAD:
+                break
+            self._unread -= unread
+            state = self._reading[request_id]
+            error: TesseraError = OverloadedError("All answers together take too much memory; try again later.")
+            if unread > MOST_UNREAD // SHARE:
+                error = AnswerTooLargeError(
+                    "This answer takes too much memory: read it faster if it is a stream, or ask for fewer or shorter "
+                    "answers (n, max_tokens) or fewer log probabilities."
+                )
+            log.warning("ended, for %d values that nobody reads", unread, extra=about(request_id))
+            live = self._front.unfinished(state)
+            if live:
+                self._abort([live[0].key])
+                self._apply(self._front.fail(live[0].key, error, now))
+            state.error = error
+            state.forget()
+            self._wake([state])
 
     def _apply(self, update: Update) -> None:
         self._abort(update.abort)

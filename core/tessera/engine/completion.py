@@ -127,20 +127,35 @@ class Completion:
 
     def take(self) -> CompletionOutput:
         """The output so far; with DELTA, only what is new since the last call."""
-        start = self._taken if self._params.output_kind is RequestOutputKind.DELTA else 0
+        delta = self._params.output_kind is RequestOutputKind.DELTA
+        start = self._taken if delta else 0
         text = "".join(self._pieces)
-        self._pieces = [] if self._params.output_kind is RequestOutputKind.DELTA else [text]
+        self._pieces = [] if delta else [text]
         self._taken = len(self.token_ids)
         self.changed = False
+        logprobs = self._logprobs
+        if logprobs is not None:
+            # With DELTA nobody asks for them again, and they take a hundred times the memory of the token.
+            self._logprobs = [] if delta else list(logprobs)
         return CompletionOutput(
             index=self.index,
             text=text,
             token_ids=self.token_ids[start:],
-            cumulative_logprob=None if self._logprobs is None else self._cumulative_logprob,
-            logprobs=None if self._logprobs is None else self._logprobs[start:],
+            cumulative_logprob=None if logprobs is None else self._cumulative_logprob,
+            logprobs=logprobs,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
+
+    def forget(self) -> None:
+        """Frees what nobody has taken."""
+        self.token_ids, self._pieces, self._logprobs, self._taken = [], [], None, 0
+
+    @property
+    def num_unread(self) -> int:
+        """Values of the output that nobody has taken: tokens and log probabilities."""
+        unread = len(self.token_ids) - self._taken
+        return unread if not self._logprobs else unread * len(self._logprobs[-1])
 
     def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
         added = by_token(new.ids[:count], new.logprobs[:count], new.ranks[:count], self._vocabulary)
@@ -183,9 +198,20 @@ class RequestState:
         return self.num_unfinished == 0
 
     @property
+    def num_unread(self) -> int:
+        """Values of the output that the reader has not taken, about a hundred bytes each if they are log
+        probabilities."""
+        return sum(completion.num_unread for completion in self.completions)
+
+    @property
     def num_made(self) -> int:
         """Tokens of all completions so far."""
         return sum(len(completion.token_ids) for completion in self.completions)
+
+    def forget(self) -> None:
+        """Frees what nobody has taken, after an error."""
+        for completion in self.completions:
+            completion.forget()
 
     def take(self) -> RequestOutput | None:
         """The next output, as output_kind says, or None if there is none yet. Raises the error that ended the

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -41,6 +42,7 @@ from tessera.errors import RequestError, TesseraError
 from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path
+from tessera.sampling_params import changed
 
 if TYPE_CHECKING:
     from tessera.request import Request
@@ -106,6 +108,7 @@ class EngineProcess:
         self._live: dict[int, str] = {}
         self._replayed: deque[Request] = deque()
         self._refused: list[Refused] = []
+        self._lists = SharedLists()
         self._checked = True
         self._ending = False
         self._reported = time.monotonic()
@@ -171,7 +174,7 @@ class EngineProcess:
     def _add(self, request: Request) -> None:
         try:
             self._check(request)
-            self._engine.add(request)
+            self._engine.add(self._lists.share(request))
         except TesseraError as error:
             self._refused.append(Refused(request.key, Failure.of(error)))
         else:
@@ -184,6 +187,30 @@ class EngineProcess:
             raise RequestError(f"The engine already has a request with the key {request.key}.")
         if int(request.prompt.min()) < 0 or int(request.prompt.max()) >= self._engine.config.model.vocab_size:
             raise RequestError("The prompt has token ids outside the vocabulary.", param="prompt")
+
+
+class SharedLists:
+    """Lists of allowed_token_ids, as long as the vocabulary may be: requests with an equal one share it. Keeps the few
+    used last, for requests that come one after the other with the same list."""
+
+    MOST = 4
+
+    def __init__(self) -> None:
+        self._lists: dict[Sequence[int], Sequence[int]] = {}
+
+    def share(self, request: Request) -> Request:
+        """The request with the list that others have."""
+        own = request.params.allowed_token_ids
+        if own is None:
+            return request
+        own = tuple(own)
+        shared = self._lists.pop(own, own)
+        self._lists[shared] = shared  # the one used last is the last
+        if len(self._lists) > self.MOST:
+            del self._lists[next(iter(self._lists))]
+        if shared is request.params.allowed_token_ids:
+            return request
+        return msgspec.structs.replace(request, params=changed(request.params, allowed_token_ids=shared))
 
 
 class ParentWatch(threading.Thread):

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
 from tessera.server.encoding import GZIP, IDENTITY, Gunzip
 from tessera.server.http import error_response, header, refuse
-from tessera.server.security import HEALTH_PATHS, KEY_NUMBER, OriginError
+from tessera.server.security import HEALTH_PATHS, KEY_NUMBER, OriginError, tenant_of
 from tessera.server.settings import Limits
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
@@ -98,7 +98,7 @@ class BodyLimits:
             await refuse(error, receive, send)
         else:
             gunzip = Gunzip() if _coding(scope) in GZIP else None
-            body = CountedBody(receive, rules.limits, self._held[rules], gunzip)
+            body = CountedBody(receive, rules.limits, self._held[rules], gunzip, tenant_of(scope))
             try:
                 await self._app(scope, body.receive, send)
             except BodyRefused as refused:
@@ -140,20 +140,41 @@ def _coding(scope: Scope) -> bytes:
 
 
 class HeldBytes:
-    """The size of the bodies of all requests in progress, in bytes. most: the limit."""
+    """The size of the bodies of all requests in progress, in bytes. most: the limit; a tenant may hold one fourth of
+    it, or one body if that is more. Whoever is no tenant may hold all."""
+
+    SHARE = 4
 
     def __init__(self, most: int) -> None:
-        self.held = 0
-        self.most = most
+        self._most = most
+        self._all = 0
+        self._of: Counter[str] = Counter()
+
+    def add(self, tenant: str, size: int) -> None:
+        self._all += size
+        self._of[tenant] += size
+
+    def is_full(self, tenant: str, own: int) -> bool:
+        """Whether a tenant's body of which `own` bytes have arrived is too much."""
+        share = max(own, self._most // self.SHARE)
+        return self._all > self._most or (bool(tenant) and self._of[tenant] > share)
 
 
 class CountedBody:
     """Wraps `receive`. It raises BodyRefused if this body or all bodies together are too large, and RequestTimeoutError
     if the body does not arrive in time. gunzip: decodes the body, whose bytes are counted after that; None leaves it as
-    it is."""
+    it is. tenant: whose memory it takes."""
 
-    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes, gunzip: Gunzip | None = None) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        limits: Limits,
+        all_bodies: HeldBytes,
+        gunzip: Gunzip | None = None,
+        tenant: str = "",
+    ) -> None:
         self._receive = receive
+        self._tenant = tenant
         self._gunzip = gunzip
         self._limits = limits
         self._deadline = time.monotonic() + limits.body_seconds
@@ -188,15 +209,15 @@ class CountedBody:
 
     def _count(self, size: int) -> None:
         self._held += size
-        self._all.held += size
+        self._all.add(self._tenant, size)
         if self._held > self._limits.body_bytes:
             raise BodyRefused(_too_large(self._limits))
-        if self._all.held > self._all.most:
+        if self._all.is_full(self._tenant, self._held):
             raise BodyRefused(OverloadedError("Request memory is full; try again."))
 
     def release(self) -> None:
         """Stops counting the body, because its request is done."""
-        self._all.held -= self._held
+        self._all.add(self._tenant, -self._held)
         self._held = 0
 
 

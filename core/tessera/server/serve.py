@@ -165,7 +165,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
 def _config(app: ASGIApp, settings: ServerSettings, connections: Connections) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=http_protocol(settings.limits.header_bytes, settings.limits.header_seconds, connections),
+        http=http_protocol(settings.limits, connections),
         ws="none",
         lifespan="on",
         log_config=None,

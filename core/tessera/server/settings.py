@@ -26,9 +26,9 @@ class Limits:
     chat template. messages, content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools.
     template_kwargs_bytes: chat_template_kwargs. salt_chars: each of cache_salt, prompt_cache_key and user.
     request_id_chars: request_id. header_bytes: the request line and all headers. header_seconds: how long they may take
-    to arrive, and TLS to be agreed on before them. body_seconds: how long a body may take to arrive. detokenize_tokens:
-    tokens of /detokenize. file_bytes: a file. file_seconds: how long it may take to arrive. batch_lines: requests of a
-    batch. custom_id_chars: custom_id of a line.
+    to arrive, and TLS to be agreed on before them. body_seconds: how long a body may take to arrive. write_seconds: how
+    long a client may read nothing of an answer. detokenize_tokens: tokens of /detokenize. file_bytes: a file.
+    file_seconds: how long it may take to arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a line.
     """
 
     body_bytes: int = 32 * 2**20
@@ -49,6 +49,7 @@ class Limits:
     header_bytes: int = 2**16
     header_seconds: float = 30.0
     body_seconds: float = 60.0
+    write_seconds: float = 60.0
     detokenize_tokens: int = 2**20
     file_bytes: int = flag(
         200 * 2**20, "Maximum size of a file.", name="max_file_bytes", kind="size", low=1, high=2**40, metavar="BYTES",

@@ -87,7 +87,13 @@ class _Process:
                 stdout=STANDARD_ERROR,
                 process_group=0,  # so that Ctrl-C only reaches the parent
                 # Threads would each use memory, and processor time would no longer match elapsed time.
-                env={**os.environ, "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
+                env={
+                    **os.environ,
+                    "PYTHONSAFEPATH": "1",
+                    "TOKENIZERS_PARALLELISM": "false",
+                    "RUST_BACKTRACE": "0",
+                    "MALLOC_MMAP_THRESHOLD_": str(_MIB),  # so that glibc returns what a long text took
+                },
             )
         # The worker reads this once it is running; it fits in the socket's buffer.
         self._socket.sendall(start)

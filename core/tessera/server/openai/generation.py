@@ -182,25 +182,30 @@ async def merged(
             async for output in stream:
                 yield 0, output
         return
-    queue: asyncio.Queue[tuple[int, RequestOutput] | asyncio.Task[None]] = asyncio.Queue()
+    # One place each: what a slow reader does not take stays with the engine's front end, which bounds it.
+    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(len(streams))
 
     async def pump(index: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
-        async with aclosing(stream):
-            async for output in stream:
-                queue.put_nowait((index, output))
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    await queue.put((index, output))
+        except Exception as error:  # noqa: BLE001 - raised below
+            await queue.put((index, error))
+        else:
+            await queue.put((index, None))
 
     tasks = [asyncio.create_task(pump(index, stream)) for index, stream in enumerate(streams)]
-    for task in tasks:
-        task.add_done_callback(queue.put_nowait)
     try:
         left = len(tasks)
         while left:
-            item = await queue.get()
-            if isinstance(item, tuple):
-                yield item
-            else:
-                item.result()
+            index, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
                 left -= 1
+            else:
+                yield index, item
     finally:
         for task in tasks:
             task.cancel()
