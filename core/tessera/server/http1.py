@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tessera.server.connections import Connections
 from tessera.server.http import error_body
@@ -50,6 +50,8 @@ class Http1Protocol(HttpToolsProtocol):
     head_seconds: float
     open: Connections
     arriving: asyncio.Task[None] | None = None
+    running: RequestResponseCycle | None = None
+    """The request that is being answered; those in the pipeline wait for it."""
     head_bytes = 0
     in_head = True
     offers_upgrade = False
@@ -67,6 +69,10 @@ class Http1Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_awaiting()
         self.open.remove(self)
+        self.pipeline.clear()
+        if self.running is not None:  # the base class tells the request that came last alone
+            self.running.disconnected = True
+            self.running.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -76,6 +82,10 @@ class Http1Protocol(HttpToolsProtocol):
             self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
         elif self.cycle.more_body:
             self.loop.call_later(_HALF_SENT_SECONDS, self._end_half_sent)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def abort(self) -> None:
         """Closes the connection without a word."""
@@ -142,6 +152,9 @@ class Http1Protocol(HttpToolsProtocol):
         self.open.busy(self)
         if self.parser.get_method() == b"CONNECT":
             raise self._refused(b"400 Bad Request", "This server is no proxy.")
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            # RFC 9112, section 3.2. A proxy in front may have taken the other one for the host.
+            raise self._refused(b"400 Bad Request", "A request has one Host header.")
         self.offers_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()
 
