@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera import parent
+from tessera.config.environment import for_children
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
@@ -79,7 +79,7 @@ class _Process:
                 stdout=STANDARD_ERROR,
                 process_group=0,  # so that Ctrl-C only reaches the parent
                 # Threads would each use memory, and processor time would no longer match elapsed time.
-                env={**os.environ, "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
+                env={**for_children(), "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
             )
         # The worker reads this once it is running; it fits in the socket's buffer.
         self._socket.sendall(start)
