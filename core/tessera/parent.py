@@ -1,5 +1,5 @@
-"""What happens to a process when the one that started it dies. Linux sends a signal, prctl(2); on other systems a process
-has to find out by itself."""
+"""What happens to a process when the one that started it dies. Linux sends a signal, prctl(2); on other systems a
+process has to find out by itself."""
 
 from __future__ import annotations
 

@@ -13,8 +13,9 @@ import pytest
 import uvloop
 import zmq
 
+from tessera.engine import spawn
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.messages import Codec, EngineStats, Report
+from tessera.engine.messages import MAX_MESSAGE_BYTES, Codec, EngineStats, Report
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tests.engine import fakes
@@ -254,3 +255,28 @@ def test_it_runs_on_uvloop_as_well():
             await engine.shutdown()
 
     assert uvloop.run(use()) == [fakes.answer([number], 20) for number in range(1, 30)]
+
+
+async def test_requests_too_large_for_one_message_are_sent_as_several(start, monkeypatch):
+    engine = await start(max_num_seqs=8)
+    sent = []
+    socket = engine._supervisor.life._spawned._requests
+    monkeypatch.setattr(spawn, "MAX_MESSAGE_BYTES", 4000)
+    send = type(socket).send
+
+    def noted(own, data, *options):
+        sent.append(len(data))
+        return send(own, data, *options)
+
+    monkeypatch.setattr(type(socket), "send", noted)
+    assert len(await tokens_of(engine, [1] * 500, n=4, max_tokens=3)) == 12
+    assert len(sent) >= 4
+    assert max(sent) <= 4000
+
+
+async def test_the_sockets_take_no_message_of_any_size():
+    spawned = spawn.SpawnedEngine(fakes.config(), fakes.EXECUTOR, 0)
+    try:
+        assert spawned._answers.maxmsgsize == MAX_MESSAGE_BYTES
+    finally:
+        spawned.close()

@@ -49,6 +49,15 @@ async def test_a_process_that_ended_before_its_configuration_is_told_of():
             await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR, child=child)
 
 
+def test_the_key_of_clients_is_not_in_an_engines_environment(monkeypatch):
+    monkeypatch.setenv("TESSERA_API_KEY", "sk-secret")
+    with EngineChild(fakes.EXECUTOR) as child:
+        deadline = time.monotonic() + 20
+        while b"PYTHONSAFEPATH=1" not in (variables := Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")):
+            assert time.monotonic() < deadline  # it is not this program yet
+    assert not [variable for variable in variables if b"sk-secret" in variable]
+
+
 def test_what_nobody_configures_is_ended_with_its_context():
     with EngineChild(fakes.EXECUTOR) as child:
         assert left_of(child.pid)

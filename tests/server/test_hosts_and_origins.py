@@ -28,7 +28,21 @@ async def test_names_that_the_server_goes_by(host):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "evil-example.com", "example.com", "[::2]", "127.0.0.1.evil", "", ":80"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "evil-example.com",
+        "example.com",
+        "[::2]",
+        "127.0.0.1.evil",
+        "",
+        ":80",
+        "[::1]evil.example",
+        "[::1].",
+        "localhost:80.evil.example",
+        "localhost:evil",
+        "localhost@evil.example",
+    ],
 )
 async def test_a_page_of_a_stranger_whose_name_resolves_to_this_machine(host):
     async with in_process(FakeEngine(), NAMES) as api:
@@ -144,3 +158,14 @@ async def test_only_http_1_0_needs_no_host(head, status):
         writer.write(head + b"\r\n")
         assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == status
         writer.close()
+
+
+@pytest.mark.parametrize("others", [b"Host: evil.example\r\n", b"host: localhost\r\n", b"Host:\r\n"])
+async def test_a_request_has_one_host(others):
+    async with on_socket(FakeEngine(), ServerSettings(drain_seconds=0.1)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + others + b"\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"one Host header" in answer

@@ -144,6 +144,29 @@ async def test_what_is_no_http_is_a_400():
         writer.close()
 
 
+PIPELINED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+@pytest.mark.parametrize("then", ["stream", "models"])
+async def test_a_client_that_leaves_with_requests_in_its_pipeline_ends_the_one_in_progress(then, caplog):
+    """Those behind it never begin."""
+    engine = FakeEngine(script=Script(hang_at=2))
+    body = json.dumps(STREAM).encode()
+    stream = PIPELINED % (len(body), body)
+    later = stream if then == "stream" else b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with on_socket(engine) as server, client(server) as http:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(stream + later * 3)
+        await until(lambda: engine.running)
+        writer.transport.abort()
+        await until(lambda: not engine.running)
+        assert (await http.get("/livez")).status_code == 200
+        assert len(engine.calls) == 1
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 # ---- the engine dies ------------------------------------------------------------------------------------------
 
 
@@ -210,7 +233,7 @@ async def test_while_the_model_loads_it_lives_and_is_not_ready():
         assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_while_the_model_loads_ends_the_start(kind):
     async with on_socket(FakeEngine(), loading=asyncio.Event()) as server, client(server) as http:
         assert (await http.get("/livez")).status_code == 200
@@ -248,12 +271,13 @@ async def test_sigterm_takes_no_new_connections_and_lets_requests_finish():
     assert engine.health.alive is False
 
 
-async def test_a_stream_is_whole_when_it_ends_within_the_drain():
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGHUP])
+async def test_a_stream_is_whole_when_it_ends_within_the_drain(kind):
     engine = FakeEngine(script=Script(pieces=["x"] * 30, delay=0.01))
     async with on_socket(engine, ServerSettings(drain_seconds=10)) as server, client(server) as http:
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
         await until(lambda: engine.steps > 2)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), kind)
         chunks = read_stream((await asking).text)
         assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
         assert await asyncio.wait_for(server.task, 5) == 0

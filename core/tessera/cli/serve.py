@@ -40,7 +40,9 @@ def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
     raise_limit()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up; later the server handles both
+    for number in (signal.SIGTERM, signal.SIGHUP):  # during start-up; later the server handles them
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, signal.default_int_handler)
     num_workers = (flags["pipeline_parallel_size"] or 1) * (flags["tensor_parallel_size"] or 1)
     with EngineChild(executor_path(num_workers)) as child:
         # This import takes about as long as a good part of the engine's own, so they run in parallel.

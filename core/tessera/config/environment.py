@@ -18,6 +18,8 @@ VARIABLES: Mapping[str, str] = {
     "TESSERA_TRACE_PLUGINS": "1 logs every call of a plugin's hook",
 }
 """All environment variables that are read, and what they do."""
+SECRET = frozenset({"TESSERA_API_KEY"})
+"""Those that only the front end may know."""
 
 # Kubernetes sets such variables in every container; a service called tessera is not a mistake.
 _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
@@ -49,6 +51,11 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         disable_plugins=_names(given.get("TESSERA_DISABLE_PLUGINS", "")),
         trace_plugins=given.get("TESSERA_TRACE_PLUGINS", "0") not in ("", "0"),
     )
+
+
+def for_children() -> dict[str, str]:
+    """The environment of processes that need no key: they run a model folder's or a plugin's code."""
+    return {name: value for name, value in os.environ.items() if name not in SECRET}
 
 
 def cache_folder() -> Path:

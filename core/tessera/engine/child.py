@@ -10,6 +10,8 @@ import subprocess
 import sys
 from types import TracebackType
 
+from tessera.config.environment import for_children
+
 STANDARD_ERROR = 2
 IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
 WORKERS = "tessera.executor.workers:WorkersExecutor"
@@ -27,7 +29,7 @@ class EngineChild:
             stdin=subprocess.PIPE,
             stdout=STANDARD_ERROR,
             process_group=0,  # shared with its workers, so that end() can kill the group
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            env={**for_children(), "PYTHONSAFEPATH": "1"},
         )
         self._ended = False
 

@@ -24,6 +24,8 @@ from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 
 log = logging.getLogger(__name__)
 VERSION = 2
+MAX_MESSAGE_BYTES = 2**30
+"""The largest message that either side receives; a larger one closes the connection (ZMQ_MAXMSGSIZE)."""
 
 
 # ---- to the engine ----------------------------------------------------------

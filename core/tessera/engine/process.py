@@ -24,6 +24,7 @@ from tessera import parent, stacks
 from tessera.engine.engine import Engine
 from tessera.engine.guard import Guard
 from tessera.engine.messages import (
+    MAX_MESSAGE_BYTES,
     VERSION,
     AbortRequests,
     AddRequests,
@@ -66,6 +67,7 @@ class Link:
         self._answers = self._context.socket(zmq.PUSH)
         self._requests.set_hwm(0)
         self._answers.set_hwm(0)
+        self._requests.maxmsgsize = MAX_MESSAGE_BYTES
         self._answers.linger = int(HEARTBEAT * 1000)
         self._requests.bind(start.requests)
         self._answers.connect(start.answers)
@@ -73,7 +75,11 @@ class Link:
         self.pulse.start()
 
     def send(self, answer: Answer) -> None:
-        self._answers.send(self._codec.pack_answer(answer))
+        """Raises ValueError for more than the front end receives."""
+        data = self._codec.pack_answer(answer)
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"an answer of {len(data)} bytes is larger than a message may be")
+        self._answers.send(data)
 
     def receive(self, seconds: float) -> list[AddRequests | AbortRequests | Shutdown]:
         """All messages that have arrived. Waits up to `seconds` for the first."""

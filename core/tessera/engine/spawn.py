@@ -23,6 +23,7 @@ from tessera import stacks
 from tessera.config import EngineConfig
 from tessera.engine.child import EngineChild
 from tessera.engine.messages import (
+    MAX_MESSAGE_BYTES,
     AbortRequests,
     AddRequests,
     Alive,
@@ -70,6 +71,7 @@ class SpawnedEngine:
             for socket in (self._requests, self._answers):
                 socket.set_hwm(0)
                 socket.linger = 0
+                socket.maxmsgsize = MAX_MESSAGE_BYTES
             # The engine's process binds this socket: the side that connects may send before the other side exists.
             self._requests.reconnect_ivl = RECONNECT
             self._requests.connect(start.requests)
@@ -92,8 +94,15 @@ class SpawnedEngine:
         return int(self._answers.getsockopt(zmq.FD))
 
     def send(self, body: AddRequests | AbortRequests | Shutdown) -> None:
-        """Sends without waiting, and without an error if the process has ended; on_exit() reports that."""
-        self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
+        """Sends without waiting, and without an error if the process has ended; on_exit() reports that. Requests that
+        are too large for one message are sent as several."""
+        data = self._codec.pack_request(body)
+        if len(data) > MAX_MESSAGE_BYTES and isinstance(body, AddRequests) and len(body.requests) > 1:
+            middle = len(body.requests) // 2
+            for some in (body.requests[:middle], body.requests[middle:]):
+                self.send(AddRequests(some, body.replayed))
+        else:
+            self._requests.send(data, zmq.DONTWAIT)
 
     def receive(self) -> Iterator[Answer]:
         """The messages that have arrived."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tessera.errors import ModelError
+from tessera.errors import MemoryBudgetError, ModelError
 from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear, norm_parameter
@@ -45,8 +45,13 @@ class AttentionShape:
     norm_offset: float = 0.0
 
 
+TABLE_BYTES = 6
+"""For each element of a rotary table while it is made: itself, and half as many angles, in float32."""
+
+
 class RotaryTable:
-    """cos and sin of each Rope, computed once for all layers that use it."""
+    """cos and sin of each Rope, computed once for all layers that use it. Raises MemoryBudgetError for more positions
+    than there is memory for, which config.json may ask for by one number."""
 
     def __init__(self, build: Build) -> None:
         self.build = build
@@ -57,8 +62,18 @@ class RotaryTable:
         if key not in self.tables:
             target = torch.device(self.build.device.target)
             host = target if target.type == "meta" else torch.device("cpu")  # identical bits on every device
+            if target.type != "meta":
+                self._refuse_oversized(rope, positions)
             self.tables[key] = cos_sin(rope, positions, host).to(target)
         return self.tables[key]
+
+    def _refuse_oversized(self, rope: Rope, positions: int) -> None:
+        needed, free = TABLE_BYTES * rope.dim * positions, self.build.device.memory().free
+        if needed > free:
+            raise MemoryBudgetError(
+                f"the rotary table for {positions:,} tokens takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB "
+                "of the device's memory are free; lower --max-model-len."
+            )
 
 
 class Attention:

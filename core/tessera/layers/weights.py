@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor
 
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.ops import Attached, Packed
 from tessera.platform.quantization import Part
 
@@ -66,7 +68,15 @@ class Parameter:
 
 def count_numbers(parameters: Sequence[Parameter]) -> int:
     """The number of checkpoint elements that the parameters hold. A part used by several of them counts once."""
-    parts = {
+    return sum(part.numbers for part in _parts_of(parameters))
+
+
+def count_bytes(parameters: Sequence[Parameter], dtype: str) -> int:
+    """The bytes that they take as a checkpoint stores them. dtype: of the parts that name none."""
+    return sum(prod(part.shape) * torch_dtype(part.dtype or dtype).itemsize for part in _parts_of(parameters))
+
+
+def _parts_of(parameters: Sequence[Parameter]) -> set[Part]:
+    return {
         part for parameter in parameters for name in parameter.parts for join in parameter.joins(name) for part in join
     }
-    return sum(part.numbers for part in parts)

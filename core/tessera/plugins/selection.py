@@ -14,13 +14,15 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.config.environment import read_environment
+from tessera.config.environment import for_children, read_environment
 from tessera.errors import PlatformError
 from tessera.platform import DeviceInfo, Manifest, Probe
 from tessera.plugins.discovery import Discovered, discover
 from tessera.plugins.loading import load_plugins
 
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 60.0
+"""Of the clock, not of the processor: a probe that waits for ever uses none. On a busy machine the import of a device
+library alone has taken more than ten."""
 MAX_SCORE = 100
 CHILD = "tessera.plugins.probe_child"
 
@@ -40,8 +42,9 @@ def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
     # -P: the child must not import modules from the user's working directory.
     command = [sys.executable, "-P", "-m", CHILD, manifest.probe]
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env=for_children(),
+    )  # fmt: skip
     try:
         output, log = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:

@@ -31,6 +31,17 @@ def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
     return MemoryBudget(total=total, kv=config.cache.memory_bytes)
 
 
+def refuse_dummy(config: EngineConfig, granted: MemoryBudget, weights: int) -> None:
+    """Raises MemoryBudgetError for random weights that do not fit: no file bounds their size, only the numbers in
+    config.json. weights: their bytes as a checkpoint would store them; quantizing may make an eighth of that."""
+    least_bytes = weights // 8 if config.model.quantization is not None else weights
+    if config.model.load_format == "dummy" and least_bytes > granted.total:
+        raise MemoryBudgetError(
+            f"the random weights take {least_bytes / 2**30:.1f} GiB of the {granted.total / 2**30:.1f} GiB granted; "
+            "config.json says how large they are."
+        )
+
+
 def least(budgets: Sequence[MemoryBudget]) -> MemoryBudget:
     """The budget of the device with the least, for all devices of a worker, which hold the same."""
     return min(budgets, key=lambda one: one.total)

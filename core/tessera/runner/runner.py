@@ -16,7 +16,7 @@ from tessera.arrays import Array, int32
 from tessera.errors import MemoryBudgetError, PlatformError
 from tessera.kvcache.groups import null_plan
 from tessera.layers.build import PIPELINE_GROUP, BoundMixer, Build
-from tessera.layers.weights import count_numbers
+from tessera.layers.weights import count_bytes, count_numbers
 from tessera.loader.load import load_weights
 from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, AttentionGroup, KVLayout, LayerSpec, StateSpec
@@ -35,7 +35,7 @@ from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, kv_in_words, left_in_words
 from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, refuse_uncounted, widest
 from tessera.runner.invariance import refuse_variance
-from tessera.runner.kv_memory import CacheMemory, cache_bytes
+from tessera.runner.kv_memory import CacheMemory, cache_bytes, refuse_dummy
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
 from tessera.runner.services import Services
@@ -142,6 +142,7 @@ class CoreRunner(ModelRunner):
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
         refuse_uncounted(services.config, platform.capabilities.index_dtype)
+        refuse_dummy(services.config, budget, count_bytes(self.build.parameters, services.dtype))
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()

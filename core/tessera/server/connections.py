@@ -14,16 +14,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
 from tessera.server.http import error_response
 from tessera.server.security import HEALTH_PATHS
-
-if TYPE_CHECKING:
-    from tessera.server.http1 import Http1Protocol
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,19 +43,29 @@ def most_connections(asked: int) -> int:
     return min(asked, room)
 
 
+class Connection(Protocol):
+    """What is counted. app: answers its requests. arriving: the task that TLS is agreed on in."""
+
+    app: ASGIApp
+    arriving: asyncio.Task[None] | None
+
+    def abort(self) -> None:
+        """Closes the connection without a word."""
+
+
 class Connections:
     """The open connections. most: how many may be open, besides FOR_HEALTH for health checks."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: set[Http1Protocol] = set()
-        self._idle: dict[Http1Protocol, None] = {}
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}
         """Those without a request in progress; the longest idle first."""
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, connection: Http1Protocol) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """Counts a new connection, which is idle, and makes room for it. Returns whether there is any; if it is for
         health checks alone, the connection is told so."""
         if len(self._open) >= self._most and not self.drop_idle():
@@ -78,16 +85,16 @@ class Connections:
         connection.abort()
         return True
 
-    def busy(self, connection: Http1Protocol) -> None:
+    def busy(self, connection: Connection) -> None:
         """It has a request."""
         self._idle.pop(connection, None)
 
-    def idle(self, connection: Http1Protocol) -> None:
+    def idle(self, connection: Connection) -> None:
         """It has answered all of its requests."""
         if connection in self._open:
             self._idle[connection] = None
 
-    def remove(self, connection: Http1Protocol) -> None:
+    def remove(self, connection: Connection) -> None:
         """It is closed. May be called again."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
@@ -122,7 +129,7 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[], Http1Protocol],
+        make: Callable[[], Connection],
         connections: Connections,
         tls: ssl.SSLContext | None,
         handshake_seconds: float,
@@ -179,7 +186,7 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         self._again = self._loop.call_later(_RETRY_SECONDS, self._listen)
 
-    async def _begin(self, connection: Http1Protocol, stream: socket.socket) -> None:
+    async def _begin(self, connection: Connection, stream: socket.socket) -> None:
         """Hands the stream to the event loop, after TLS is agreed on."""
         seconds = None if self._tls is None else self._handshake_seconds
         stream.setblocking(False)
@@ -187,7 +194,7 @@ class Acceptor:
             lambda: connection, stream, ssl=self._tls, ssl_handshake_timeout=seconds
         )
 
-    def _begun(self, connection: Http1Protocol, stream: socket.socket, task: asyncio.Task[None]) -> None:
+    def _begun(self, connection: Connection, stream: socket.socket, task: asyncio.Task[None]) -> None:
         self._arriving.discard(task)
         connection.arriving = None
         if task.cancelled() or task.exception() is not None:

@@ -8,10 +8,11 @@ import logging
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tessera.server.connections import Connections
 from tessera.server.http import error_body
+from tessera.server.settings import Limits
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_SECONDS = 1.0
@@ -21,11 +22,16 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _NO_HTTP = "Invalid HTTP request received."
 
 
-def http_protocol(max_bytes: int, head_seconds: float, open_connections: Connections) -> type[Http1Protocol]:
-    """The protocol class with these limits for the request line and headers, whose connections count among the open
-    ones."""
-    limits = {"max_bytes": max_bytes, "head_seconds": head_seconds, "open": open_connections}
-    return type("Http1", (Http1Protocol,), limits)
+def http_protocol(limits: Limits, open_connections: Connections) -> type[Http1Protocol]:
+    """The protocol class with the limits for the request line and headers and for clients that do not read, whose
+    connections count among the open ones."""
+    own = {
+        "max_bytes": limits.header_bytes,
+        "head_seconds": limits.header_seconds,
+        "write_seconds": limits.write_seconds,
+        "open": open_connections,
+    }
+    return type("Http1", (Http1Protocol,), own)
 
 
 class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its status and message
@@ -39,7 +45,8 @@ class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its 
 
 class Http1Protocol(HttpToolsProtocol):
     """Answers 431 and closes the connection if the request line and headers exceed max_bytes, 408 if they are not there
-    within head_seconds, and ignores offers to upgrade to another protocol, as RFC 9110, section 7.8, lets a server do.
+    within head_seconds, ends the connection of a client that reads nothing of what waits for it in write_seconds, and
+    ignores offers to upgrade to another protocol, as RFC 9110, section 7.8, lets a server do.
     open: the open connections, of which this is one. arriving: the task that TLS is agreed on in.
 
     The parser itself accepts headers of any size. At an offer it gives up framing: it takes the request for one without
@@ -48,8 +55,11 @@ class Http1Protocol(HttpToolsProtocol):
 
     max_bytes: int
     head_seconds: float
+    write_seconds: float
     open: Connections
     arriving: asyncio.Task[None] | None = None
+    running: RequestResponseCycle | None = None
+    """The request that is being answered; those in the pipeline wait for it."""
     head_bytes = 0
     in_head = True
     offers_upgrade = False
@@ -57,6 +67,8 @@ class Http1Protocol(HttpToolsProtocol):
     refusal: Refused | None = None
     _restoring = False
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _unread = 0
 
     # ---- calls of the event loop and of uvicorn ----------------------------------
 
@@ -66,7 +78,12 @@ class Http1Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_awaiting()
+        self._stop_writing()
         self.open.remove(self)
+        self.pipeline.clear()
+        if self.running is not None:  # the base class tells the request that came last alone
+            self.running.disconnected = True
+            self.running.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -76,6 +93,18 @@ class Http1Protocol(HttpToolsProtocol):
             self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
         elif self.cycle.more_body:
             self.loop.call_later(_HALF_SENT_SECONDS, self._end_half_sent)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def abort(self) -> None:
         """Closes the connection without a word."""
@@ -142,6 +171,9 @@ class Http1Protocol(HttpToolsProtocol):
         self.open.busy(self)
         if self.parser.get_method() == b"CONNECT":
             raise self._refused(b"400 Bad Request", "This server is no proxy.")
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            # RFC 9112, section 3.2. A proxy in front may have taken the other one for the host.
+            raise self._refused(b"400 Bad Request", "A request has one Host header.")
         self.offers_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()
 
@@ -170,6 +202,22 @@ class Http1Protocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _await_reader(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self.write_seconds, self._end_unread)
+
+    def _stop_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _end_unread(self) -> None:
+        """Closes the connection of a client that has read nothing since the timer began."""
+        if self.transport.get_write_buffer_size() < self._unread:
+            self._await_reader()
+        else:
+            self.transport.abort()
 
     def _head_late(self) -> None:
         self._head_timer = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -131,11 +132,14 @@ class Hosts:
         return host in self._names or host.endswith(self._suffixes)
 
 
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]*)?", re.ASCII)
+"""RFC 9110, section 7.2: a name or an address, and maybe a port."""
+
+
 def host_of(scope: Scope) -> str:
-    """The Host header without its port, in lower case; "" if there is none."""
-    value = (header(scope, b"host") or b"").decode("latin-1").lower()
-    name = value.partition("]")[0] + "]" if value.startswith("[") else value.partition(":")[0]
-    return name.removesuffix(".")
+    """The Host header without its port, in lower case; "" if there is none, or it is none."""
+    match = _HOST.fullmatch((header(scope, b"host") or b"").decode("latin-1").lower())
+    return "" if match is None else match[1].removesuffix(".")
 
 
 # ---- web pages of other origins --------------------------------------------------------------------------------------

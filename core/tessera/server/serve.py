@@ -70,10 +70,10 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
 
     Until `starting` is done, /livez answers 200 and everything else 503.
 
-    After SIGTERM or SIGINT the server accepts no new connections, and requests in progress have settings.drain_seconds
-    to finish; the exit code is 0. A second signal cuts them off; the exit code is 1. A signal before `starting` is done
-    stops it at once; the exit code is 0. If the engine dies for good, streams end with an error event, every other
-    request gets a 503, and the exit code is 4.
+    After SIGTERM, SIGINT or SIGHUP the server accepts no new connections, and requests in progress have
+    settings.drain_seconds to finish; the exit code is 0. A second signal cuts them off; the exit code is 1. A signal
+    before `starting` is done stops it at once; the exit code is 0. If the engine dies for good, streams end with an
+    error event, every other request gets a 503, and the exit code is 4.
     """
     door = Door(None if settings.disable_ui else Page.read())
     server = Server(door, settings)
@@ -181,10 +181,12 @@ def _config(app: ASGIApp, settings: ServerSettings, connections: Connections) ->
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """A queue that receives SIGTERM and SIGINT."""
+    """A queue that receives SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[int] = asyncio.Queue()
-    kinds = (signal.SIGTERM, signal.SIGINT)
+    kinds = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        kinds.append(signal.SIGHUP)  # its terminal is closed
     for kind in kinds:
         loop.add_signal_handler(kind, queue.put_nowait, kind)
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera import parent
+from tessera.config.environment import for_children
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
@@ -88,7 +88,7 @@ class _Process:
                 process_group=0,  # so that Ctrl-C only reaches the parent
                 # Threads would each use memory, and processor time would no longer match elapsed time.
                 env={
-                    **os.environ,
+                    **for_children(),
                     "PYTHONSAFEPATH": "1",
                     "TOKENIZERS_PARALLELISM": "false",
                     "RUST_BACKTRACE": "0",
