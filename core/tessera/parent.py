@@ -37,9 +37,13 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     this process.
     """
     command = [*command, str(os.getpid())]
-    if threading.current_thread() is threading.main_thread():
+
+    def popen() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, **options)
-    return _starter(os.getpid()).submit(subprocess.Popen, command, **options).result()
+
+    if threading.current_thread() is threading.main_thread():
+        return popen()
+    return _starter(os.getpid()).submit(popen).result()
 
 
 @cache

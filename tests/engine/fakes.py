@@ -122,6 +122,17 @@ class FakeExecutor(Executor):
         report(Progress("warm_up", 1, 1))
 
     def execute(self, step: SchedulerOutput) -> SchedulerOutput:
+        self._misbehave(step)
+        for row in step.freed.tolist():
+            self.rows.pop(row, None)
+        for opened in step.opened:
+            self.rows[opened.row] = (opened.tokens.tolist(), opened.params)
+        for held, _ in self.rows.values():
+            if f"poison={held[0]}" in self.words:
+                raise ZeroDivisionError("a bug in a step")
+        return step
+
+    def _misbehave(self, step: SchedulerOutput) -> None:
         if "slow" in self.words:
             time.sleep(0.02)
         if "brisk" in self.words:
@@ -138,14 +149,6 @@ class FakeExecutor(Executor):
                 ctypes.PyDLL(None).sleep(600)
             if word == f"spin-at-{step.step}":
                 spin(3.0)
-        for row in step.freed.tolist():
-            self.rows.pop(row, None)
-        for opened in step.opened:
-            self.rows[opened.row] = (opened.tokens.tolist(), opened.params)
-        for held, _ in self.rows.values():
-            if f"poison={held[0]}" in self.words:
-                raise ZeroDivisionError("a bug in a step")
-        return step
 
     def sample(self, pending: SchedulerOutput, masks: TokenMasks | None = None) -> Ready:
         tokens, logprobs = [], []

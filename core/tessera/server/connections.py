@@ -14,7 +14,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,7 +42,7 @@ def most_connections(asked: int) -> int:
     return min(asked, room)
 
 
-class Connection(Protocol):
+class Connection(asyncio.Protocol):
     """What is counted. app: answers its requests. arriving: the task that TLS is agreed on in."""
 
     app: ASGIApp

@@ -10,7 +10,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from tessera.server.connections import Connections
+from tessera.server.connections import Connection, Connections
 from tessera.server.http import error_body
 from tessera.server.settings import Limits
 
@@ -43,7 +43,7 @@ class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its 
         self.message = message
 
 
-class Http1Protocol(HttpToolsProtocol):
+class Http1Protocol(HttpToolsProtocol, Connection):
     """Answers 431 and closes the connection if the request line and headers exceed max_bytes, 408 if they are not there
     within head_seconds, ends the connection of a client that reads nothing of what waits for it in write_seconds, and
     ignores offers to upgrade to another protocol, as RFC 9110, section 7.8, lets a server do.
@@ -120,7 +120,8 @@ class Http1Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+        began = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+        if self._head_timer is None and not began:
             self._await_head()
         try:
             while True:

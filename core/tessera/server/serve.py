@@ -10,7 +10,7 @@ import socket
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -44,11 +44,14 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
 
+        made = cast("type[Http1Protocol]", self.config.http_protocol_class)
+
         def protocol() -> Http1Protocol:
-            return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)
+            return made(self.config, self.server_state, self.lifespan.state)
 
         tls, seconds = self.config.ssl, self._head_seconds
-        self.servers = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        acceptors = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        self.servers = cast("list[asyncio.Server]", acceptors)  # uvicorn closes them
         self.started = True
 
     @contextlib.contextmanager

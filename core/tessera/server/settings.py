@@ -28,7 +28,8 @@ class Limits:
     request_id_chars: request_id. header_bytes: the request line and all headers. header_seconds: how long they may take
     to arrive, and TLS to be agreed on before them. body_seconds: how long a body may take to arrive. write_seconds: how
     long a client may read nothing of an answer. detokenize_tokens: tokens of /detokenize. file_bytes: a file.
-    file_seconds: how long it may take to arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a line.
+    file_seconds: how long it may take to arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a
+    line.
     """
 
     body_bytes: int = 32 * 2**20
