@@ -5,8 +5,8 @@
     python -m tools.provider_apis functions flash_attn 2.8.3 flash_attn_interface.py flash_attn_varlen_func
 
 `ops` reads the schemas that the shared libraries of a wheel register with torch, by library, all of them or those of
-some ops; `functions` reads the arguments of functions, or of a Class.method, from a source file. Neither imports the
-package."""
+some ops; `functions` reads the arguments of functions, of a Class.method, or of a Class whose fields are keywords, from
+a source file. Neither imports the package."""
 
 from __future__ import annotations
 
@@ -55,13 +55,15 @@ def schemas(library: bytes) -> list[str]:
 
 
 def functions_of(package: str, version: str, source: Path, names: list[str]) -> dict[str, Any]:
-    """Their arguments without annotations, as Python writes them. names: of functions, and "Class.method". Of several
-    with one name, the last, as Python takes it."""
+    """Their arguments without annotations, as Python writes them. names: of functions, "Class.method", and dataclasses
+    whose fields are keywords. Of several with one name, the last, as Python takes it."""
     body = ast.parse(source.read_text(encoding="utf-8")).body
     defined = [(node.name, node) for node in body if isinstance(node, ast.FunctionDef)]
+    found = {}
     for owner in (node for node in body if isinstance(node, ast.ClassDef)):
         defined += [(f"{owner.name}.{node.name}", node) for node in owner.body if isinstance(node, ast.FunctionDef)]
-    found = {}
+        if owner.name in names:
+            found[owner.name] = f"({', '.join(('*', *_fields(owner)))})"
     for name, node in defined:
         if name in names:
             written = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg)
@@ -69,6 +71,11 @@ def functions_of(package: str, version: str, source: Path, names: list[str]) -> 
                 argument.annotation = None
             found[name] = f"({ast.unparse(node.args)})"
     return {"package": package, "version": version, "functions": found}
+
+
+def _fields(owner: ast.ClassDef) -> list[str]:
+    fields = [node for node in owner.body if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node)]
+    return [ast.unparse(node.target) + (f"={ast.unparse(node.value)}" if node.value else "") for node in fields]
 
 
 def main(arguments: list[str]) -> None:

@@ -120,7 +120,7 @@ print(record_of(ServerSettings, SERVER_FLAGS, given_values(SERVER_FLAGS, {"dummy
 
 
 def test_a_flag_of_the_server_is_one_field_in_one_file(change: Change) -> None:
-    change.after("core/tessera/server/settings.py", "    keep_alive_seconds: int", SERVER_FLAG)
+    change.after("core/tessera/server/settings.py", "    max_requests: int", SERVER_FLAG)
     assert change.edited == {"core/tessera/server/settings.py"}
 
     assert "--dummy-seconds SECONDS" in change.tessera("serve", "--help", "server").stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.platform import AttentionBackend, Device, PlatformError, TorchDevice
+from tessera.platform import AttentionBackend, Device, OpSet, PlatformError, TorchDevice, replace
 from tessera_cuda.driver import DriverError, cards
 from tessera_cuda.probe import OLDEST
 from tessera_triton import DeviceFacts
@@ -32,6 +32,14 @@ class CudaPlatform(TritonPlatform):
         device = TorchDevice(torch, self.kind, index)
         device.name = name
         return device
+
+    def ops(self, reference: OpSet) -> OpSet:
+        found, facts = super().ops(reference), self._compiled_facts()
+        if facts is None:
+            return found
+        from tessera_cuda.humming import kernels, package
+
+        return replace(found, **kernels(facts, self._launcher(), package()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         """Those of other packages first: they were tuned for these cards, and Triton's tiles here were not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.platform import AttentionBackend, Device, PlatformError, TorchDevice
+from tessera.platform import AttentionBackend, Device, OpSet, PlatformError, TorchDevice, replace
 from tessera_rocm.facts import facts_of
 from tessera_rocm.topology import TopologyError, cards
 from tessera_triton import DeviceFacts
@@ -37,6 +37,14 @@ class RocmPlatform(TritonPlatform):
         device.name = name
         self.gfx = torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
         return device
+
+    def ops(self, reference: OpSet) -> OpSet:
+        found, facts = super().ops(reference), self._compiled_facts()
+        if facts is None:
+            return found
+        from tessera_rocm.aiter_products import kernels, provider
+
+        return replace(found, **kernels(facts, self._launcher(), provider()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         """aiter's first: AMD tuned its tiles for these cards, and ours were not."""

@@ -49,13 +49,19 @@ def _look_up(
 
 @dataclass(frozen=True)
 class PackedEmbedding(Kernel[PackedEmbeddingSpec]):
+    """linear: packs the weights. None: the library's."""
+
     facts: DeviceFacts
     launch: Launcher
+    linear: Linear | None = None
 
     def supports(self, spec: PackedEmbeddingSpec) -> str | None:
         if spec.linear.scheme is None:
             return "weights that are not quantized are looked up by embedding"
-        return Linear(self.facts, self.launch).supports(spec.linear)
+        linear = self.linear or Linear(self.facts, self.launch)
+        if linear.packs_for_others(spec.linear):
+            return "the weight is packed for a package that only multiplies"
+        return linear.supports(spec.linear)
 
     def bind(self, spec: PackedEmbeddingSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         linear, scheme = spec.linear, spec.linear.scheme

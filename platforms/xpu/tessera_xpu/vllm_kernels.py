@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason
 from tessera_triton import DeviceFacts, Launcher
+from tessera_triton.lookup import PackedEmbedding
 from tessera_triton.products import Linear
 from tessera_triton.providers import Provider
 
@@ -38,7 +39,8 @@ def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, 
     if product is None or _arguments(product) != INT4_PRODUCT:
         log.warning("%s is not used: its int4_gemm_w4a16 is another one; install version 0.1.16", found.name)
         return {}
-    return {"linear": VllmOrTritonLinear(facts, launch)}
+    linear = VllmOrTritonLinear(facts, launch)
+    return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}
 
 
 def _arguments(op: Any) -> tuple[str, ...]:
@@ -62,6 +64,9 @@ class VllmOrTritonLinear(Linear):
         if spec.experts or spec.n % _WORD or scheme.weight.group % _GROUPS_OF or spec.k % (scheme.weight.group or 1):
             return f"not a multiple of {_WORD} outputs and of {_GROUPS_OF} inputs that share a scale"
         return None
+
+    def packs_for_others(self, spec: LinearSpec) -> bool:
+        return self.declines(spec) is None
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         """Words of eight numbers [n, k / 8] int32, as two per byte already are; scales [k / group, n]."""

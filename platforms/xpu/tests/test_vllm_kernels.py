@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tessera.platform import ActSpec, BoundOps, LinearSpec, QuantSpec, Scheme, TensorSpec
+from tessera.platform import ActSpec, BoundOps, LinearSpec, PackedEmbeddingSpec, QuantSpec, Scheme, TensorSpec
 from tessera.platform import replace as with_kernels
 from tessera.testing import REFERENCE
 from tessera.testing.reference import host_device
@@ -87,6 +87,13 @@ def test_triton_computes_what_the_package_does_not_take(spec, why):
     assert own.declines(spec).startswith(why)
     assert own.supports(spec) == library.supports(spec)
     assert own.packed_bytes(spec) == library.packed_bytes(spec)
+
+
+def test_a_weight_that_the_package_packs_is_not_looked_up_in():
+    lookup = kernels(B580, Launcher(), STAND_IN)["packed_embedding"]
+    theirs, ours = LinearSpec(N, K, "bfloat16", scheme()), LinearSpec(N, K, "bfloat16", scheme(symmetric=False))
+    assert lookup.supports(PackedEmbeddingSpec(theirs)) == "the weight is packed for a package that only multiplies"
+    assert lookup.supports(PackedEmbeddingSpec(ours)) is None
 
 
 def test_the_arguments_are_those_of_the_published_wheel():
