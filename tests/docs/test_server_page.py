@@ -13,9 +13,11 @@ from starlette.routing import Route
 from tessera.cli.other_flags import other_flag
 from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
+from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.server.app import create_app
 from tessera.server.settings import Limits, ServerSettings
+from tessera.text.workers import MOST_WAITING
 from tests.server.conftest import on_socket
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_error_walk import KNOWN
@@ -54,7 +56,14 @@ def test_the_limits_are_those_of_the_code():
     written = dict(table("Limits"))
     assert written == {
         "body of a request": f"{limits.body_bytes // MIB} MiB, within {limits.body_seconds:.0f} s",
-        "bodies of all requests in progress": f"{limits.bodies_bytes // MIB} MiB",
+        "bodies of all requests in progress": (
+            f"{limits.bodies_bytes // MIB} MiB, with several keys a fourth of it for each"
+        ),
+        "what clients have not read of all answers": (
+            f"{MOST_UNREAD:,} tokens and log probabilities, half of it for one answer"
+        ),
+        "a client that reads nothing of what waits for it": f"{limits.write_seconds:.0f} s",
+        "texts that wait to be tokenized": f"{MOST_WAITING // MIB} MiB, a fourth of it for each key or address",
         "request line and headers": f"{limits.header_bytes // KIB} KiB",
         "all fields except messages, tools, prompt and allowed_token_ids": f"{limits.other_bytes // MIB} MiB",
         "requests in progress": str(ServerSettings().max_requests),

@@ -17,6 +17,7 @@ LIMIT = 1.0
 """Seconds that the loop may stand."""
 BUSY = 10
 """The server counts as hung after this many times the seconds after which an engine does: it may just be very busy."""
+STANDARD_ERROR = 2  # by number: sys.stderr is None where it was closed
 TICKS = 4
 """Ticks of the loop per limit."""
 
@@ -75,7 +76,7 @@ def ended_if_it_hangs(seconds: float) -> Iterator[None]:
 
     def tick() -> None:
         nonlocal timer
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
         timer = loop.call_later(seconds / TICKS, tick)
 
     tick()

@@ -68,7 +68,7 @@ _READ_AHEAD = 1 << 20
 _MIB = 1 << 20
 _STANDING_SHARE = 0.05
 """Of the clock's limit: a worker that has had less processor time in it stands still."""
-_MOST_WAITING = 256 * _MIB  # of jobs in one queue
+MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
@@ -179,7 +179,7 @@ class _Lane:
         self._closed = False
         self._start = framed(start)
         self._process: _Process | None = None
-        self._jobs: FairQueue[tuple[bytes, asyncio.Future[Answer]]] = FairQueue(_MOST_WAITING)
+        self._jobs: FairQueue[tuple[bytes, asyncio.Future[Answer]]] = FairQueue(MOST_WAITING)
         self._working: asyncio.Task[None] | None = None
 
     def begin(self) -> _Process:
