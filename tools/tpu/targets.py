@@ -1,6 +1,6 @@
 """Compiles a step for TPUs that are not there, with libtpu: `python -m tools.tpu tools.tpu.targets`. For each topology,
 on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, checks what
-the compiler says of it, and prints a table.
+the compiler says of it, and prints a table. Names, such as v6e:2x2, choose some of the topologies.
 
 The model is abstract: it has the layers of Llama 3.1 8B, of which two are compiled, since all are alike."""
 
@@ -188,7 +188,7 @@ def check(found: Compiled, text: str, caches: int) -> None:
 
 def main() -> int:
     print(*TABLE, sep="\n")
-    for topology in TOPOLOGIES:
+    for topology in sys.argv[1:] or TOPOLOGIES:
         for chips in PLACES:
             for found in compile_for(topology, chips):
                 print(found.row, flush=True)
