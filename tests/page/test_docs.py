@@ -18,7 +18,7 @@ def test_it_shows_each_route_and_sends_json_and_files(demo: Served, open_page: O
     tokenize.locator("button").click()
     until(page, "document.body.innerText.includes('200 OK')")
 
-    upload = page.locator("details", has_text="Uploads a file of requests for a batch.")
+    upload = page.locator("details", has_text="Uploads a file, such as one of requests for a batch.")
     upload.locator("summary").click()
     assert upload.locator("input[name=purpose]").input_value() == "batch"
     upload.locator("input[type=file]").set_input_files(
