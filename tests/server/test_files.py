@@ -101,7 +101,7 @@ async def test_each_key_has_its_own():
 WRONG: list[tuple[bytes, str | None, str]] = [
     (form(FILE), "purpose", "purpose is missing"),
     (form(PURPOSE), "file", "file is missing"),
-    (form(('name="purpose"', b"fun"), FILE), "purpose", "must be one of assistants, batch, evals"),
+    (form(('name="purpose"', b"fun"), FILE), "purpose", "must be one of batch, assistants, evals"),
     (form(FILE, ('name="purpose"', b"batch_output")), "purpose", "Only the server makes"),
     (form(('name="purpose"', b"x" * 65), FILE), "purpose", "at most 64 bytes"),
     (form(PURPOSE, FILE, FILE), "file", "file is there twice"),

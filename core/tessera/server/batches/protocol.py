@@ -12,7 +12,7 @@ from tessera.server.openai.protocol import shown
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 """The routes that a batch may ask."""
 WINDOW = "24h"
-PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+PURPOSES = ("batch", "assistants", "evals", "fine-tune", "user_data", "vision")
 """What OpenAI's clients upload files for. All are kept; only those for a batch are read here."""
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
