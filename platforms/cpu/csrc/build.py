@@ -4,7 +4,6 @@ C library. Run `python build.py FILE`; the package's build (hatch_build.py) does
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,8 @@ COMMON = (
 )
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 AVX512_BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
+NEON = "-DWITH_INTRINSICS"  # which every processor has, so that only this tells it from portable C++
+DOTPROD = "-march=armv8.2-a+dotprod"
 VARIANTS = {
     "x86_64": {
         "portable": (),
@@ -36,9 +37,18 @@ VARIANTS = {
         "avx512_bf16": AVX512_BF16,
         "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     },
+    "aarch64": {
+        "portable": (),
+        "neon": (NEON,),
+        "neon_dotprod": (NEON, DOTPROD),
+        "neon_bf16": (NEON, f"{DOTPROD}+bf16+i8mm"),
+    },
 }
-LATE = ("amx",)
-"""Variants to leave out if the compiler or the system is too old."""
+"""By the first part of a compiler's target. Variants whose flags the compiler does not know are left out."""
+NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""How some compilers call these processors."""
+ON_LINUX = ("amx",)
+"""Variants that need what Linux says of a processor, or grants."""
 FLAGS = (
     "-O3",
     "-std=c++17",
@@ -67,11 +77,15 @@ def compiler() -> str:
 
 
 def build(target: Path, extra: Sequence[str] = ()) -> None:
-    """Compiles and links. extra: additional flags. Raises BuildError."""
-    cxx, machine = compiler(), platform.machine().lower()
-    variants = VARIANTS.get({"amd64": "x86_64"}.get(machine, machine), {"portable": ()})
-    variants = {name: flags for name, flags in variants.items() if name not in LATE or _has(cxx, flags)}
-    known = [f"-DWITH_{name.upper()}" for name in LATE if name in variants]
+    """Compiles and links for the compiler's target. extra: additional flags. Raises BuildError."""
+    cxx = compiler()
+    machine, _, system = _target(cxx).partition("-")
+    variants = {
+        name: flags
+        for name, flags in VARIANTS.get(machine, {"portable": ()}).items()
+        if _has(cxx, flags) and ("linux" in system or name not in ON_LINUX)
+    }
+    known = [f"-DWITH_{name.upper()}" for name in variants]
     with tempfile.TemporaryDirectory() as folder:
         jobs = [[source, *known, *extra, "-o", f"{folder}/{source}.o"] for source in COMMON]
         for name, flags in variants.items():
@@ -80,14 +94,21 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *_quiet(cxx), "-c", *job]), jobs))
         target.parent.mkdir(parents=True, exist_ok=True)
         ours = target.with_name(f"{target.name}.{os.getpid()}")  # then renamed, so that no reader sees half a file
-        _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(), "-o", str(ours)])
+        _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(system), "-o", str(ours)])
         ours.replace(target)
 
 
+def _target(cxx: str) -> str:
+    """What the compiler compiles for: processor, vendor and system, as in x86_64-linux-gnu."""
+    said = subprocess.run([cxx, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
+    machine, _, system = said.partition("-")
+    return f"{NAMES.get(machine, machine)}-{system}"
+
+
 def _has(cxx: str, flags: Sequence[str]) -> bool:
-    """Whether the compiler supports these flags, and the system is Linux, as library.cpp requires for them."""
+    """Whether the compiler supports these flags."""
     command = [cxx, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
-    return sys.platform == "linux" and not subprocess.run(command, capture_output=True, check=False).returncode
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def _quiet(cxx: str) -> Sequence[str]:
@@ -99,8 +120,8 @@ def _quiet(cxx: str) -> Sequence[str]:
     )
 
 
-def _linking() -> Sequence[str]:
-    return ("-lm",) if sys.platform == "darwin" else ("-Wl,--as-needed", "-lm", "-lpthread")
+def _linking(system: str) -> Sequence[str]:
+    return ("-lm",) if "darwin" in system else ("-Wl,--as-needed", "-lm", "-lpthread")
 
 
 def _run(command: Sequence[str]) -> None:

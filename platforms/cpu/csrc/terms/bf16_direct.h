@@ -21,8 +21,8 @@ inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 // Multiplies k elements of M rows with V vectors of packed pairs, `apart` elements from each other, and adds the products to the
 // sums. step: elements from one pair of k to the next. fetch: called with the number of each pair, to prefetch later data.
 template <int M, int V, class Fetcher>
-inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
-                       Fetcher fetch, InOrder = {}) {
+inline void accumulate_pairs(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k,
+                             Float (&sum)[M][V], Fetcher &&fetch) {
   Cursor<M> row(rows.x, rows.stride * sizeof(Term));
   for (int64_t p = 0; p < k / 2; p++, row.advance(2 * sizeof(Term))) {
     fetch(p);

@@ -1,0 +1,34 @@
+// int8 rows used directly, for instructions that multiply groups of four.
+#pragma once
+#include "rows.h"
+
+namespace VARIANT::terms {
+
+using namespace simd;
+
+template <int M> using ByteRows = Apart<int8_t>;
+
+constexpr Part<Widening> WIDEN_BYTES = nullptr;
+
+// Rows from element `from` on.
+template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
+  return {(const int8_t *)task.x + row * task.x_stride + from, task.x_stride};
+}
+
+// Multiplies `steps` times four elements of M rows with V vectors of packed fours, and adds the products to the sums. step: bytes
+// from one four of k to the next. fetch: called with the number of each four, to prefetch later data.
+template <int M, int V, class Fetcher>
+inline void accumulate_fours(Apart<int8_t> rows, const uint8_t *weights, int64_t step, int64_t steps, Whole (&sum)[M][V],
+                             Fetcher &&fetch) {
+  for (int64_t q = 0; q < steps; q++) {
+    fetch(q);
+    Quads weight[V];
+    for (int v = 0; v < V; v++) weight[v] = load_weights(weights + q * step + 4 * W * v);
+    for (int m = 0; m < M; m++) {
+      Quads of_row = set_quad(four_bytes(rows.at(m, 4 * q)));
+      for (int v = 0; v < V; v++) sum[m][v] = dot(sum[m][v], weight[v], of_row);
+    }
+  }
+}
+
+}  // namespace VARIANT::terms
