@@ -4,9 +4,12 @@ C library. Run `python build.py FILE`; the package's build (hatch_build.py) does
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +31,7 @@ AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 AVX512_BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
 NEON = "-DWITH_INTRINSICS"  # which every processor has, so that only this tells it from portable C++
 DOTPROD = "-march=armv8.2-a+dotprod"
+SVE = "-march=armv8.2-a+sve"
 VARIANTS = {
     "x86_64": {
         "portable": (),
@@ -42,12 +46,22 @@ VARIANTS = {
         "neon": (NEON,),
         "neon_dotprod": (NEON, DOTPROD),
         "neon_bf16": (NEON, f"{DOTPROD}+bf16+i8mm"),
+        "sve_256": (SVE, "-msve-vector-bits=256"),
+        "sve_256_bf16": (f"{SVE}+dotprod+bf16+i8mm", "-msve-vector-bits=256"),
+        "sve_512": (SVE, "-msve-vector-bits=512"),
+    },
+    "powerpc64le": {
+        "portable": (),
+        "vsx": ("-mcpu=power9",),
+        "mma": ("-mcpu=power10",),
     },
 }
 """By the first part of a compiler's target. Variants whose flags the compiler does not know are left out."""
-NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+NAMES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "powerpc64le"}
 """How some compilers call these processors."""
-ON_LINUX = ("amx",)
+LINUX_NAMES = {"powerpc64le": "ppc64le"}
+"""How Linux calls them, if otherwise than a compiler."""
+ON_LINUX = ("amx", "sve_256", "sve_256_bf16", "sve_512")
 """Variants that need what Linux says of a processor, or grants."""
 FLAGS = (
     "-O3",
@@ -96,6 +110,23 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
         ours = target.with_name(f"{target.name}.{os.getpid()}")  # then renamed, so that no reader sees half a file
         _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(system), "-o", str(ours)])
         ours.replace(target)
+
+
+def is_for_another() -> bool:
+    """Whether the compiler compiles for another architecture than this machine's. Raises BuildError."""
+    own = platform.machine().lower()
+    return _target(compiler()).partition("-")[0] != NAMES.get(own, own)
+
+
+def wheel_platform(library: Path) -> str:
+    """The platform tag of a wheel with the library. On Linux, it is for the C library's version that the symbols need
+    (PEP 600), since the library depends on nothing else."""
+    machine, _, system = _target(compiler()).partition("-")
+    needed = re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    if "linux" not in system or not needed:
+        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    major, minor = max((int(major), int(minor)) for major, minor in needed)
+    return f"manylinux_{major}_{minor}_{LINUX_NAMES.get(machine, machine)}"
 
 
 def _target(cxx: str) -> str:

@@ -221,4 +221,5 @@ struct Kernels {
 // Those that the library has are in the table of library.cpp.
 extern const Kernels portable_kernels;
 extern const Kernels avx2_kernels, avx512_kernels, avx512_vnni_kernels, avx512_bf16_kernels, amx_kernels;
-extern const Kernels neon_kernels, neon_dotprod_kernels, neon_bf16_kernels;
+extern const Kernels neon_kernels, neon_dotprod_kernels, neon_bf16_kernels, sve_256_kernels, sve_256_bf16_kernels, sve_512_kernels;
+extern const Kernels vsx_kernels, mma_kernels;

@@ -46,6 +46,21 @@ const Known KNOWN[] = {
 #if defined(WITH_NEON_BF16)
     {&neon_bf16_kernels, processor::has_neon_bf16},
 #endif
+#if defined(WITH_SVE_256)
+    {&sve_256_kernels, processor::has_sve_256},
+#endif
+#if defined(WITH_SVE_256_BF16)
+    {&sve_256_bf16_kernels, processor::has_sve_256_bf16},
+#endif
+#if defined(WITH_SVE_512)
+    {&sve_512_kernels, processor::has_sve_512},
+#endif
+#if defined(WITH_VSX)
+    {&vsx_kernels, processor::has_vsx},
+#endif
+#if defined(WITH_MMA)
+    {&mma_kernels, processor::has_mma},
+#endif
 };
 
 }  // namespace

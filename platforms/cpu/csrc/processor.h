@@ -64,6 +64,11 @@ inline bool has_neon_bf16() {
   return has_neon_dotprod() && has("hw.optional.arm.FEAT_BF16") && has("hw.optional.arm.FEAT_I8MM");
 }
 #endif
+
+#elif defined(__powerpc64__)
+// The bits of Linux's arch/powerpc/include/uapi/asm/cputable.h: Power ISA 3.0, and MMA of 3.1.
+inline bool has_vsx() { return getauxval(AT_HWCAP2) & 0x00800000; }
+inline bool has_mma() { return has_vsx() && getauxval(AT_HWCAP2) & 0x00020000; }
 #endif
 
 }  // namespace processor

@@ -1,7 +1,7 @@
 // Products of bf16 by fours, two rows at a time. Such an instruction adds up like two for pairs, so a row's sums do not depend on
 // whether there is another row.
 #pragma once
-#include "bf16_direct.h"
+#include "bf16_dots.h"
 #include "crossed.h"
 
 namespace VARIANT::terms {

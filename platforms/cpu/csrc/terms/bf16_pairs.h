@@ -1,6 +1,6 @@
 // Products of bf16 by pairs, whatever the number of rows.
 #pragma once
-#include "bf16_direct.h"
+#include "bf16_dots.h"
 
 namespace VARIANT::terms {
 

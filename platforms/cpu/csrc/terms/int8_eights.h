@@ -1,7 +1,7 @@
 // Products of int8 by eights, two rows at a time.
 #pragma once
 #include "crossed.h"
-#include "int8_direct.h"
+#include "int8_dots.h"
 
 namespace VARIANT::terms {
 

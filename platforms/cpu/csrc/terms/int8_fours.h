@@ -1,6 +1,6 @@
 // Products of int8 by fours, whatever the number of rows.
 #pragma once
-#include "int8_direct.h"
+#include "int8_dots.h"
 #include "nibbles.h"
 
 namespace VARIANT::terms {

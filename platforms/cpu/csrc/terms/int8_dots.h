@@ -1,19 +1,10 @@
-// int8 rows used directly, for instructions that multiply groups of four.
+// Dot products of int8 rows with packed weights, by fours.
 #pragma once
-#include "rows.h"
+#include "int8_rows.h"
 
 namespace VARIANT::terms {
 
 using namespace simd;
-
-template <int M> using ByteRows = Apart<int8_t>;
-
-constexpr Part<Widening> WIDEN_BYTES = nullptr;
-
-// Rows from element `from` on.
-template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
-  return {(const int8_t *)task.x + row * task.x_stride + from, task.x_stride};
-}
 
 // Multiplies `steps` times four elements of M rows with V vectors of packed fours, and adds the products to the sums. step: bytes
 // from one four of k to the next. fetch: called with the number of each four, to prefetch later data.
