@@ -106,8 +106,11 @@ def test_the_best_kernels_of_each_model(architecture: Architecture, tmp_path: Pa
 @on_each
 def test_all_kernels_of_each_model(architecture: Architecture, tmp_path: Path) -> None:
     built = Built(architecture, tmp_path)
+    tried: set[str] = set()
     for model, sets in architecture.models.items():
-        assert built.passed(model, sets, NAMES) > 400
+        if untried := [name for name in sets if name not in tried]:
+            assert built.passed(model, untried, NAMES) > 400 * len(untried)
+        tried.update(untried)
 
 
 class Built:
