@@ -143,16 +143,7 @@ class Generation:
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
-        owner = self._owner
-        return self._way.generate(
-            ids,
-            params,
-            f"{self._name}-{index}",
-            priority=owner.priority,
-            cache_salt=owner.cache_salt,
-            tenant=owner.tenant,
-            adapter=owner.adapter,
-        )
+        return self._way.generate(ids, params, f"{self._name}-{index}", **self._owner.arguments)
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
         """The params, with the server's limit on tokens if the request sets none, and with the room that is left if it
