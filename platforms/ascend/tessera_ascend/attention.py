@@ -51,8 +51,8 @@ _MASK = 2048  # rows and columns of the mask that this mode wants, whatever the 
 @dataclass(frozen=True)
 class Plan:
     """slots [T]; tables [rows, blocks]. ends: where each row's queries end among those that are passed. lengths: of
-    each row in the cache. tokens: queries that are passed. places [tokens]: where they lie; None: they are the first
-    ones."""
+    each row in the cache. tokens: queries that are passed. places [tokens] int64: where they lie; None: they are the
+    first ones."""
 
     slots: Tensor
     tables: Tensor
@@ -108,7 +108,7 @@ class FusedInferAttention(AttentionBackend):
         places = None
         if not np.array_equal(starts, ends - counts):
             of_token = np.repeat(starts - (ends - counts), counts) + np.arange(tokens)
-            places = group.device.to_device(of_token.astype(np.int32))
+            places = group.device.to_device(of_token.astype(np.int64))
         lengths = launch.seq_lens_host[:rows].tolist()
         tables = launch.block_tables[number][:rows]
         return Plan(launch.slot_mapping[number], tables, ends.tolist(), lengths, tokens, places)
