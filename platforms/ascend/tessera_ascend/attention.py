@@ -3,7 +3,7 @@ cannot be captured: it runs between captured pieces, on the tokens that there ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +63,18 @@ class Plan:
 
 
 class FusedInferAttention(AttentionBackend):
-    """attend, write: torch_npu's ops."""
+    """attend, write: torch_npu's ops, or the reason why one is not there."""
 
     name = "fused_infer_attention"
 
-    def __init__(self, attend: Callable[..., Any], write: Callable[..., Any]) -> None:
+    def __init__(self, attend: Any, write: Any) -> None:
         self.attend, self.write = attend, write
         self._masks: dict[Any, Tensor] = {}
 
     def supports(self, spec: LayerSpec) -> Reason | None:
+        missing = next((one for one in (self.attend, self.write) if isinstance(one, str)), None)
+        if missing is not None:
+            return missing
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         if spec.sinks or spec.softcap is not None or spec.window is not None:
