@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.engine.logprobs import LogprobArrays
 from tessera.request import CompletionOutput
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ def num_values(answers: Iterable[CompletionOutput], prompts: Iterable[Sequence[A
 
 def _width(values: Sequence[Any]) -> int:
     """Entries at a position; the first of a prompt has none."""
+    if isinstance(values, LogprobArrays):
+        return values.width
     last = values[-1]
     return len(last) if isinstance(last, dict) else 1
 

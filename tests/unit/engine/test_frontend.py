@@ -194,7 +194,7 @@ def test_log_probabilities_are_by_token_with_the_drawn_one_first():
     )
     front.update(step({key: [99, 97]}, logprobs=[RequestLogprobs(key, rows)]), 1.0)
     output = state.take().outputs[0]
-    assert output.logprobs == [
+    assert list(output.logprobs) == [
         {99: Logprob(-3, 5, "c"), 97: Logprob(-1, 1, "a"), 98: Logprob(-2, 2, "b")},
         {97: Logprob(-0.5, 1, "a"), 98: Logprob(-2, 2, "b")},
     ]
