@@ -134,7 +134,7 @@ class Completion:
         self.changed = False
         logprobs = self._logprobs
         if logprobs is not None:
-            # With DELTA nobody asks for them again, and they take a hundred times the memory of the token.
+            # With DELTA nobody asks for them again.
             self._logprobs = TokenLogprobs(self._vocabulary) if delta else logprobs.copy()
         return CompletionOutput(
             index=self.index,
@@ -193,8 +193,8 @@ class RequestState:
 
     @property
     def num_unread(self) -> int:
-        """Values of the output that the reader has not taken, about a hundred bytes each if they are log
-        probabilities."""
+        """Values of the output that the reader has not taken: about a hundred bytes for a token, eight for a log
+        probability."""
         return sum(completion.num_unread for completion in self.completions)
 
     @property

@@ -1,9 +1,10 @@
-"""Log probabilities of tokens, kept as the arrays that the engine sent. An entry is made when it is asked for: a large
+"""Log probabilities of tokens, kept as arrays, as the engine sends them. An entry is made when it is asked for: a large
 answer has millions of them, and whoever reads them chooses the thread."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
@@ -46,30 +47,37 @@ class LogprobArrays(Sequence[E_co], Generic[E_co]):
 class TokenLogprobs(LogprobArrays[Mapping[int, Logprob]]):
     """Those of an answer's tokens, as they come."""
 
-    def __init__(self, vocabulary: Vocabulary | None, rows: Sequence[tuple[RowLogprobs, int]] = ()) -> None:
-        """rows: where the entry of each token is."""
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
-        self._rows = list(rows)
+        self._ids, self._values, self._ranks = array("i"), array("f"), array("i")
+        self._width = 1
 
     def add(self, new: RowLogprobs, count: int) -> None:
-        """The first `count` tokens of `new`."""
-        self._rows += [(new, row) for row in range(count)]
+        """The first `count` tokens of `new`. All of an answer have as many alternatives."""
+        self._width = new.ids.shape[1]
+        self._ids.frombytes(new.ids[:count].astype(np.int32).tobytes())
+        self._values.frombytes(new.logprobs[:count].astype(np.float32).tobytes())
+        self._ranks.frombytes(new.ranks[:count].astype(np.int32).tobytes())
 
     def copy(self) -> TokenLogprobs:
         """As they are now."""
-        return TokenLogprobs(self._vocabulary, self._rows)
+        copied = TokenLogprobs(self._vocabulary)
+        copied._width = self._width
+        copied._ids, copied._values, copied._ranks = self._ids[:], self._values[:], self._ranks[:]
+        return copied
 
     @property
     def width(self) -> int:
-        of, _ = self._rows[-1]
-        return int(of.ids.shape[1])
+        return self._width
 
     def entry(self, index: int) -> Mapping[int, Logprob]:
-        of, row = self._rows[index]
-        return by_token(of.ids[row], of.logprobs[row], of.ranks[row], self._vocabulary)
+        rank = self._ranks[index]
+        start = index % len(self) * self._width
+        of = slice(start, start + self._width)
+        return by_token(self._ids[of].tolist(), self._values[of].tolist(), rank, self._vocabulary)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._ranks)
 
 
 class PromptLogprobsBuffer(LogprobArrays[Mapping[int, Logprob] | None]):
@@ -103,20 +111,22 @@ class PromptLogprobsBuffer(LogprobArrays[Mapping[int, Logprob] | None]):
         if chunk < 0:
             return None
         of = self._chunks[chunk]
-        return by_token(of.ids[row], of.logprobs[row], of.ranks[row], self._vocabulary)
+        return by_token(of.ids[row].tolist(), of.logprobs[row].tolist(), of.ranks[row].item(), self._vocabulary)
 
     def __len__(self) -> int:
         return len(self._places)
 
 
-def by_token(ids: Array, logprobs: Array, rank: Array, vocabulary: Vocabulary | None) -> dict[int, Logprob]:
-    """The token itself first, then the alternatives, most likely first. ids, logprobs: [1 + k]; rank: of the token."""
-    token, *others = ids.tolist()
-    own, *values = logprobs.tolist()
-    entries = {token: Logprob(own, rank.item(), _text(token, vocabulary))}
-    for order, (other, value) in enumerate(zip(others, values, strict=True), start=1):
-        if other not in entries:
-            entries[other] = Logprob(value, order, _text(other, vocabulary))
+def by_token(
+    ids: Sequence[int], logprobs: Sequence[float], rank: int, vocabulary: Vocabulary | None
+) -> dict[int, Logprob]:
+    """The token itself first, then the alternatives, most likely first. ids, logprobs: those of both; rank: of the
+    token."""
+    entries = {ids[0]: Logprob(logprobs[0], rank, _text(ids[0], vocabulary))}
+    for order in range(1, len(ids)):
+        token = ids[order]
+        if token not in entries:
+            entries[token] = Logprob(logprobs[order], order, _text(token, vocabulary))
     return entries
 
 

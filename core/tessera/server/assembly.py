@@ -15,8 +15,9 @@ from tessera.engine.logprobs import LogprobArrays
 from tessera.request import CompletionOutput
 
 T = TypeVar("T")
-SMALL = 1024
-"""Values of an answer (see num_values) that take the event loop a millisecond or two."""
+SMALL = 128
+"""Values of an answer (see num_values) that take the event loop some tenths of a millisecond: it may have them to write
+for each of many streams before it does anything else."""
 SLICE = 256
 """Elements of a list that are encoded at once: encoding holds the interpreter's lock."""
 FEW = 32
