@@ -19,12 +19,12 @@ from tessera.cli.own_process import answer_promptly
 from tessera.cli.platforms import choices_table, explained_platform
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
 from tessera.config import EngineConfig, Supervision, build_config
-from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.engine import BUSY, ENGINE_FLAGS
 from tessera.config.environment import Environment, read_environment, unknown_variable
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
-from tessera.server.loop_watch import BUSY, ended_if_it_hangs
+from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
