@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, ExpertsSpec, NormSpec, Packed, Reason, RotarySpec, VendorKernel
+from tessera.platform import (
+    BoundOps,
+    Device,
+    ExpertsSpec,
+    NormSpec,
+    Packed,
+    Reason,
+    RotarySpec,
+    VendorKernel,
+    rotary_angles,
+)
 
 NORM = "habana_frameworks.torch.hpex.normalization:FusedRMSNorm"
 ROTATE = "habana_frameworks.torch.hpex.kernels:apply_rotary_pos_emb"
@@ -53,18 +62,12 @@ class Rotary(VendorKernel[RotarySpec]):
 
         def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
             """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim]."""
-            each = (_in_full(half, spec.style).to(q.dtype) for half in cos_sin[positions][:, None].chunk(2, dim=-1))
-            cos, sin = each
+            cos, sin = (each.to(q.dtype) for each in rotary_angles(cos_sin, positions, spec.style))
             for heads in (q, k):
                 turned = heads[..., : spec.dim]
                 turned.copy_(self.op(turned, cos, sin, None, 0, mode))
 
         return rotary
-
-
-def _in_full(half: Tensor, style: str) -> Tensor:
-    """[..., dim / 2] -> [..., dim]: the number of each element of a pair."""
-    return torch.cat((half, half), dim=-1) if style == "half" else half.repeat_interleave(2, dim=-1)
 
 
 class Experts(VendorKernel[ExpertsSpec]):
