@@ -82,6 +82,15 @@ class Experts(VendorKernel[ExpertsSpec]):
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         last = spec.first + spec.gate_up.experts - 1
+        divided: dict[
+            int, tuple[Tensor, list[Tensor]]
+        ] = {}  # by id of a weight, which is held so that it stays its own
+
+        def of_each(weight: Tensor) -> list[Tensor]:
+            """weight [E, ...] by expert, divided at its first launch alone."""
+            if id(weight) not in divided:
+                divided[id(weight)] = weight, list(weight.unbind())
+            return divided[id(weight)][1]
 
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
@@ -89,7 +98,7 @@ class Experts(VendorKernel[ExpertsSpec]):
             """x [T, k], weights and ids [T, K], gate_up [E, 2n, k], down [E, k, n] -> [T, k]."""
             mixed: Tensor = self.op(
                 hidden_states=x, expert_routing_table=ids.long(), router_weights=weights.to(x.dtype),
-                w12=list(gate_up["weight"].unbind()), w3=list(down["weight"].unbind()), permuted_weights=True,
+                w12=of_each(gate_up["weight"]), w3=of_each(down["weight"]), permuted_weights=True,
                 activation=_ACTIVATIONS[spec.gate.activation], experts_min=spec.first, experts_max=last,
             )  # fmt: skip
             return mixed if out is None else out.copy_(mixed)
