@@ -126,15 +126,15 @@ class Abstract:
         return jax.ShapeDtypeStruct(shape, "int32", sharding=self.mesh.whole)
 
     def forward(self, key: LaunchKey) -> Any:
-        fields = launch_fields(key, self.plan)
-        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), self.ints(sum(map(prod, fields.values())))
+        flat = self.ints(launch_fields(key, self.plan).size)
+        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), flat
         places = [tuple(self.mesh.planes for _ in planes) for planes in self.caches], self.mesh.whole, self.mesh.whole
         call = partial(self.model.forward, key, self.plan)
         return jax.jit(call, donate_argnums=(1, 2), out_shardings=places).lower(*given).compile()
 
     def sample(self) -> Any:
         hidden = jax.ShapeDtypeStruct((ROWS, HIDDEN), "bfloat16", sharding=self.mesh.whole)
-        flat = self.ints(sum(map(prod, sample_fields(ROWS).values())))
+        flat = self.ints(sample_fields(ROWS).size)
         bits = self.ints(ROWS, words(VOCAB))
         given = self.values, self.ints(ROWS + 1, MOST + 1), hidden, flat, bits
         return jax.jit(self.model.sample, donate_argnums=1, out_shardings=self.mesh.whole).lower(*given).compile()
