@@ -46,7 +46,7 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tessera.arrays": ("Array",),
         "tessera.platform.artifacts": ("Artifacts",),
         "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
-        "tessera.platform.vendor": ("vendor_op", "vendor_object", "VendorKernel"),
+        "tessera.platform.vendor": ("vendor_op", "vendor_object", "rotary_angles", "VendorKernel"),
         "tessera.errors": (
             "TesseraError",
             "PlatformError",

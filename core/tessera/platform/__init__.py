@@ -91,7 +91,7 @@ from tessera.platform.runner import (
     RunnerServices,
 )
 from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
-from tessera.platform.vendor import VendorKernel, vendor_object, vendor_op
+from tessera.platform.vendor import VendorKernel, rotary_angles, vendor_object, vendor_op
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -217,6 +217,7 @@ __all__ = [
     "make_current",
     "persistent",
     "replace",
+    "rotary_angles",
     "sampled_at",
     "step_output",
     "vendor_object",

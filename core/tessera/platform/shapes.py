@@ -153,8 +153,8 @@ class BucketedShapes(ShapePolicy):
 
 
 def doubled(least: int, most: int) -> tuple[int, ...]:
-    """Sizes for buckets: least, twice as many, and so on, up to most, which is the last one. Padding then takes less
-    than half of a launch."""
+    """Sizes for buckets: least, then each twice the one before, as long as they are below most, and most itself. A
+    launch that needs `least` or more is padded to less than twice its size; a smaller one is padded to the first."""
     sizes = []
     while least < most:
         sizes.append(least)

@@ -30,7 +30,6 @@ from tessera.platform import (
     WorkerSpec,
     doubled,
     graph_class,
-    make_current,
     replace,
     vendor_object,
     vendor_op,
@@ -78,10 +77,7 @@ class GaudiPlatform(Platform):
         ]
 
     def open(self, index: int) -> Device:
-        name = make_current(self.torch, "hpu", 0)
-        device = ModuleDevice(self.torch, "hpu", 0)
-        device.name = name
-        return device
+        return ModuleDevice.open(self.torch, "hpu", 0)
 
     def ops(self, reference: OpSet) -> OpSet:
         return replace(

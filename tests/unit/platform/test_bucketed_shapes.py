@@ -81,3 +81,12 @@ def test_rules_keep_prompts_within_the_largest_launch() -> None:
 )
 def test_doubled_sizes_end_with_the_most(least: int, most: int, sizes: tuple[int, ...]) -> None:
     assert doubled(least, most) == sizes
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_a_launch_of_at_least_the_least_is_padded_to_less_than_twice_its_size(least: int, most: int) -> None:
+    sizes = doubled(least, most)
+    assert list(sizes) == sorted(set(sizes))
+    for needed in range(1, most + 1):
+        padded = next(size for size in sizes if size >= needed)
+        assert padded < 2 * needed if needed >= least else padded == sizes[0]
