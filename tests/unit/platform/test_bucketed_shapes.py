@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape, doubled
+from tessera.platform import BucketedShapes, LaunchKey, PlatformError, StepRules, StepShape, doubled
 from tessera.testing.conformance.launches import problems_of
 
 POLICIES = {
@@ -81,3 +81,9 @@ def test_rules_keep_prompts_within_the_largest_launch() -> None:
 )
 def test_doubled_sizes_end_with_the_most(least: int, most: int, sizes: tuple[int, ...]) -> None:
     assert doubled(least, most) == sizes
+
+
+def test_tables_that_are_too_narrow_are_told() -> None:
+    policy = BucketedShapes((4,), (8, 40), blocks=(2, 4))
+    with pytest.raises(PlatformError, match="^a launch needs a bucket of 5, but those of .* end at 4; "):
+        policy.launches(step([1], [], [5]))
