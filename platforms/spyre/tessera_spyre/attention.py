@@ -47,8 +47,8 @@ class StickAttention(MaskedAttention):
         unseen = _unseen(launch, plan.tables.shape[1] * size, group.spec.window)
         mask = np.where(unseen, np.finfo(np.float16).min, np.float16(0))[:, None]
         token, back = (None, None) if plan.in_order else _places(launch)
-        unread: Array = unseen.all(axis=1)
-        parts = {"mask": mask, "unread": unread[:, :, None, None], "token": token, "back": back}
+        unread = np.logical_and.reduce(unseen, axis=1)[:, :, None, None]
+        parts = {"mask": mask, "unread": unread, "token": token, "back": back}
         plan.first, plan.masks = None, Masks(**{name: _put(part, name, group, buffers) for name, part in parts.items()})
         return plan
 

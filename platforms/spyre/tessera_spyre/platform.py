@@ -108,6 +108,7 @@ class SpyrePlatform(Platform):
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         fewer = "fewer shapes to compile"
         return {
+            "cache.block_size": Default(STICK, "blocks are whole sticks"),
             "scheduler.max_num_seqs": Default(ROWS, fewer),
             "scheduler.max_num_batched_tokens": Default(max(PROMPT_TOKENS), fewer),
         }
