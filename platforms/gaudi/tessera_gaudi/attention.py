@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.platform import MaskedAttention
+from tessera.platform import LayerSpec, MaskedAttention, Reason
 
 BLOCK, LEAST_BLOCK = 128, 16
 """Tokens of a block, and the fewest that it may have. A read of fewer tokens leaves the memory's bandwidth unused."""
@@ -16,7 +16,7 @@ SOFTMAX = "None"
 
 
 class FusedAttention(MaskedAttention):
-    """fused: habana_frameworks' FusedSDPA."""
+    """fused: habana_frameworks' FusedSDPA, or the reason why it is not there."""
 
     name = "fused_sdpa"
     blocks = (BLOCK, LEAST_BLOCK)
@@ -24,6 +24,9 @@ class FusedAttention(MaskedAttention):
     def __init__(self, torch: Any, fused: Any) -> None:
         super().__init__(torch)
         self.fused = fused
+
+    def supports(self, spec: LayerSpec) -> Reason | None:
+        return self.fused if isinstance(self.fused, str) else super().supports(spec)
 
     def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
         mixed: Tensor = self.fused.apply(q, k, v, mask, 0.0, False, scale, SOFTMAX, True)

@@ -95,8 +95,7 @@ class GaudiPlatform(Platform):
         return fp8.on_device(scheme, str(self.torch.hpu.get_device_name()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        fused = vendor_object(ATTENTION)
-        return () if isinstance(fused, str) else (FusedAttention(self.torch, fused),)
+        return (FusedAttention(self.torch, vendor_object(ATTENTION)),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         import_module("habana_frameworks.torch.distributed.hccl")
