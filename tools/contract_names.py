@@ -23,10 +23,12 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.artifacts": "platform",
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
+        "tessera.platform.masked": "attention",
         "tessera.platform.launch": "launch",
         "tessera.platform.shapes": "launch",
         "tessera.platform.collectives": "collectives",
         "tessera.platform.graph": "graph",
+        "tessera.platform.compiled": "graph",
         "tessera.platform.model": "runner",
         "tessera.platform.runner": "runner",
         "tessera.platform.drafts": "runner",
@@ -45,7 +47,9 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
         "tessera.platform.artifacts": ("Artifacts",),
+        "tessera.platform.compiled": ("CompiledGraphs",),
         "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
+        "tessera.platform.masked": ("MaskedAttention", "MaskedPlan", "Masks", "in_order"),
         "tessera.platform.vendor": ("vendor_op", "vendor_object", "rotary_angles", "VendorKernel"),
         "tessera.errors": (
             "TesseraError",

@@ -82,9 +82,7 @@ class Experts(VendorKernel[ExpertsSpec]):
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         last = spec.first + spec.gate_up.experts - 1
-        divided: dict[
-            int, tuple[Tensor, list[Tensor]]
-        ] = {}  # by id of a weight, which is held so that it stays its own
+        divided: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by id of a weight, held so that the id stays its own
 
         def of_each(weight: Tensor) -> list[Tensor]:
             """weight [E, ...] by expert, divided at its first launch alone."""

@@ -73,7 +73,12 @@ def test_a_torch_without_devices_is_refused():
 def test_workers_learn_their_rank_from_the_environment():
     first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2))
     assert (first.devices, second.devices) == ((0,), (1,))
-    assert second.environment == {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    assert second.environment == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1))
     assert alone.environment == {}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape, doubled
+from tessera.platform import BucketedShapes, LaunchKey, PlatformError, StepRules, StepShape, doubled
 from tessera.testing.conformance.launches import problems_of
 
 POLICIES = {
@@ -90,3 +90,9 @@ def test_a_launch_of_at_least_the_least_is_padded_to_less_than_twice_its_size(le
     for needed in range(1, most + 1):
         padded = next(size for size in sizes if size >= needed)
         assert padded < 2 * needed if needed >= least else padded == sizes[0]
+
+
+def test_tables_that_are_too_narrow_are_told() -> None:
+    policy = BucketedShapes((4,), (8, 40), blocks=(2, 4))
+    with pytest.raises(PlatformError, match="^a launch needs a bucket of 5, but those of .* end at 4; "):
+        policy.launches(step([1], [], [5]))
