@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import math
 import multiprocessing
 import random
 import sys
@@ -47,6 +48,8 @@ READ_AT_ONCE = 1 << 16
 MIB = 1 << 20
 RIGHT = (0, 200, 503)
 """Statuses of requests that the server takes; 0: the round ended before it answered."""
+TOO_LONG = "context_length_exceeded"
+"""What a refusal may say: the demo model reads few tokens, and characters that are drawn do not tell how many."""
 
 Measures = Mapping[str, int]
 Bounds = Mapping[str, tuple[int, int]]
@@ -83,7 +86,7 @@ def schema(properties: int, depth: int) -> dict[str, Any]:
     return inner
 
 
-SAMPLED: Bounds = {
+SAMPLED = {
     "n": (1, 64), "max_tokens": (1, 128), "logprobs": (0, 20), "stop": (0, 64), "stop_chars": (4, 64),
     "bad_words": (0, 1024), "bad_chars": (4, 32), "logit_bias": (0, 300), "allowed": (0, 500), "stream": (0, 1),
     "min_tokens": (0, 100),
@@ -153,7 +156,7 @@ def decisions(measures: Measures) -> dict[str, Any]:
     return {"input": text(measures["input"]), "questions": [question] * measures["questions"]}
 
 
-PROMPT: Bounds = {"prompts": (1, 8), "chars": (1, 2000), "echo": (0, 1)}
+PROMPT = {"prompts": (1, 8), "chars": (1, 2000), "echo": (0, 1)}
 FAMILIES = (
     Family("/v1/completions", SAMPLED | PROMPT, completions),
     Family("/v1/completions", SAMPLED | PROMPT | {"n": (1, 4), "prompts": (1, 64)}, completions),
@@ -225,7 +228,7 @@ def between(draw: random.Random, least: int, most: int) -> int:
     """Small and large numbers alike; sometimes one of the ends."""
     if draw.random() < 0.3:
         return draw.choice((least, most))
-    return min(max(round((most + 1) ** draw.random()) - 1, least), most)
+    return min(max(round(math.pow(most + 1, draw.random())) - 1, least), most)
 
 
 def ask(port: int, asked: Asked, body: bytes, ended: float) -> tuple[int, str]:
@@ -235,12 +238,12 @@ def ask(port: int, asked: Asked, body: bytes, ended: float) -> tuple[int, str]:
         connection.request("POST", asked.family.path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != http.client.OK:
-            return response.status, response.read().decode(errors="replace")
+            return int(response.status), response.read().decode(errors="replace")
         if asked.unread and asked.measures.get("stream"):
             time.sleep(max(ended - time.monotonic(), 0.0))
         while time.monotonic() < ended and response.read(READ_AT_ONCE):
             pass
-        return response.status, ""
+        return int(http.client.OK), ""
     except (OSError, http.client.HTTPException):
         return 0, ""
     finally:
@@ -322,7 +325,7 @@ def searched(port: int, watched: Watched, minutes: float, draw: random.Random) -
         asked = Asked.drawn(draw) if anew else draw.choice(worst).changed(draw)
         play(port, asked, watched)
         rounds += 1
-        if refusals := [said for status, said in asked.answers if status not in RIGHT]:
+        if refusals := [said for status, said in asked.answers if status not in RIGHT and TOO_LONG not in said]:
             wrong.append(f"refused: {asked}: {refusals[0]}")
         worst = sorted([*worst, asked], key=lambda one: one.cost, reverse=True)[:KEPT]
         if asked is worst[0] or rounds % 20 == 0:
