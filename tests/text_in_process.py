@@ -61,7 +61,7 @@ class TextInProcess:
     async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
         return self._do(DecodeJob(list(ids), skip_special_tokens), Decoded).text
 
-    async def check_grammar(self, params: SamplingParams) -> None:
+    async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
         if params.structured_outputs is not None:
             self._do(GrammarJob(params.structured_outputs), Checked)
 

@@ -198,6 +198,11 @@ class RequestState:
         return self.num_unfinished == 0
 
     @property
+    def started(self) -> bool:
+        """Whether the engine has said that it began with one of the completions."""
+        return any(completion.times.first_scheduled for completion in self.completions)
+
+    @property
     def num_unread(self) -> int:
         """Values of the output that the reader has not taken, about a hundred bytes each if they are log
         probabilities."""

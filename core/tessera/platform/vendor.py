@@ -16,8 +16,8 @@ S = TypeVar("S")
 
 
 def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Reason:
-    """torch.ops.LIBRARY.OP for a name "LIBRARY::OP", if one of its overloads takes all of these arguments by name;
-    otherwise the reason."""
+    """torch.ops.LIBRARY.OP for a name "LIBRARY::OP", if one of its overloads takes all of these arguments by name and
+    needs no others; otherwise the reason."""
     library, _, op = name.partition("::")
     found = getattr(getattr(torch.ops, library), op, None)
     if found is None:
@@ -27,6 +27,13 @@ def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Re
     if not any(names.issuperset(arguments) for names in taken):
         missing = ", ".join(sorted(set(arguments).difference(*taken))) or "all of its arguments together"
         return f"{name} does not take {missing} here"
+    needed = [
+        [one.name for one in schema.arguments if one.name not in arguments and not one.has_default_value()]
+        for schema, names in zip(overloads, taken, strict=True)
+        if names.issuperset(arguments)
+    ]
+    if all(needed):
+        return f"{name} needs {', '.join(needed[0])} here"
     return found  # type: ignore[no-any-return]  # torch.ops is Any
 
 

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from tessera.server.connections import Connection, Connections
 from tessera.server.http import error_body
+from tessera.server.reader_watch import ReaderWatch
 from tessera.server.settings import Limits
 
 _LOG = logging.getLogger(__name__)
@@ -67,18 +68,18 @@ class Http1Protocol(HttpToolsProtocol, Connection):
     refusal: Refused | None = None
     _restoring = False
     _head_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-    _unread = 0
+    _reader: ReaderWatch
 
     # ---- calls of the event loop and of uvicorn ----------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._reader = ReaderWatch(transport, self.write_seconds, self.loop)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_awaiting()
-        self._stop_writing()
+        self._reader.stop()
         self.open.remove(self)
         self.pipeline.clear()
         if self.running is not None:  # the base class tells the request that came last alone
@@ -96,11 +97,11 @@ class Http1Protocol(HttpToolsProtocol, Connection):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._await_reader()
+        self._reader.start()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_writing()
+        self._reader.stop()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
@@ -203,22 +204,6 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-    def _await_reader(self) -> None:
-        self._unread = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(self.write_seconds, self._end_unread)
-
-    def _stop_writing(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _end_unread(self) -> None:
-        """Closes the connection of a client that has read nothing since the timer began."""
-        if self.transport.get_write_buffer_size() < self._unread:
-            self._await_reader()
-        else:
-            self.transport.abort()
 
     def _head_late(self) -> None:
         self._head_timer = None

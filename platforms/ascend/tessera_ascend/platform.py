@@ -84,8 +84,6 @@ class AscendPlatform(Platform):
     def attention_backends(self) -> Sequence[AttentionBackend]:
         attend = vendor_op(self.torch, attention.ATTENTION, *attention.ATTENTION_TAKES)
         write = vendor_op(self.torch, attention.WRITE, *attention.WRITE_TAKES)
-        if isinstance(attend, str) or isinstance(write, str):
-            return ()
         return (attention.FusedInferAttention(attend, write),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:

@@ -55,7 +55,7 @@ class Plan:
 
 
 class FusedAttention(AttentionBackend):
-    """fused: habana_frameworks' FusedSDPA."""
+    """fused: habana_frameworks' FusedSDPA, or the reason why it is not there."""
 
     name = "fused_sdpa"
 
@@ -63,6 +63,8 @@ class FusedAttention(AttentionBackend):
         self.fused = fused
 
     def supports(self, spec: LayerSpec) -> Reason | None:
+        if isinstance(self.fused, str):
+            return self.fused
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         if spec.sinks or spec.softcap is not None:

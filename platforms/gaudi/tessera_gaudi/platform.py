@@ -98,8 +98,7 @@ class GaudiPlatform(Platform):
         return fp8.on_device(scheme, str(self.torch.hpu.get_device_name()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        fused = vendor_object(ATTENTION)
-        return () if isinstance(fused, str) else (FusedAttention(fused),)
+        return (FusedAttention(vendor_object(ATTENTION)),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         import_module("habana_frameworks.torch.distributed.hccl")

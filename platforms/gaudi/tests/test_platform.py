@@ -85,7 +85,8 @@ def test_without_the_vendors_modules_the_platform_says_what_to_install(monkeypat
 
 def test_what_the_vendors_modules_lack_runs_on_the_reference_which_says_so():
     platform = Made(torch_with())
-    assert platform.attention_backends() == ()
+    (attention,) = platform.attention_backends()
+    assert attention.supports(None) == "habana_frameworks.torch.hpex.kernels has no FusedSDPA here"
     found = platform.ops(REFERENCE)
     assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts", "linear")} == {
         "rms_norm": "habana_frameworks.torch.hpex.normalization has no FusedRMSNorm here",

@@ -328,6 +328,17 @@ def gone():
     return EngineDeadError("The engine is gone.")
 
 
+def test_what_an_engine_may_have_run_started_or_was_next():
+    front = front_end(TOKENIZER, max_num_seqs=2, max_waiting=8)
+    params, states = SamplingParams(max_tokens=9), []
+    for number, priority in enumerate((0, 0, 5, 0, 0, -1)):
+        prompt = front.prepare([1, 2], params)
+        states.append(front.submit(prompt, params, f"r{number}", arrival=1.0 + number, priority=priority))
+    key = states[2].requests[0].key
+    front.update(step({}, started=[StartedRequest(key, 0, 10.5)]), 11.0)
+    assert front.may_have_run() == [states[2], states[5], states[0]]
+
+
 @pytest.mark.parametrize("kind", RequestOutputKind)
 def test_what_a_reader_has_had_some_of_ends_and_the_rest_starts_over(kind):
     front, state = begin(SamplingParams(max_tokens=90, output_kind=kind))

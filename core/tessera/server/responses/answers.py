@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -96,11 +95,12 @@ class ResponseAnswer:
         if self._shows_logprobs:
             for item in items:
                 if item["type"] == "message":
-                    item["content"][0]["logprobs"] = self._logprobs_of(answer)
+                    item["content"][0]["logprobs"] = msgspec.Raw(b"[%b]" % self._logprobs_of(answer))
         return items
 
-    def _logprobs_of(self, answer: CompletionOutput) -> list[Any]:
-        return list(msgspec.to_builtins(self._logprobs.chat(answer).content)) if self._shows_logprobs else []
+    def _logprobs_of(self, answer: CompletionOutput) -> bytes:
+        """The elements of a JSON array."""
+        return msgspec.json.encode(self._logprobs.chat(answer).content)[1:-1] if self._shows_logprobs else b""
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = EventWriter()
