@@ -232,7 +232,8 @@ struct Kernels {
   int64_t tile;  // rows of a product, or pairs of a share, whose sums fit in registers
 };
 
+// Those that the library has are in the table of library.cpp.
 extern const Kernels portable_kernels;
-#if defined(__x86_64__)
 extern const Kernels avx2_kernels, avx512_kernels, avx512_vnni_kernels, avx512_bf16_kernels, amx_kernels;
-#endif
+extern const Kernels neon_kernels, neon_dotprod_kernels, neon_bf16_kernels, sve_256_kernels, sve_256_bf16_kernels, sve_512_kernels;
+extern const Kernels vsx_kernels, mma_kernels;

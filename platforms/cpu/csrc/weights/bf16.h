@@ -5,11 +5,11 @@
 namespace VARIANT::gemm {
 
 // A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
-// itself.
+// itself, or the terms are always added up in order.
 template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
   if constexpr (IN_ORDER)
     return terms::OneSum();
-  else if constexpr (M == 1 && !READS_AHEAD)
+  else if constexpr (M == 1 && !READS_AHEAD && terms::FEW > 0)
     return terms::Halves(pairs);
   else
     return terms::InOrder();
