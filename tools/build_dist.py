@@ -1,15 +1,22 @@
 """Builds the wheels of core and every platform package into dist/, and checks that they contain all files of the
-tree."""
+tree. The wheel with native kernels is also built for each other architecture that there is a cross compiler for."""
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NATIVE = Path("platforms/cpu")
+"""The package whose wheel depends on the architecture."""
+ARCHITECTURES = ("x86_64", "aarch64")
+"""Those that wheels are built for."""
 
 
 def distributions(root: Path) -> dict[Path, Path]:
@@ -38,22 +45,36 @@ def _kept(folder: Path) -> list[str]:
     return [name for name in listed.split("\0") if name]
 
 
-def build(root: Path, into: Path) -> dict[Path, Path]:
-    """Builds one wheel per distribution with the environment's own hatchling. Returns wheel -> package."""
+def build(root: Path, into: Path, cross_compilers: Sequence[str] = ()) -> dict[Path, Path]:
+    """Builds one wheel per distribution with the environment's own hatchling, and one of NATIVE per cross compiler.
+    Returns wheel -> package."""
     shutil.rmtree(into, ignore_errors=True)
     wheels = {}
     for folder, package in distributions(root).items():
-        before = set(into.glob("*.whl"))
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*command, "--wheel-dir", str(into), str(folder)], check=True)
-        (wheel,) = set(into.glob("*.whl")) - before
-        wheels[wheel] = package
+        wheels[_wheel(folder, into)] = package
+        for compiler in cross_compilers if folder == root / NATIVE else ():
+            wheels[_wheel(folder, into, CXX=compiler)] = package
     return wheels
+
+
+def cross_compilers() -> list[str]:
+    """Those that are here, for ARCHITECTURES other than this machine's."""
+    others = [f"{name}-linux-gnu-g++" for name in ARCHITECTURES if name != platform.machine()]
+    return [name for name in others if shutil.which(name)]
+
+
+def _wheel(folder: Path, into: Path, **variables: str) -> Path:
+    before = set(into.glob("*.whl"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    environment = {**os.environ, **variables}
+    subprocess.run([*command, "--wheel-dir", str(into), str(folder)], env=environment, check=True)
+    (wheel,) = set(into.glob("*.whl")) - before
+    return wheel
 
 
 def main() -> int:
     status = 0
-    for wheel, package in build(ROOT, ROOT / "dist").items():
+    for wheel, package in build(ROOT, ROOT / "dist", cross_compilers()).items():
         missing = missing_files(wheel, package)
         status |= bool(missing)
         print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1e6:.1f} MB")

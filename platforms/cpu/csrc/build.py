@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,9 @@ COMMON = (
 )
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 AVX512_BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
+NEON = "-DWITH_INTRINSICS"  # which every processor has, so that only this tells it from portable C++
+DOTPROD = "-march=armv8.2-a+dotprod"
+SVE = "-march=armv8.2-a+sve"
 VARIANTS = {
     "x86_64": {
         "portable": (),
@@ -36,9 +41,28 @@ VARIANTS = {
         "avx512_bf16": AVX512_BF16,
         "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     },
+    "aarch64": {
+        "portable": (),
+        "neon": (NEON,),
+        "neon_dotprod": (NEON, DOTPROD),
+        "neon_bf16": (NEON, f"{DOTPROD}+bf16+i8mm"),
+        "sve_256": (SVE, "-msve-vector-bits=256"),
+        "sve_256_bf16": (f"{SVE}+dotprod+bf16+i8mm", "-msve-vector-bits=256"),
+        "sve_512": (SVE, "-msve-vector-bits=512"),
+    },
+    "powerpc64le": {
+        "portable": (),
+        "vsx": ("-mcpu=power9",),
+        "mma": ("-mcpu=power10",),
+    },
 }
-LATE = ("amx",)
-"""Variants to leave out if the compiler or the system is too old."""
+"""By the first part of a compiler's target. Variants whose flags the compiler does not know are left out."""
+NAMES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "powerpc64le"}
+"""How some compilers call these processors."""
+LINUX_NAMES = {"powerpc64le": "ppc64le"}
+"""How Linux calls them, if otherwise than a compiler."""
+ON_LINUX = ("amx", "sve_256", "sve_256_bf16", "sve_512")
+"""Variants that need what Linux says of a processor, or grants."""
 FLAGS = (
     "-O3",
     "-std=c++17",
@@ -67,11 +91,15 @@ def compiler() -> str:
 
 
 def build(target: Path, extra: Sequence[str] = ()) -> None:
-    """Compiles and links. extra: additional flags. Raises BuildError."""
-    cxx, machine = compiler(), platform.machine().lower()
-    variants = VARIANTS.get({"amd64": "x86_64"}.get(machine, machine), {"portable": ()})
-    variants = {name: flags for name, flags in variants.items() if name not in LATE or _has(cxx, flags)}
-    known = [f"-DWITH_{name.upper()}" for name in LATE if name in variants]
+    """Compiles and links for the compiler's target. extra: additional flags. Raises BuildError."""
+    cxx = compiler()
+    machine, _, system = _target(cxx).partition("-")
+    variants = {
+        name: flags
+        for name, flags in VARIANTS.get(machine, {"portable": ()}).items()
+        if _has(cxx, flags) and ("linux" in system or name not in ON_LINUX)
+    }
+    known = [f"-DWITH_{name.upper()}" for name in variants]
     with tempfile.TemporaryDirectory() as folder:
         jobs = [[source, *known, *extra, "-o", f"{folder}/{source}.o"] for source in COMMON]
         for name, flags in variants.items():
@@ -80,14 +108,38 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *_quiet(cxx), "-c", *job]), jobs))
         target.parent.mkdir(parents=True, exist_ok=True)
         ours = target.with_name(f"{target.name}.{os.getpid()}")  # then renamed, so that no reader sees half a file
-        _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(), "-o", str(ours)])
+        _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(system), "-o", str(ours)])
         ours.replace(target)
 
 
+def is_for_another() -> bool:
+    """Whether the compiler compiles for another architecture than this machine's. Raises BuildError."""
+    own = platform.machine().lower()
+    return _target(compiler()).partition("-")[0] != NAMES.get(own, own)
+
+
+def wheel_platform(library: Path) -> str:
+    """The platform tag of a wheel with the library. On Linux, it is for the C library's version that the symbols need
+    (PEP 600), since the library depends on nothing else."""
+    machine, _, system = _target(compiler()).partition("-")
+    needed = re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    if "linux" not in system or not needed:
+        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    major, minor = max((int(major), int(minor)) for major, minor in needed)
+    return f"manylinux_{major}_{minor}_{LINUX_NAMES.get(machine, machine)}"
+
+
+def _target(cxx: str) -> str:
+    """What the compiler compiles for: processor, vendor and system, as in x86_64-linux-gnu."""
+    said = subprocess.run([cxx, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
+    machine, _, system = said.partition("-")
+    return f"{NAMES.get(machine, machine)}-{system}"
+
+
 def _has(cxx: str, flags: Sequence[str]) -> bool:
-    """Whether the compiler supports these flags, and the system is Linux, as library.cpp requires for them."""
+    """Whether the compiler supports these flags."""
     command = [cxx, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
-    return sys.platform == "linux" and not subprocess.run(command, capture_output=True, check=False).returncode
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def _quiet(cxx: str) -> Sequence[str]:
@@ -99,8 +151,8 @@ def _quiet(cxx: str) -> Sequence[str]:
     )
 
 
-def _linking() -> Sequence[str]:
-    return ("-lm",) if sys.platform == "darwin" else ("-Wl,--as-needed", "-lm", "-lpthread")
+def _linking(system: str) -> Sequence[str]:
+    return ("-lm",) if "darwin" in system else ("-Wl,--as-needed", "-lm", "-lpthread")
 
 
 def _run(command: Sequence[str]) -> None:

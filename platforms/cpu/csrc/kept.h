@@ -161,9 +161,9 @@ template <int M> struct Int8Kept {
                          Whole (&sum)[M][2], const Fetch<int8_t> &fetch) {
     for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
       fetch(p);
-      Pairs first = widen_pairs(left), second = widen_pairs(right);
+      Shorts first = widen_pairs(left), second = widen_pairs(right);
       for (int m = 0; m < M; m++) {
-        Pairs of_row = set_pair(terms::four_bytes(x + m * stride + 2 * p));
+        Shorts of_row = set_shorts(terms::four_bytes(x + m * stride + 2 * p));
         sum[m][0] = dot_whole(sum[m][0], of_row, first);
         sum[m][1] = dot_whole(sum[m][1], of_row, second);
       }

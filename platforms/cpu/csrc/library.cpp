@@ -5,15 +5,10 @@
 #include "edits.h"
 #include "exported.h"
 #include "packing.h"
+#include "processor.h"
 #include "sampling.h"
 #include "tape.h"
 #include "threads.h"
-
-#if defined(WITH_AMX)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 const Kernels *used = &portable_kernels;
 
@@ -24,32 +19,47 @@ struct Known {
   bool (*here)();
 };
 
-#if defined(WITH_AMX)
-// Whether AMX tile registers for bf16 and int8 exist and this process may use them; Linux grants that on request.
-bool may_use_tiles() {
-  constexpr unsigned TILES = 1u << 22 | 1u << 24 | 1u << 25;
-  constexpr long REQUEST = 0x1023, TILE_DATA = 18;
-  unsigned eax, ebx, ecx, edx;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & TILES) != TILES) return false;
-  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-}
-#endif
-
-// Worst to best.
+// Worst to best, as far as the compiler knows them.
 const Known KNOWN[] = {
     {&portable_kernels, [] { return true; }},
-#if defined(__x86_64__)
-    {&avx2_kernels, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
-    {&avx512_kernels,
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-     }},
-    {&avx512_vnni_kernels, [] { return KNOWN[2].here() && __builtin_cpu_supports("avx512vnni"); }},
-    {&avx512_bf16_kernels, [] { return KNOWN[3].here() && __builtin_cpu_supports("avx512bf16"); }},
+#if defined(WITH_AVX2)
+    {&avx2_kernels, processor::has_avx2},
+#endif
+#if defined(WITH_AVX512)
+    {&avx512_kernels, processor::has_avx512},
+#endif
+#if defined(WITH_AVX512_VNNI)
+    {&avx512_vnni_kernels, processor::has_avx512_vnni},
+#endif
+#if defined(WITH_AVX512_BF16)
+    {&avx512_bf16_kernels, processor::has_avx512_bf16},
 #endif
 #if defined(WITH_AMX)
-    {&amx_kernels, [] { return KNOWN[4].here() && may_use_tiles(); }},
+    {&amx_kernels, processor::has_amx},
+#endif
+#if defined(WITH_NEON)
+    {&neon_kernels, [] { return true; }},
+#endif
+#if defined(WITH_NEON_DOTPROD)
+    {&neon_dotprod_kernels, processor::has_neon_dotprod},
+#endif
+#if defined(WITH_NEON_BF16)
+    {&neon_bf16_kernels, processor::has_neon_bf16},
+#endif
+#if defined(WITH_SVE_256)
+    {&sve_256_kernels, processor::has_sve_256},
+#endif
+#if defined(WITH_SVE_256_BF16)
+    {&sve_256_bf16_kernels, processor::has_sve_256_bf16},
+#endif
+#if defined(WITH_SVE_512)
+    {&sve_512_kernels, processor::has_sve_512},
+#endif
+#if defined(WITH_VSX)
+    {&vsx_kernels, processor::has_vsx},
+#endif
+#if defined(WITH_MMA)
+    {&mma_kernels, processor::has_mma},
 #endif
 };
 

@@ -7,19 +7,33 @@
 #include "simd/avx512.h"
 #elif defined(__AVX2__)
 #include "simd/avx2.h"
+#elif defined(__ARM_FEATURE_SVE)
+#include "simd/sve.h"
+#elif defined(WITH_INTRINSICS) && defined(__aarch64__)
+#include "simd/neon.h"
+#elif defined(__POWER9_VECTOR__)
+#include "simd/vsx.h"
 #else
 #include "simd/portable.h"
 #endif
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "terms/bf16_fours.h"
+#include "terms/int8_eights.h"
+#elif defined(__MMA__)
+#include "terms/bf16_outer.h"
+#include "terms/int8_outer.h"
+#else
 #if defined(__AVX512BF16__)
-#include "terms/bf16.h"
+#include "terms/bf16_pairs.h"
 #else
 #include "terms/bf16_widened.h"
 #endif
-#if defined(__AVX512VNNI__)
-#include "terms/int8.h"
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD) || defined(__ARM_FEATURE_SVE) || defined(__POWER9_VECTOR__)
+#include "terms/int8_fours.h"
 #else
 #include "terms/int8_widened.h"
+#endif
 #endif
 
 #include "exponent.h"
@@ -50,9 +64,7 @@ using namespace VARIANT;
 
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
-    {terms::WIDEN, terms::WIDEN_BYTES, nullptr},
-    {products::linear<products::Bf16>, products::linear<products::Int8>, gemm::linear<gemm::Int4>},
-    {products::gate_up<products::Bf16>, products::gate_up<products::Int8>, gemm::gate_up<gemm::Int4>},
+    {products::OF<products::Bf16>, products::OF<products::Int8>, gemm::OF<gemm::Int4>},
     quantise::quantise,
     norm::add_norm,
     gate::rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import CDLL, POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -345,7 +345,7 @@ def library() -> Any:
                 f"{VARIABLE} names {wanted[:40]}, but tessera-cpu was installed without native kernels."
             )
         return None
-    found = ctypes.CDLL(str(FILE))
+    found = CDLL(str(FILE))
     for name, arguments in _SIGNATURES.items():
         function = getattr(found, name)
         function.argtypes, function.restype = arguments, _RESULTS.get(name)

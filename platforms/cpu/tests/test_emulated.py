@@ -55,13 +55,13 @@ def test_they_read_and_write_nothing_that_is_not_theirs(tmp_path: Path) -> None:
 def built(folder: Path, *flags: str) -> Path:
     """The library with these instructions spelt out."""
     sources = shutil.copytree(TESTS.parent / "csrc", folder / "csrc")
-    vectors, library = sources / "simd/avx512.h", sources / "library.cpp"
+    vectors, processor = sources / "simd/avx512.h", sources / "processor.h"
     text = INSTRUCTION.sub(by_name, vectors.read_text())
     assert "asm(" not in text
     vectors.write_text(text)
-    text, asked = ASKED.subn("true", library.read_text())
+    text, asked = ASKED.subn("true", processor.read_text())
     assert asked == 7
-    library.write_text(text)
+    processor.write_text(text)
     made, environment = folder / "libtessera_cpu.so", {**os.environ, "CXX": "g++"}
     build = [sys.executable, "-c", BUILD, str(made), str(TESTS / "emulated"), *flags]
     subprocess.run(build, cwd=sources, env=environment, check=True)

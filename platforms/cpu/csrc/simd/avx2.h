@@ -14,6 +14,7 @@ using Float = __m256;
 using Pairs = __m256i;
 using Whole = __m256i;
 using Quads = __m256i;
+using Shorts = __m256i;
 
 inline Float zero() { return _mm256_setzero_ps(); }
 inline Float set(float x) { return _mm256_set1_ps(x); }
@@ -57,7 +58,6 @@ inline void store_bf16(uint16_t *p, Float x) {
 }
 
 inline Pairs load_pairs(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
-inline Pairs set_pair(uint32_t pair) { return _mm256_set1_epi32((int)pair); }
 inline Float first_of(Pairs x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
 inline Float second_of(Pairs x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000))); }
 
@@ -83,8 +83,8 @@ inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m
 inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
-inline Pairs even_bytes(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
-inline Pairs odd_bytes(Quads x) { return _mm256_srli_epi16(x, 8); }
+inline Shorts even_bytes(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+inline Shorts odd_bytes(Quads x) { return _mm256_srli_epi16(x, 8); }
 using Nibbles = __m256i;
 constexpr int64_t NIBBLES = 32;
 inline Nibbles set_nibbles(int32_t) { return _mm256_setzero_si256(); }
@@ -95,9 +95,10 @@ inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
 inline Whole total(Nibbles x, int32_t before) {
   return _mm256_add_epi32(_mm256_madd_epi16(x, _mm256_set1_epi16(1)), _mm256_set1_epi32(before));
 }
-inline Pairs widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
+inline Shorts set_shorts(uint32_t pair) { return _mm256_set1_epi32((int)pair); }
+inline Shorts widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
 // For integers, GCC would first add products to each other and then need more registers than there are. Assembly prevents that.
-inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+inline Whole dot_whole(Whole sum, Shorts a, Shorts b) {
   asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
   return sum;
 }

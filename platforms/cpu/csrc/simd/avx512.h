@@ -15,6 +15,7 @@ using Float = __m512;
 using Pairs = __m512i;            // W pairs of bf16
 using Whole = __m512i;            // W 32-bit integers
 using Quads = __m512i;            // W groups of four bytes
+using Shorts = __m512i;           // W pairs of 16-bit integers
 
 inline Float zero() { return _mm512_setzero_ps(); }
 inline Float set(float x) { return _mm512_set1_ps(x); }
@@ -50,8 +51,8 @@ inline void store_bf16(uint16_t *p, Float x) {
 }
 
 inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
-inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
 #ifdef __AVX512BF16__
+inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
 // sum + a.first * b.first + a.second * b.second, by lane
 inline Float dot(Float sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 // Clears the second element of each pair, whatever it was.
@@ -92,14 +93,16 @@ inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
   return sum;
 }
+constexpr int32_t ADDED = 128;  // to weights, as dot() takes them
+inline Quads load_weights(const uint8_t *p) { return load_quads(p); }
 using Nibbles = Whole;
 constexpr int64_t NIBBLES = 1 << 30;
 inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
 inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot(sum, nibbles, with_sign); }
 inline Whole total(Nibbles x, int32_t) { return x; }
 #else
-inline Pairs even_bytes(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
-inline Pairs odd_bytes(Quads x) { return _mm512_srli_epi16(x, 8); }
+inline Shorts even_bytes(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+inline Shorts odd_bytes(Quads x) { return _mm512_srli_epi16(x, 8); }
 using Nibbles = __m512i;  // pairs of 16-bit integers
 constexpr int64_t NIBBLES = 32;
 inline Nibbles set_nibbles(int32_t) { return _mm512_setzero_si512(); }
@@ -111,10 +114,11 @@ inline Whole total(Nibbles x, int32_t before) {
   return _mm512_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(1)), _mm512_set1_epi32(before));
 }
 #endif
+inline Shorts set_shorts(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
 // Widens W pairs of 8-bit integers to 16 bits.
-inline Pairs widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
+inline Shorts widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
 // sum + a.first * b.first + a.second * b.second, by lane, for 16-bit integers
-inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+inline Whole dot_whole(Whole sum, Shorts a, Shorts b) {
 #ifdef __AVX512VNNI__
   asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;

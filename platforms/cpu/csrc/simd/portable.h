@@ -20,6 +20,7 @@ struct Whole {
   int32_t at[W];
 };
 using Quads = Pairs;
+using Shorts = Pairs;
 
 template <class Result, class Each> inline Result each(Each &&each) {
   Result result;
@@ -67,7 +68,7 @@ inline Pairs load_pairs(const uint16_t *p) {
   std::memcpy(pairs.at, p, sizeof pairs.at);
   return pairs;
 }
-inline Pairs set_pair(uint32_t pair) { return each<Pairs>([&](int) { return pair; }); }
+inline Shorts set_shorts(uint32_t pair) { return each<Shorts>([&](int) { return pair; }); }
 inline Float first_of(Pairs x) { return each<Float>([&](int i) { return widened((uint16_t)x.at[i]); }); }
 inline Float second_of(Pairs x) { return each<Float>([&](int i) { return widened((uint16_t)(x.at[i] >> 16)); }); }
 
@@ -106,11 +107,11 @@ inline Quads load_quads(const uint8_t *p) {
   std::memcpy(quads.at, p, sizeof quads.at);
   return quads;
 }
-inline Quads set_quad(uint32_t four) { return set_pair(four); }
+inline Quads set_quad(uint32_t four) { return set_shorts(four); }
 inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 0x0f0f0f0f; }); }
 inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return (x.at[i] >> 4) & 0x0f0f0f0f; }); }
-inline Pairs even_bytes(Quads x) { return each<Pairs>([&](int i) { return x.at[i] & 0x00ff00ff; }); }
-inline Pairs odd_bytes(Quads x) { return each<Pairs>([&](int i) { return (x.at[i] >> 8) & 0x00ff00ff; }); }
+inline Shorts even_bytes(Quads x) { return each<Shorts>([&](int i) { return x.at[i] & 0x00ff00ff; }); }
+inline Shorts odd_bytes(Quads x) { return each<Shorts>([&](int i) { return (x.at[i] >> 8) & 0x00ff00ff; }); }
 using Nibbles = Whole;
 constexpr int64_t NIBBLES = 1 << 30;
 inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
@@ -121,10 +122,10 @@ inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
   return sum;
 }
 inline Whole total(Nibbles x, int32_t) { return x; }
-inline Pairs widen_pairs(const int8_t *p) {
-  return each<Pairs>([&](int i) { return (uint32_t)(uint16_t)p[2 * i] | (uint32_t)(uint16_t)p[2 * i + 1] << 16; });
+inline Shorts widen_pairs(const int8_t *p) {
+  return each<Shorts>([&](int i) { return (uint32_t)(uint16_t)p[2 * i] | (uint32_t)(uint16_t)p[2 * i + 1] << 16; });
 }
-inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+inline Whole dot_whole(Whole sum, Shorts a, Shorts b) {
   return each<Whole>([&](int i) {
     int32_t first = (int16_t)(uint16_t)a.at[i] * (int16_t)(uint16_t)b.at[i];
     return sum.at[i] + first + (int16_t)(uint16_t)(a.at[i] >> 16) * (int16_t)(uint16_t)(b.at[i] >> 16);

@@ -5,11 +5,11 @@
 namespace VARIANT::gemm {
 
 // A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
-// itself.
+// itself, or the terms are always added up in order.
 template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
   if constexpr (IN_ORDER)
     return terms::OneSum();
-  else if constexpr (M == 1 && !READS_AHEAD)
+  else if constexpr (M == 1 && !READS_AHEAD && terms::FEW > 0)
     return terms::Halves(pairs);
   else
     return terms::InOrder();
@@ -19,7 +19,8 @@ template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
 template <bool IN_ORDER> struct AnyBf16 {
   using Sum = Float;
   using Number = float;
-  static constexpr int64_t BITS = 16;
+  static constexpr int64_t BITS = 16, WIDENED = sizeof(terms::Term);
+  static constexpr Part<Conversion> WIDEN = terms::WIDEN;
   static int64_t unit(const Product &) { return 8; }
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }

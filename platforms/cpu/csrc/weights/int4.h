@@ -7,19 +7,11 @@ namespace VARIANT::gemm {
 struct Int4 {
   using Sum = Float;
   using Number = float;
-  static constexpr int64_t BITS = 4;
+  static constexpr int64_t BITS = 4, WIDENED = 0;
+  static constexpr Part<Conversion> WIDEN = nullptr;
   static int64_t unit(const Product &task) { return task.group; }
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
-
-  // Adds the products of four elements of each row.
-  template <int M, int V>
-  static void add_products(const int8_t *x, int64_t stride, const Quads (&weight)[V], Nibbles (&part)[M][V]) {
-    for (int m = 0; m < M; m++) {
-      Quads of_row = set_quad(four_bytes(x + m * stride));
-      for (int v = 0; v < V; v++) part[m][v] = dot_nibbles(part[m][v], weight[v], of_row);
-    }
-  }
 
   template <class Fetcher, int M, int V>
   [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
@@ -35,14 +27,17 @@ struct Int4 {
         Nibbles part[M][V];
         for (int m = 0; m < M; m++)
           for (int v = 0; v < V; v++) part[m][v] = set_nibbles(before(m));
+        terms::begin_nibbles(part);
         for (int64_t j = i; j < last; j += 8, x += 8, weights += 4 * PANEL) {
           fetch(step++);
-          Quads weight[V], half[V];
-          for (int v = 0; v < V; v++) half[v] = low_halves(weight[v] = load_quads(weights + 4 * W * v));
-          add_products(x, task.x_stride, half, part);
-          for (int v = 0; v < V; v++) half[v] = high_halves(weight[v]);
-          add_products(x + 4, task.x_stride, half, part);
+          Quads front[V], back[V];
+          for (int v = 0; v < V; v++) {
+            Quads weight = load_quads(weights + 4 * W * v);
+            front[v] = low_halves(weight), back[v] = high_halves(weight);
+          }
+          terms::add_nibbles(x, task.x_stride, front, back, part);
         }
+        terms::end_nibbles(part);
         for (int m = 0; m < M; m++)
           for (int v = 0; v < V; v++)
             sum[m][v] = fma(to_float(total(part[m][v], before(m))), load_bf16(scale + v * W), sum[m][v]);

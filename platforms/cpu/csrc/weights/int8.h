@@ -7,12 +7,13 @@ namespace VARIANT::gemm {
 struct Int8 {
   using Sum = Whole;
   using Number = int32_t;
-  static constexpr int64_t BITS = 8;
+  static constexpr int64_t BITS = 8, WIDENED = sizeof(int16_t);
+  static constexpr Part<Conversion> WIDEN = terms::WIDEN_BYTES;
   static int64_t unit(const Product &) { return 8; }
 
   template <int M, int V> static void begin(const Product &task, const At &at, Sum (&sum)[M][V]) {
     for (int m = 0; m < M; m++)
-      for (int v = 0; v < V; v++) sum[m][v] = set_whole(-128 * task.x_sum[at.row + m]);
+      for (int v = 0; v < V; v++) sum[m][v] = set_whole(-terms::ADDED * task.x_sum[at.row + m]);
   }
 
   template <class Fetcher, int M, int V>
@@ -21,10 +22,7 @@ struct Int8 {
     int64_t quads = groups_of(task.k, 4), steps = groups_of(at.to - at.from, 4);
     const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * quads + at.from / 4) * 4 * PANEL + 4 * left;
     Fetcher fetch(weights, steps, at, left, V * W);
-    for (int64_t q = 0; q < steps; q++, weights += 4 * PANEL) {
-      fetch(q);
-      terms::add_products(rows, q, weights, sum);
-    }
+    terms::accumulate_bytes(rows, weights, 4 * PANEL, steps, sum, fetch);
   }
 
   template <int M, int V>

@@ -1,28 +1,14 @@
-// bf16 rows used directly, for instructions that multiply pairs of them.
+// Dot products of bf16 rows with packed weights, by pairs.
 #pragma once
-#include "rows.h"
+#include "bf16_rows.h"
 
 namespace VARIANT::terms {
-
-using namespace simd;
-
-using Term = bf16;
-constexpr int FEW = 0;  // any number of sums is added up in the same order
-template <int M> using Rows = Apart<Term>;
-
-constexpr Part<Widening> WIDEN = nullptr;
-
-// Rows from element `from` on.
-template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
-  return {(const Term *)task.x + row * task.x_stride + from, task.x_stride};
-}
-inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 
 // Multiplies k elements of M rows with V vectors of packed pairs, `apart` elements from each other, and adds the products to the
 // sums. step: elements from one pair of k to the next. fetch: called with the number of each pair, to prefetch later data.
 template <int M, int V, class Fetcher>
-inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
-                       Fetcher fetch, InOrder = {}) {
+inline void accumulate_pairs(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k,
+                             Float (&sum)[M][V], Fetcher &&fetch) {
   Cursor<M> row(rows.x, rows.stride * sizeof(Term));
   for (int64_t p = 0; p < k / 2; p++, row.advance(2 * sizeof(Term))) {
     fetch(p);
