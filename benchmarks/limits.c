@@ -6,6 +6,11 @@
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TILES
+#endif
 
 // A vector as wide as a register: of a wider one the compiler keeps the sums in memory.
 #if defined(__AVX512F__)
@@ -59,8 +64,35 @@ double multiply_float32(size_t rounds, float *out) {
     return 2.0 * LANES * CHAINS * rounds;
 }
 
+#if defined(TILES)
+// Whether Linux lets this process use the tile registers; then all eight are 16 rows of 64 bytes.
+static int tiles_are_ready(void) {
+    struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
+    if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */)) return 0;
+    for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
+    __asm__ volatile("" : : "r"(&shape) : "memory");
+    _tile_loadconfig(&shape);
+    return 1;
+}
+
+// Four sums from two registers of rows and two of weights, as a product has them. elements: in a row of a register.
+#define MULTIPLY_TILES(instruction, elements) do { \
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); \
+    _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7); \
+    for (size_t r = 0; r < rounds; r++) { \
+        instruction(0, 4, 6); instruction(1, 4, 7); \
+        instruction(2, 5, 6); instruction(3, 5, 7); \
+    } \
+    _tile_release(); \
+    return 2.0 * 16 * 16 * elements * 4 * rounds; \
+} while (0)
+#endif
+
 // Where no instruction multiplies bfloat16, it is widened and multiplied as floats are.
 double multiply_bfloat16(size_t rounds, float *out) {
+#if defined(TILES)
+    if (tiles_are_ready()) MULTIPLY_TILES(_tile_dpbf16ps, 32);
+#endif
 #if defined(__AVX512BF16__)
     __m512 sums[CHAINS];
     __m512bh factor = (__m512bh)_mm512_loadu_si512(out), term = (__m512bh)_mm512_loadu_si512(out + 16);
@@ -78,6 +110,9 @@ double multiply_bfloat16(size_t rounds, float *out) {
 
 // 0 where the compiler knows no instruction for it on this machine.
 double multiply_int8(size_t rounds, float *out) {
+#if defined(TILES)
+    if (tiles_are_ready()) MULTIPLY_TILES(_tile_dpbsud, 64);
+#endif
 #if defined(__AVX512VNNI__)
     __m512i sums[CHAINS], factor = _mm512_loadu_si512(out), term = _mm512_loadu_si512(out + 16);
     for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_set1_epi32(c);

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tessera.runner.explain import explain
+from tessera_ascend import attention
 from tests.ascend.conftest import PLATFORM, python_path
 from tests.engine.platforms.test_quantization import apart, scored
 from tests.platforms.emulated import (
@@ -54,6 +56,17 @@ def test_the_vendors_ops_compute_what_they_take(chip: Any, family: Family) -> No
             "npu_moe_token_unpermute",
         }  # fmt: skip
         assert not {"rms_norm", "rotary", "gate", "experts"} & run.executor.runner.build.ops.referenced
+
+
+def test_what_a_version_lacks_runs_on_the_reference(
+    chip: Any, family: Family, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "ATTENTION", "npu::of_a_later_version")
+    with ascend(family("llama")) as run:
+        assert answers(run) == answers(reference("llama", dtype=DTYPE))
+        found = next(one for one in explain(run.executor.runner.build) if one.what == "attention")
+        assert found.chosen == "reference"
+        assert found.others[0] == ("fused_infer_attention", "torch has no op npu::of_a_later_version here")
 
 
 def test_weights_are_cast_once_while_the_model_is_loaded(chip: Any, family: Family) -> None:

@@ -130,9 +130,10 @@ def test_siblings_share_one_prompt_and_one_params_on_the_way_and_after_it():
     params = SamplingParams(n=100, allowed_token_ids=range(5000), prompt_logprobs=1)
     others = changed(params, prompt_logprobs=None)
     siblings = [
-        structs.replace(REQUEST, key=7 + index, leader=7, params=others if index else params) for index in range(100)
+        structs.replace(REQUEST, key=7 + index, leader=7 if index else -1, params=others if index else params)
+        for index in range(100)
     ]
-    alone = structs.replace(REQUEST, key=200, leader=200)
+    alone = structs.replace(REQUEST, key=200)
     data = CODEC.pack_request(AddRequests([*siblings, alone]))
     assert len(data) < 2 * len(CODEC.pack_request(AddRequests(siblings[:1])))
     first, second, *rest = CODEC.unpack_request(data).requests

@@ -54,6 +54,33 @@ async def test_all_answers_together_have_a_limit_and_new_ones_wait_for_readers(s
     assert sum(isinstance(result, OverloadedError) for result in results) == 1
 
 
+async def test_new_requests_are_taken_again_once_those_who_did_not_read_have_left(start, monkeypatch):
+    """Though no step of the engine comes by, at which unread answers are counted."""
+    monkeypatch.setattr(async_engine, "MOST_UNREAD", 800)
+    engine = await start("brisk")
+    streams = [engine.generate([number], params(max_tokens=250, output_kind=DELTA)) for number in range(1, 4)]
+    for stream in streams:
+        await anext(stream)
+    await until(lambda: engine.metrics.stats.num_running == 0)
+    with pytest.raises(OverloadedError, match="waits to be read"):
+        await tokens_of(engine, [9])
+    for stream in streams:
+        await stream.aclose()
+    assert await tokens_of(engine, [9], max_tokens=5) == fakes.answer([9], 5)
+
+
+async def test_an_id_may_be_used_again_before_its_first_reader_is_at_the_end(start):
+    engine = await start("brisk")
+    first = engine.generate([1], params(max_tokens=50, output_kind=DELTA), "same")
+    seen = (await anext(first)).outputs[0].token_ids
+    await until(lambda: engine.metrics.request_success["length"] == 1)
+    second = engine.generate([2], params(max_tokens=50, output_kind=DELTA), "same")
+    again = (await anext(second)).outputs[0].token_ids
+    seen += [token async for output in first for token in output.outputs[0].token_ids]
+    again += [token async for output in second for token in output.outputs[0].token_ids]
+    assert (seen, again) == (fakes.answer([1], 50), fakes.answer([2], 50))
+
+
 async def test_a_stream_forgets_the_log_probabilities_that_were_read(start):
     engine = await start("brisk")
     stream = engine.generate([1], params(max_tokens=50, logprobs=3, output_kind=DELTA), "mine")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tessera.runner.explain import explain
 from tests.engine.platforms.test_quantization import apart, scored
 from tests.gaudi.conftest import PLATFORM, python_path
 from tests.platforms.emulated import (
@@ -66,7 +67,9 @@ def test_what_a_version_lacks_runs_on_the_reference(
         (choice,) = [one for one in run.executor.runner.build.ops.choices.values() if one.op == "rotary"]
         assert choice.how == "reference"
         assert choice.reason == "habana_frameworks.torch.hpex.kernels has no RotaryPosEmbeddingMode here"
-        assert {backend.name for backend, _ in run.executor.runner.attention_groups} == {"reference"}
+        attention = next(one for one in explain(run.executor.runner.build) if one.what == "attention")
+        assert attention.chosen == "reference"
+        assert attention.others[0] == ("fused_sdpa", "habana_frameworks.torch.hpex.kernels has no FusedSDPA here")
 
 
 def test_every_launch_is_a_replay_of_one_of_a_few_graphs(chip: Any, family: Family) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tessera.testing.conformance import Case
-from tessera.testing.conformance.drafts import Known, Longest
+from tessera.testing.conformance.drafts import Known, Uneven
 from tessera.testing.conformance.tiny import save_adapter
 from tests.e2e.served import Served
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
@@ -102,14 +102,14 @@ def conforms(case: Case, *, absent: re.Pattern[str], declined: re.Pattern[str], 
 
 
 def answers_with_drafts(start: Callable[..., EngineRun], expected: list[list[int]]) -> tuple[list[list[int]], set[str]]:
-    """The answers where the drafts are what is expected, of which some are spoilt, and the kinds of launches that were
-    captured. start: an engine with more flags."""
+    """The answers where the drafts are what is expected, of which some are spoilt, uneven numbers of them in a launch,
+    and the kinds of launches that were captured. start: an engine with more flags."""
     drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
     with start(speculative_config=drafts, max_num_seqs=2) as run:
         speculation = run.engine._scheduler.speculation
         assert speculation is not None
         whole = [question + answer for question, answer in zip(QUESTIONS, expected, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(256, 3)
+        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Uneven(256, 3)
         found = answers(run, len(expected[0]))
         counters = run.engine.stats.counters
         assert 0 < counters.accepted_tokens < counters.draft_tokens

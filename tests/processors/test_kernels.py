@@ -20,8 +20,9 @@ CPU = Path(__file__).parents[2] / "platforms/cpu"
 NAMES = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling", "batch_invariance")
 SLOW = ("blocks", "conformance", "sampling", "batch_invariance")
 """Of these, what `make nightly` alone runs on other processors."""
-UNFIT = ("a_request", "far-apart")
-"""Tests that run whole engines, which takes long, or over memory that is not on the heap."""
+UNFIT = ("a_request", "far-apart", "forked_processes")
+"""Tests that run whole engines, which takes long, over memory that is not on the heap, or in processes of their own,
+which share no runner."""
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ class FakeEngine:
         tenant: str = "",
         adapter: str = "",
         add_special_tokens: bool = True,
+        client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
         self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt, tenant, adapter))
@@ -184,7 +185,7 @@ class FakeEngine:
             if not finished:
                 self.aborted.append(request_id)
 
-    async def prepare(self, prompt: Sequence[int], params: SamplingParams) -> Prompt:
+    async def prepare(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> Prompt:
         self._admit(prompt, params)
         room = self.info.max_model_len - len(prompt)
         return Prompt(None, np.asarray(prompt, np.int32), params.max_tokens or room, params)

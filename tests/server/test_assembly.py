@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.server.assembly import SLICE, encoded, taken
+from tessera.server.assembly import SLICE, Assembly, encoded, in_one_piece, taken
 from tessera.server.openai.logprobs import LogprobWriter
 from tessera.server.openai.protocol import (
     AnswerMessage,
@@ -52,9 +52,27 @@ def test_pieces_join_to_what_msgspec_encodes(tokens: int, ids: Any, choices: int
     assert b"".join(encoded(msgspec.structs.replace(whole, choices=[]), choices=made)) == msgspec.json.encode(whole)
 
 
+@pytest.mark.parametrize("length", [1, SLICE + 1])
+def test_one_piece_is_what_msgspec_encodes(length: int) -> None:
+    value = ChatLogprobs([token(number) for number in range(length)])
+    assert in_one_piece(value, length) == msgspec.json.encode(value)
+
+
 def test_no_piece_holds_more_than_a_slice_of_a_list() -> None:
     of = CompletionLogprobs([], [], [{"a": -1.0}] * (5 * SLICE), [])
     assert max(piece.count(b'"a"') for piece in encoded(of)) == SLICE
+
+
+async def test_an_event_of_a_stream_costs_no_look_at_types_and_no_thread(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Any] = []
+    fields, run = msgspec.structs.fields, Assembly.run
+    monkeypatch.setattr(msgspec.structs, "fields", lambda kind: looks.append(kind) or fields(kind))
+    monkeypatch.setattr(Assembly, "run", lambda *given: looks.append(given) or run(*given))
+    assert (await api.chat(stream=True, logprobs=True, top_logprobs=20)).text.count('"logprobs":{"content"') == 5
+    assert (await api.complete(stream=True, logprobs=20)).text.count('"logprobs":{"tokens"') == 5
+    assert not looks
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
@@ -80,7 +80,9 @@ async def test_the_first_to_go_is_the_one_idle_for_longest():
             writer.close()
 
 
-async def test_health_is_answered_while_every_connection_has_a_request():
+@asynccontextmanager
+async def full_server():
+    """A server whose ordinary connections all have a request."""
     engine = FakeEngine(script=Script(hang_at=1))
     async with (
         on_socket(engine, ServerSettings(max_connections=3, drain_seconds=0)) as server,
@@ -89,16 +91,50 @@ async def test_health_is_answered_while_every_connection_has_a_request():
         client = await held.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=HANGS))
         for _ in range(3):
             await held.enter_async_context(client.stream("POST", "/v1/chat/completions", json=STREAM))
+        yield server
+
+
+async def test_health_is_answered_while_every_connection_has_a_request():
+    async with full_server() as server:
         for path in ("/livez", "/health", "/readyz"):
             response = await get(server, path)
             assert (response.status_code, response.headers["connection"]) == (200, "close")
         response = await get(server, "/v1/models")
         assert (response.status_code, response.headers["connection"]) == (503, "close")
         assert "Too many connections" in response.json()["error"]["message"]
-        silent = [await opened(server) for _ in range(2 * FOR_HEALTH)]
+
+
+async def test_idle_connections_for_health_checks_make_room_for_new_ones():
+    async with full_server() as server:
+        silent = [await opened(server) for _ in range(3 * FOR_HEALTH)]
         assert (await get(server, "/livez")).status_code == 200
+        for reader, _ in silent[: 2 * FOR_HEALTH]:
+            with pytest.raises((ConnectionError, EOFError)):
+                await asyncio.wait_for(reader.readexactly(1), HANGS)
         for _, writer in silent:
             writer.close()
+
+
+async def test_no_request_takes_a_connection_kept_for_health_checks():
+    async with full_server() as server, httpx.AsyncClient(base_url=server.url, timeout=HANGS) as client:
+        for _ in range(FOR_HEALTH + 1):
+            _, silent = await opened(server)  # which makes room for the next one
+            async with client.stream("POST", "/v1/chat/completions", json=STREAM) as response:
+                assert response.status_code == 503
+            silent.close()
+        assert (await get(server, "/livez")).status_code == 200
+        assert len(server.engine.calls) == 3
+
+
+async def test_a_health_check_in_a_burst_of_connections_is_answered():
+    async with full_server() as server:
+        check = socket.create_connection(("127.0.0.1", server.port))
+        check.sendall(LIVEZ)
+        burst = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+        answer = await asyncio.to_thread(check.recv, 64)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        for connection in (check, *burst):
+            connection.close()
 
 
 async def test_a_head_that_never_comes_or_never_ends_is_given_up():

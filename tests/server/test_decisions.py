@@ -11,6 +11,7 @@ import tokenizers
 from openai.types import Decision
 from tokenizers import decoders, models, pre_tokenizers
 
+from tessera.errors import OverloadedError
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, TEMPLATE, FakeEngine, FakeInfo, Script, byte_tokenizer
@@ -190,6 +191,22 @@ async def test_the_first_question_is_asked_before_the_others():
         api.engine.generate = watched
         await api.post("/v1/decisions", {"input": "x", "questions": [CHOICE] * 4})
         assert seen[:2] == [0, 0]
+
+
+async def test_an_error_of_a_later_question_is_said_as_it_is():
+    async with in_process(engine()) as api:
+        generate = api.engine.generate
+        asked: list[Any] = []
+
+        def refusing(*given: Any, **more: Any) -> Any:
+            asked.append(given)
+            if len(asked) > 2:
+                raise OverloadedError("Too many requests.")
+            return generate(*given, **more)
+
+        api.engine.generate = refusing
+        response = await api.post("/v1/decisions", {"input": "x", "questions": [CHOICE] * 4})
+        check_error(response, 503, kind="overloaded_error")
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

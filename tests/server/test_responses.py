@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tessera.errors import EngineStepError
+from tessera.server.responses import events as writing
 from tessera.server.responses.store import Store
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process, on_socket
@@ -295,6 +297,24 @@ async def test_log_probabilities():
         assert [entry["token"] for entry in whole] == list("Hello.")
         events = events_of((await api.post("/v1/responses", {**asked, "stream": True})).text)
         assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == whole
+
+
+async def test_log_probabilities_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+
+    def encode(value: Any) -> bytes:
+        for entry in (value, value.get("part", {}), *value.get("item", {}).get("content", ())):
+            encoded.append(entry.get("logprobs", ()))
+        return msgspec.json.encode(value)
+
+    monkeypatch.setattr(writing, "_encode", encode)
+    async with in_process(engine()) as api:
+        asked = {"model": MODEL, "input": "Hi", "top_logprobs": 2, "stream": True}
+        await api.post("/v1/responses", asked)
+    shown = [logprobs for logprobs in encoded if logprobs != ()]
+    assert len(shown) == len("Hello.") + 3  # each token's, and those of text, part and item when they are done
+    assert all(isinstance(logprobs, msgspec.Raw) for logprobs in shown)
+    assert shown[-1] is shown[-2] is shown[-3]
 
 
 async def test_tokens_are_counted():

@@ -37,6 +37,9 @@ class TemplateOptions:
         None, 'Variables for the chat template, such as \'{"enable_thinking": false}\'.',
         name="default_chat_template_kwargs",
     )  # fmt: skip
+    parse_special_tokens: bool = flag(
+        False, "Special tokens in a chat's messages are tokens. By default they are text.", name="parse_special_tokens",
+    )  # fmt: skip
 
 
 TEMPLATE_FLAGS = flags_of(TemplateOptions, "model")
@@ -56,7 +59,7 @@ def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers
         return None
     template = None if asked.file is None else _read_template(Path(asked.file))
     content_format: Any = None if asked.content_format == "auto" else asked.content_format
-    return TextWorkers(Start(config.model.tokenizer, template, content_format))
+    return TextWorkers(Start(config.model.tokenizer, template, content_format, asked.parse_special_tokens))
 
 
 def _read_template(path: Path) -> str:

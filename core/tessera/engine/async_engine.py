@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
-MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 400 MB
+MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 200 MB at most
 SHARE = 2  # an answer may hold half of that
 COUNT_SECONDS = 0.25  # between two counts of these
 LONG_LISTS = 4096  # the same for the characters and ids in a request's parameters
@@ -79,9 +79,9 @@ class AsyncEngine:
         self.text = text
         self.info: EngineInfo
         self._front = FrontEnd(config, self.tokenizer, max_model_len=config.model.max_model_len)
-        self._wakes: dict[str, asyncio.Event] = {}
-        self._reading: dict[str, RequestState] = {}
-        """The requests whose readers have not come to the end, by id."""
+        self._readers: dict[RequestState, asyncio.Event] = {}
+        """The requests whose readers have not come to the end, and what wakes each. By state, because an id may be used
+        again before its first reader is at the end."""
         self._unread = 0
         self._counted = 0.0
         self._numbers = itertools.count()
@@ -134,13 +134,17 @@ class AsyncEngine:
         tenant: str = "",
         adapter: str = "",
         add_special_tokens: bool = True,
+        client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs as params.output_kind says, as soon as there is one; a slow reader gets several steps' tokens
-        in one output. Closing the iterator aborts the request within a step. Raises RequestError, OverloadedError and
-        TextWorkerError before the first output, EngineStepError and EngineDeadError at any time."""
+        in one output. Closing the iterator aborts the request within a step. client: who takes turns with others at the
+        text workers. Raises RequestError, OverloadedError and TextWorkerError before the first output, EngineStepError
+        and EngineDeadError at any time."""
         arrival = time.monotonic()
-        prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens)
+        prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens, client=client)
         self._check_alive()
+        if self._unread > MOST_UNREAD // 2 and arrival - self._counted > COUNT_SECONDS:
+            self._count_unread(arrival)  # no output of the engine does it if nothing runs
         if self._unread > MOST_UNREAD // 2:
             raise OverloadedError("Too much of other answers waits to be read; try again later.")
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
@@ -148,8 +152,7 @@ class AsyncEngine:
             prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
             adapter=adapter,
         )  # fmt: skip
-        wake = self._wakes[request_id] = asyncio.Event()
-        self._reading[request_id] = state
+        wake = self._readers[state] = asyncio.Event()
         try:
             if self._trials.admits(state):
                 self._supervisor.life.send(AddRequests(state.requests))
@@ -163,23 +166,23 @@ class AsyncEngine:
                     yield output
                     finished = output.finished
         finally:
-            del self._wakes[request_id], self._reading[request_id]
+            del self._readers[state]
             self._abort(self._front.drop(state, time.monotonic()))
 
     async def prepare(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True, client: str = ""
     ) -> Prompt:
         """Tokenizes a prompt and checks every limit, as generate() does, without submitting it. Raises RequestError,
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
-        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens)
+        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client)
         words: list[list[int]] = []
         if params.bad_words:
             if self.text is None:
                 raise no_bad_words()
-            words = await self.text.encode(bad_word_texts(params), False)
+            words = await self.text.encode(bad_word_texts(params), False, owner=client)
         if self.text is not None:
-            await self.text.check_grammar(params)
+            await self.text.check_grammar(params, client)
 
         def check() -> Prompt:
             return self._front.prepare(ids, with_bad_words(params, words) if words else params, text=text)
@@ -188,11 +191,11 @@ class AsyncEngine:
             return check()
         return await asyncio.to_thread(check)
 
-    async def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
+    async def _encoded(self, text: str, add_special_tokens: bool, client: str) -> list[int]:
         if self.text is None:
             raise no_tokenizer()
         most = self.config.model.max_model_len
-        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=most)
+        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=most, owner=client)
         return ids
 
     async def abort(self, request_id: str) -> None:
@@ -257,7 +260,7 @@ class AsyncEngine:
         ran = self._error is None  # else it died while it started
         self._error = cause
         self._front.metrics.engine_lost()
-        guilty = self._trials.lost(self._front.replay()) if ran else None
+        guilty = self._trials.lost(self._front.may_have_run()) if ran else None
         if guilty is not None:
             self._end_guilty(guilty, cause)
         self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
@@ -301,27 +304,24 @@ class AsyncEngine:
         if answer.outputs is not None:
             self._apply(self._front.update(answer.outputs, now))
             if now - self._counted > COUNT_SECONDS:
-                self._counted = now
                 self._end_unread(now)
         self._replay(self._trials.go_on())
 
     def _end_unread(self, now: float) -> None:
         """Ends requests whose answers take too much memory: each that holds more than its own share, then those that
         hold most until all together hold no more than they may."""
-        held = {request_id: state.num_unread for request_id, state in self._reading.items()}
-        self._unread = sum(held.values())
-        for request_id, unread in sorted(held.items(), key=lambda item: -item[1]):
+        held = self._count_unread(now)
+        for state, unread in sorted(held.items(), key=lambda item: -item[1]):
             if unread <= MOST_UNREAD // SHARE and self._unread <= MOST_UNREAD:
                 break
             self._unread -= unread
-            state = self._reading[request_id]
             error: TesseraError = OverloadedError("All answers together take too much memory; try again later.")
             if unread > MOST_UNREAD // SHARE:
                 error = AnswerTooLargeError(
                     "This answer takes too much memory: read it faster if it is a stream, or ask for fewer or shorter "
                     "answers (n, max_tokens) or fewer log probabilities."
                 )
-            log.warning("ended, for %d values that nobody reads", unread, extra=about(request_id))
+            log.warning("ended, for %d values that nobody reads", unread, extra=about(state.request_id))
             live = self._front.unfinished(state)
             if live:
                 self._abort([live[0].key])
@@ -330,13 +330,19 @@ class AsyncEngine:
             state.forget()
             self._wake([state])
 
+    def _count_unread(self, now: float) -> dict[RequestState, int]:
+        self._counted = now
+        held = {state: state.num_unread for state in self._readers}
+        self._unread = sum(held.values())
+        return held
+
     def _apply(self, update: Update) -> None:
         self._abort(update.abort)
         self._wake(update.changed)
 
     def _wake(self, states: Iterable[RequestState]) -> None:
         for state in states:
-            wake = self._wakes.get(state.request_id)
+            wake = self._readers.get(state)
             if wake is not None:
                 wake.set()
 

@@ -194,31 +194,15 @@ def _by_score(finished: tuple[float, _Beam]) -> float:
     return finished[0]
 
 
-async def beam_search(
-    engine: AsyncEngine,
-    search: BeamSearch,
-    request_id: str,
-    *,
-    priority: int = 0,
-    cache_salt: str = "",
-    tenant: str = "",
-    adapter: str = "",
-) -> int:
+async def beam_search(engine: AsyncEngine, search: BeamSearch, request_id: str, **given: Any) -> int:
     """Runs the search to its end on an engine. The beams of a round run concurrently, with request ids derived from
-    request_id. Returns how many tokens of the prompt were in the prefix cache. Cancelling it aborts the running
-    requests. Raises RequestError, OverloadedError, EngineStepError, EngineDeadError."""
+    request_id. given: other arguments of AsyncEngine.generate. Returns how many tokens of the prompt were in the prefix
+    cache. Cancelling it aborts the running requests. Raises RequestError, OverloadedError, EngineStepError,
+    EngineDeadError."""
     numbers = itertools.count()
 
     async def answer(ids: list[int]) -> RequestOutput:
-        stream = engine.generate(
-            ids,
-            search.sampling,
-            f"{request_id}/{next(numbers)}",
-            priority=priority,
-            cache_salt=cache_salt,
-            tenant=tenant,
-            adapter=adapter,
-        )
+        stream = engine.generate(ids, search.sampling, f"{request_id}/{next(numbers)}", **given)
         async with aclosing(stream) as outputs:
             return [output async for output in outputs][-1]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tessera.engine.completion import Completion, PromptLogprobsBuffer, RequestState
+from tessera.engine.completion import Completion, RequestState
 from tessera.engine.input_processor import InputProcessor, Prompt
+from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request
@@ -40,6 +41,7 @@ class FrontEnd:
         self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
         self._input = InputProcessor(config, vocabulary, max_model_len, shorten=shorten)
+        self._most_running = config.scheduler.max_num_seqs
         self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._live: dict[int, tuple[RequestState, Completion]] = {}
         self._by_id: dict[str, RequestState] = {}
@@ -153,6 +155,13 @@ class FrontEnd:
     def replay(self) -> list[RequestState]:
         """The unfinished requests, for the next engine."""
         return list(self._by_id.values())
+
+    def may_have_run(self) -> list[RequestState]:
+        """The unfinished requests that an engine which is gone may have run: those that started, and the next of those
+        that waited, as many as can run at once, because an engine says what started only after the step."""
+        states = sorted(self._by_id.values(), key=lambda state: state.requests[0].priority)
+        waited = [state for state in states if not state.started]
+        return [state for state in states if state.started] + waited[: self._most_running]
 
     def unfinished(self, state: RequestState) -> list[Request]:
         """The requests of a state's unfinished completions."""

@@ -230,25 +230,32 @@ class Codec:
 
 
 def _slim(requests: list[Request]) -> Iterator[Request]:
-    leaders: set[int] = set()
+    families: set[int] = set()
     for request in requests:
-        if request.leader in leaders:
+        family = _family(request)
+        if family in families:
             yield msgspec.structs.replace(request, prompt=int32(()), params=SamplingParams())
         else:
-            leaders.update({request.leader} - {-1})
+            families.add(family)
             yield request
+
+
+def _family(request: Request) -> int:
+    """The key of the sibling that leads; of the request itself if it has none."""
+    return request.key if request.leader < 0 else request.leader
 
 
 def _whole(requests: list[Request]) -> Iterator[Request]:
     """The requests that _slim() was given. Siblings share one prompt and one params in memory too."""
     firsts: dict[int, Request] = {}
     for request in requests:
-        first = firsts.get(request.leader)
+        family = _family(request)
+        first = firsts.get(family)
         if first is None or request.prompt.size:
             others = request.params
             if others.prompt_logprobs is not None:  # only the first computes them
                 others = changed(others, prompt_logprobs=None)
-            firsts[request.leader] = msgspec.structs.replace(request, params=others)
+            firsts[family] = msgspec.structs.replace(request, params=others)
             yield request
         else:
             yield msgspec.structs.replace(request, prompt=first.prompt, params=first.params)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tessera.engine.completion import RequestState
 
 SUSPECT = 2
-"""A request that was in progress when this many engines died runs alone from then on."""
+"""A request that may have run when this many engines died runs alone from then on."""
 MARGIN = 16
 """Tokens of a completion that an engine may have made, and not reported, when it died."""
 
@@ -18,14 +18,14 @@ MARGIN = 16
 class Trials:
     """Which of the requests that start over may run, and with whom.
 
-    Requests that were in progress when SUSPECT engines died are suspects. They run on the next engine one after the
+    Requests that may have run when SUSPECT engines died are suspects. They run on the next engine one after the
     other, with nothing beside them. A suspect that gets further than it ever did, by MARGIN tokens, is cleared; one
     that the engine dies with is guilty. While there are suspects, all other requests are held.
     """
 
     def __init__(self) -> None:
         self._deaths: dict[RequestState, int] = {}
-        """Of the requests in progress that were in progress when an engine died; how many did."""
+        """Of the requests in progress: how many engines died that may have run them."""
         self._made: dict[RequestState, int] = {}
         """The most tokens that such a request had when an engine died."""
         self._suspects: deque[RequestState] = deque()
@@ -33,7 +33,7 @@ class Trials:
         self._tried: RequestState | None = None
 
     def lost(self, states: Iterable[RequestState]) -> RequestState | None:
-        """The engine died. states: the requests in progress, as they were. Returns the guilty one, if it is known."""
+        """The engine died. states: the requests that it may have run. Returns the guilty one, if it is known."""
         guilty, self._tried = self._tried, None
         waiting = {*self._suspects, *self._held}
         self._suspects.clear()

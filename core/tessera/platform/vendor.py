@@ -9,15 +9,15 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from tessera.platform.device import Reason
+from tessera.platform.device import Reason, Tensor
 from tessera.platform.ops import Kernel
 
 S = TypeVar("S")
 
 
 def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Reason:
-    """torch.ops.LIBRARY.OP for a name "LIBRARY::OP", if one of its overloads takes all of these arguments by name;
-    otherwise the reason."""
+    """torch.ops.LIBRARY.OP for a name "LIBRARY::OP", if one of its overloads takes all of these arguments by name and
+    needs no others; otherwise the reason."""
     library, _, op = name.partition("::")
     found = getattr(getattr(torch.ops, library), op, None)
     if found is None:
@@ -27,6 +27,13 @@ def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Re
     if not any(names.issuperset(arguments) for names in taken):
         missing = ", ".join(sorted(set(arguments).difference(*taken))) or "all of its arguments together"
         return f"{name} does not take {missing} here"
+    needed = [
+        [one.name for one in schema.arguments if one.name not in arguments and not one.has_default_value()]
+        for schema, names in zip(overloads, taken, strict=True)
+        if names.issuperset(arguments)
+    ]
+    if all(needed):
+        return f"{name} needs {', '.join(needed[0])} here"
     return found  # type: ignore[no-any-return]  # torch.ops is Any
 
 
@@ -37,6 +44,16 @@ def vendor_object(path: str) -> Any:
         return attrgetter(name)(import_module(module))
     except (ImportError, AttributeError):
         return f"{module} has no {name} here"
+
+
+def rotary_angles(cos_sin: Tensor, positions: Tensor, style: str) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each element of a head, for an op that does not take them once for the pair that they turn:
+    cos_sin [positions, dim], positions [T], RotarySpec.style -> [T, 1, dim] and [T, 1, dim]."""
+    cos, sin = (
+        half.repeat(1, 1, 2) if style == "half" else half.repeat_interleave(2, dim=-1)
+        for half in cos_sin[positions][:, None].chunk(2, dim=-1)
+    )
+    return cos, sin
 
 
 class VendorKernel(Kernel[S]):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.engine.logprobs import LogprobArrays
 from tessera.request import CompletionOutput
 
 T = TypeVar("T")
-P = ParamSpec("P")
-SMALL = 1024
-"""Values of an answer (see num_values) that take the event loop a millisecond or two."""
+SMALL = 128
+"""Values of an answer (see num_values) that take the event loop some tenths of a millisecond: it may have them to write
+for each of many streams before it does anything else."""
 SLICE = 256
 """Elements of a list that are encoded at once: encoding holds the interpreter's lock."""
 FEW = 32
@@ -27,30 +29,30 @@ class Large(msgspec.Struct):
 
 
 class Assembly:
-    """Runs what turns outputs into answers: at once if it is little, else on one thread, request after request. One
-    thread, because several would only wait for each other and for the event loop: all need the interpreter's lock."""
+    """Runs what turns large outputs into answers on one thread, request after request. One thread, because several
+    would only wait for each other and for the event loop: all need the interpreter's lock."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="assembly")
 
-    async def run(self, num_values: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of work, or raises its error. num_values: the size of what it works on."""
-        if num_values <= SMALL:
-            return work(*args, **kwargs)
-        return await self._on_thread(lambda: work(*args, **kwargs))
+    async def run(self, work: Callable[[], T]) -> T:
+        """Returns the result of work on something large, or raises its error."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def encode(self, body: msgspec.Struct) -> list[bytes]:
         """The JSON of an answer, in pieces. The last piece of a Large one is its closing brace."""
         encoding = encoded(body)
         pieces = list(islice(encoding, FEW))
-        return pieces if len(pieces) < FEW else pieces + await self._on_thread(lambda: list(encoding))
-
-    async def _on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return pieces if len(pieces) < FEW else pieces + await self.run(lambda: list(encoding))
 
     async def close(self) -> None:
         """Does not begin what still waits; its requests have ended."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def is_small(answers: Iterable[CompletionOutput], prompts: Iterable[Sequence[Any]] = ()) -> bool:
+    """Whether the event loop makes the answer itself: then nobody waits, not even for a coroutine."""
+    return num_values(answers, prompts) <= SMALL
 
 
 def num_values(answers: Iterable[CompletionOutput], prompts: Iterable[Sequence[Any]] = ()) -> int:
@@ -61,6 +63,8 @@ def num_values(answers: Iterable[CompletionOutput], prompts: Iterable[Sequence[A
 
 def _width(values: Sequence[Any]) -> int:
     """Entries at a position; the first of a prompt has none."""
+    if isinstance(values, LogprobArrays):
+        return values.width
     last = values[-1]
     return len(last) if isinstance(last, dict) else 1
 
@@ -83,15 +87,27 @@ def encoded(value: Any, **lists: Iterator[Large]) -> Iterator[bytes]:
         yield msgspec.json.encode(value)
 
 
+def in_one_piece(value: Large | None, length: int) -> bytes:
+    """The JSON of a value. length: of its lists."""
+    return msgspec.json.encode(value) if length <= SLICE else b"".join(encoded(value))
+
+
 def _fields(value: Large, lists: Mapping[str, Iterator[Large]]) -> Iterator[bytes]:
     before = b"{"
-    for field in msgspec.structs.fields(value):
-        member = getattr(value, field.name)
+    for name, key in _members(type(value)):
+        member = getattr(value, name)
         if member is not msgspec.UNSET:
-            yield before + msgspec.json.encode(field.encode_name) + b":"
-            yield from _large_elements(lists[field.name]) if field.name in lists else encoded(member)
+            yield before + key
+            yield from _large_elements(lists[name]) if name in lists else encoded(member)
             before = b","
     yield b"}"
+
+
+@cache
+def _members(kind: type[Large]) -> tuple[tuple[str, bytes], ...]:
+    """The names of a struct's fields, each with its key in JSON. Finding them takes longer than encoding a token."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((field.name, msgspec.json.encode(field.encode_name) + b":") for field in fields)
 
 
 def _elements(values: list[Any]) -> Iterator[bytes]:

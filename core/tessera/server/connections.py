@@ -1,8 +1,8 @@
 """How many connections the server holds: which are accepted, which of them must make room, and how long one may wait.
 
 A connection costs a file descriptor before it has said anything, so a server without a limit can be kept from answering
-by clients that say nothing. Here one that carries no request makes room for a new one, the longest idle first, and
-some more are accepted for health checks alone when all others carry requests.
+by clients that say nothing. Here one that carries no request makes room for a new one, the longest idle first. When
+all carry requests, some more are accepted for health checks alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,26 +53,31 @@ class Connection(asyncio.Protocol):
         """Closes the connection without a word."""
 
 
-class Connections:
-    """The open connections. most: how many may be open, besides FOR_HEALTH for health checks."""
+class Admission(Enum):
+    """What a new connection may ask for."""
+
+    ORDINARY = auto()
+    HEALTH = auto()
+    REFUSED = auto()
+
+
+class Places:
+    """Room for a number of connections. Those without a request in progress make room, the longest idle first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: set[Connection] = set()
+        self._taken: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        """Those without a request in progress; the longest idle first."""
+        """In the order in which they became idle."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._taken)
 
-    def admit(self, connection: Connection) -> bool:
-        """Counts a new connection, which is idle, and makes room for it. Returns whether there is any; if it is for
-        health checks alone, the connection is told so."""
-        if len(self._open) >= self._most and not self.drop_idle():
-            if len(self._open) >= self._most + FOR_HEALTH:
-                return False
-            connection.app = HealthOnly(connection.app)
-        self._open.add(connection)
+    def take(self, connection: Connection) -> bool:
+        """Gives a place to a new connection, which is idle. Returns whether there is one."""
+        if len(self._taken) >= self._most and not self.drop_idle():
+            return False
+        self._taken.add(connection)
         self._idle[connection] = None
         return True
 
@@ -85,18 +91,54 @@ class Connections:
         return True
 
     def busy(self, connection: Connection) -> None:
-        """It has a request."""
         self._idle.pop(connection, None)
 
     def idle(self, connection: Connection) -> None:
-        """It has answered all of its requests."""
-        if connection in self._open:
+        if connection in self._taken:
             self._idle[connection] = None
 
     def remove(self, connection: Connection) -> None:
-        """It is closed. May be called again."""
-        self._open.discard(connection)
+        self._taken.discard(connection)
         self._idle.pop(connection, None)
+
+
+class Connections:
+    """The open connections. most: how many may be open, besides FOR_HEALTH for health checks. The latter have places of
+    their own, which no other request takes, and in which one that asks for nothing makes room as well."""
+
+    def __init__(self, most: int) -> None:
+        self._ordinary = Places(most)
+        self._health = Places(FOR_HEALTH)
+
+    def __len__(self) -> int:
+        return len(self._ordinary) + len(self._health)
+
+    def admit(self, connection: Connection) -> Admission:
+        """Counts a new connection, which is idle, and makes room for it if there is any; if it is for health checks
+        alone, the connection is told so."""
+        if self._ordinary.take(connection):
+            return Admission.ORDINARY
+        connection.app = HealthOnly(connection.app)
+        return Admission.HEALTH if self._health.take(connection) else Admission.REFUSED
+
+    def drop_idle(self) -> None:
+        """Closes a connection without a request, if there is one."""
+        _ = self._ordinary.drop_idle() or self._health.drop_idle()
+
+    def busy(self, connection: Connection) -> None:
+        """It has a request."""
+        for places in (self._ordinary, self._health):
+            places.busy(connection)
+
+    def idle(self, connection: Connection) -> None:
+        """It has answered all of its requests."""
+        for places in (self._ordinary, self._health):
+            places.idle(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """It is closed. May be called again."""
+        for places in (self._ordinary, self._health):
+            places.remove(connection)
 
 
 class HealthOnly:
@@ -170,13 +212,17 @@ class Acceptor:
                 self._pause(error)
                 return
             connection = self._make()
-            if not self._connections.admit(connection):
+            admission = self._connections.admit(connection)
+            if admission is Admission.REFUSED:
                 stream.close()
                 continue
             task = self._loop.create_task(self._begin(connection, stream))
             connection.arriving = task
             self._arriving.add(task)
             task.add_done_callback(partial(self._begun, connection, stream))
+            if admission is Admission.HEALTH:
+                # The next one might take its place, so first the loop reads what it asks for.
+                return
 
     def _pause(self, error: OSError) -> None:
         """This process or this machine has no descriptor or no memory left; the next attempt comes a little later."""

@@ -24,7 +24,7 @@ from tessera.platform.attention import (
     LayerSpec,
     SlidingWindowSpec,
 )
-from tessera.platform.launch import Launch, LaunchKey, StepRules
+from tessera.platform.launch import Kind, Launch, LaunchKey, StepRules
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec, QuantSpec
 from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
@@ -38,10 +38,11 @@ Rows = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One launch to test. rows: tokens to compute and tokens in the cache afterwards, decode rows first. stride: tokens
-    between the starts of rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at
-    the end. shared: leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; "int8" and "fp8" are
-    KV_INT8 and KV_FP8, which have scales."""
+    """One launch to test. rows: tokens to compute and tokens in the cache afterwards, decode rows first. verifies: all
+    are decode rows, with as many drafts as they have tokens beside the first. stride: tokens between the starts of
+    rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at the end. shared:
+    leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8,
+    which have scales."""
 
     rows: Rows
     block_size: int = 16
@@ -51,6 +52,7 @@ class AttentionCase:
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
+    verifies: bool = False
     stride: int = 0
     padding: int = 0
     shared: int = 0
@@ -65,6 +67,11 @@ class AttentionCase:
     @property
     def quant(self) -> QuantSpec | None:
         return {"int8": KV_INT8, "fp8": KV_FP8}.get(self.kv_dtype)
+
+    @property
+    def most_decoded(self) -> int:
+        """Tokens of the longest decode row, at least 1."""
+        return max(tokens for tokens, _ in self.rows) if self.verifies else 1
 
     def spec(self) -> LayerSpec:
         cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, self.quant)
@@ -97,7 +104,7 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
     """Cases by name: every kind of launch in every variant, with gaps between rows, over shared blocks, and of more
     keys, queries and rows than fit the tiles at which kernels change their path."""
     for kind, rows in rows_by_kind(block_size).items():
-        plain = AttentionCase(rows, block_size, dtype=dtype)
+        plain = AttentionCase(rows, block_size, verifies=kind == "verify", dtype=dtype)
         for name, different in VARIANTS.items():
             yield f"{kind}-{name}", replace(plain, **different)  # type: ignore[arg-type]  # counts are whole
         yield f"{kind}-spaced", replace(plain, stride=max(tokens for tokens, _ in rows) + 2, padding=2)
@@ -121,6 +128,7 @@ def rows_by_kind(block_size: int) -> Mapping[str, Rows]:
         "decode": ((1, 1), (1, 40), *((1, length) for length in (size, size + 1, 2 * size))),
         "prefill": ((5, 5), (size, size), (2 * size + 1, 2 * size + 1)),
         "chunks": ((7, 30), (16, 48), (3, size + 3)),
+        "verify": ((3, 40), (1, size), (4, size + 4), (2, 3), (1, 50)),
         "mixed": ((1, 50), (1, 3), (1, 1), (19, 19), (4, 36), (size + 2, 2 * size + 2)),
     }
 
@@ -143,27 +151,38 @@ class Shaping:
     policy: ShapePolicy
     rules: StepRules
 
-    def allowed(self, rows: Rows) -> Rows:
-        """The rows, with chunks extended to begin where the rules allow a prompt to be split."""
-        multiple = self.rules.chunk_multiple
-        return tuple(
-            (tokens if tokens == 1 else tokens + (length - tokens) % multiple, length) for tokens, length in rows
+    def allowed(self, case: AttentionCase) -> AttentionCase:
+        """The case, with chunks extended to begin where the rules allow a prompt to be split."""
+        multiple, most_decoded = self.rules.chunk_multiple, case.most_decoded
+        rows = tuple(
+            (tokens if tokens <= most_decoded else tokens + (length - tokens) % multiple, length)
+            for tokens, length in case.rows
         )
+        return replace(case, rows=rows)
 
-    def launches(self, grants: Sequence[Grant], block_size: int) -> Iterator[tuple[list[Grant], LaunchShape]]:
-        """Splits the grants into steps and the steps into launches, so that each row's tokens come in order."""
-        for step in self._steps(grants):
+    def holds(self, case: AttentionCase) -> bool:
+        """Whether launches may have decode rows as long as the case's."""
+        most = self.policy.max_decode_tokens
+        return most is None or case.most_decoded <= most
+
+    def launches(
+        self, grants: Sequence[Grant], block_size: int, most_decoded: int = 1
+    ) -> Iterator[tuple[list[Grant], LaunchShape]]:
+        """Splits the grants into steps and the steps into launches, so that each row's tokens come in order.
+        most_decoded: rows of at most this many tokens decode."""
+        for step in self._steps(grants, most_decoded):
             tokens, lengths = (np.array(column, np.int32) for column in list(zip(*step, strict=True))[:2])
-            decode = sum(count == 1 for count in tokens)
+            decode = sum(count <= most_decoded for count in tokens)
             for shape in self.policy.launches(StepShape(decode, tokens, lengths, -(-lengths // block_size))):
                 yield step[shape.first : shape.last], shape
 
-    def _steps(self, grants: Sequence[Grant]) -> Iterator[list[Grant]]:
+    def _steps(self, grants: Sequence[Grant], most_decoded: int) -> Iterator[list[Grant]]:
         cut = [list(self._pieces(grant)) for grant in grants]
         for wave in range(max(map(len, cut))):
             pieces = [row[wave] for row in cut if wave < len(row)]
             yield from self._side_by_side(
-                [grant for grant in pieces if grant[0] == 1], [grant for grant in pieces if grant[0] > 1]
+                [grant for grant in pieces if grant[0] <= most_decoded],
+                [grant for grant in pieces if grant[0] > most_decoded],
             )
 
     def _pieces(self, grant: Grant) -> Iterator[Grant]:
@@ -362,7 +381,8 @@ class AttentionTrial:
         if self.shaping is None:
             yield (grants, *self.launch(grants))
             return
-        for held, shape in self.shaping.launches(grants, self.case.block_size):
+        most_decoded = self.case.most_decoded if grants == self.grants else 1
+        for held, shape in self.shaping.launches(grants, self.case.block_size, most_decoded):
             yield (held, *self.launch(held, shape))
 
     @property
@@ -453,6 +473,7 @@ class AttentionTrial:
         query_start_loc = np.array([*starts, *ends], np.int32)
         seq_lens[: len(grants)] = [length for _, length, _ in grants]
         exact = self.constraints.host_lengths == "exact"
+        last = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)
 
         def tensor(values: Any) -> Tensor:
             return torch.from_numpy(values).to(self.target)
@@ -473,7 +494,7 @@ class AttentionTrial:
             host_lengths="exact" if exact else "bound",
             slot_mapping=[tensor(slots)],
             block_tables=[tensor(table)],
-            logits_indices=tensor(np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)),
+            logits_indices=tensor(np.arange(tokens) if key.kind == "verify" else last),
             block_tables_host=[table.astype(np.int32) if self.constraints.host_tables else None],
             block_sizes=(case.block_size,),
             windows=(case.window,),
@@ -488,4 +509,5 @@ class AttentionTrial:
         stride = case.stride if case.stride >= max(lengths) else 0
         tokens = (stride * len(grants) if stride else sum(lengths)) + padding
         columns = max(len(self.tables[row]) for *_, row in grants) + 1
-        return LaunchKey("mixed", len(grants) + padding, max(lengths), columns, tokens), stride
+        kind: Kind = "verify" if case.verifies else "mixed"
+        return LaunchKey(kind, len(grants) + padding, max(lengths), columns, tokens), stride

@@ -11,7 +11,7 @@ from tessera.parsing.values import arguments_of
 # The form of a message's content that a template expects: one string, OpenAI's list of parts, or either.
 ContentForm = Literal["string", "parts", "either"]
 
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
 _MAX_NAME_CHARS = 40
 # A model's reasoning has several names. Templates read the first one, or the second (gpt-oss).
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -24,8 +24,8 @@ def plain_value(value: Any, param: str, depth: int = 0) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    if depth == _MAX_DEPTH:
-        raise RequestError(f"{param} nests values deeper than {_MAX_DEPTH} levels.", param=param)
+    if depth == MAX_DEPTH:
+        raise RequestError(f"{param} nests values deeper than {MAX_DEPTH} levels.", param=param)
     if isinstance(value, Mapping):
         return {_plain_key(key, param): plain_value(item, param, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

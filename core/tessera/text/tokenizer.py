@@ -30,6 +30,7 @@ from tessera.config.model_folder import (
 )
 from tessera.errors import ModelError, RequestError
 from tessera.text.decoder import BytePieces, check_decoder
+from tessera.text.user_text import Piece, SpecialTexts, SpecialToken
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -152,13 +153,22 @@ class Tokenizer(Vocabulary):
         """Characters of the longest token. A text has at least its length divided by this many tokens."""
         return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
-    def encode(self, text: str, add_special_tokens: bool = True, *, max_tokens: int | None = None) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        pieces: Sequence[Piece] = (),
+    ) -> list[int]:
         """The token ids of a text.
 
         add_special_tokens: also add what tokenizer.json puts around a text, without doubling a BOS that the text begins
         with. Use False for the output of a chat template, which already contains its special tokens.
         max_tokens: the context available. A text that must exceed it whatever its tokens is refused without encoding.
-        Raises RequestError. An ordinary tokenizer takes about one second for a million characters.
+        pieces: those of the text, if the special tokens in some of them are to be text.
+        Raises RequestError, also for a special token that the tokenizer cannot take as text. An ordinary tokenizer
+        takes about one second for a million characters.
         """
         if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
             least = -(-len(text) // self.longest_token_chars)
@@ -168,9 +178,49 @@ class Tokenizer(Vocabulary):
                 param="prompt",
                 code="context_length_exceeded",
             )
-        ids = self._encode(text, add_special_tokens)
+        literal = any(piece.literal for piece in pieces)
+        ids = self._encode_pieces(pieces, add_special_tokens) if literal else self._encode(text, add_special_tokens)
         if add_special_tokens and self._prepends_bos and ids[1:2] == [self.bos_token_id]:
             return ids[1:]
+        return ids
+
+    @cached_property
+    def special_texts(self) -> SpecialTexts:
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return SpecialTexts(SpecialToken(one.content, one.lstrip, one.rstrip) for one in added if one.special)
+
+    def _encode_pieces(self, pieces: Sequence[Piece], add_special_tokens: bool) -> list[int]:
+        ids: list[int] = []
+        for piece in pieces:
+            ids += (
+                self._encode_literally(piece.text, first=not ids) if piece.literal else self._encode(piece.text, False)
+            )
+        if not add_special_tokens:
+            return ids
+        inner, whole = self._encode("a", False), self._encode("a", True)
+        begin = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
+        return whole[:begin] + ids + whole[begin + len(inner) :]
+
+    def _encode_literally(self, text: str, *, first: bool) -> list[int]:
+        space = self._tokenizer.pre_tokenizer
+        begins = (
+            isinstance(space, tokenizers.pre_tokenizers.Metaspace) and space.prepend_scheme == "first" and not first
+        )
+        self._tokenizer.encode_special_tokens = True
+        try:
+            if begins:
+                space.prepend_scheme = "never"  # the text does not begin here
+            ids = self._encode(text, False)
+        finally:
+            self._tokenizer.encode_special_tokens = False
+            if begins:
+                space.prepend_scheme = "first"
+        for token in self.special_ids.intersection(ids):
+            if (found := self.added_token_texts[token]) in text:
+                raise RequestError(
+                    f"The messages hold '{found}', a special token that this model's tokenizer cannot take as text.",
+                    param="messages",
+                )
         return ids
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
+from tessera.text.user_text import Piece, SpecialTexts
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -85,11 +86,13 @@ LOADING = Limits(30, 2048 * _MIB)
 
 class Start(msgspec.Struct):
     """tokenizer: its folder; None: a worker that only checks grammars. template: source of a chat template to use
-    instead of the model's. content_format: the form of content it expects; None detects it."""
+    instead of the model's. content_format: the form of content it expects; None detects it. parse_special_tokens:
+    special tokens in a chat's messages are tokens; else they are text (text/user_text.py)."""
 
     tokenizer: str | None
     template: str | None = None
     content_format: Literal["string", "openai"] | None = None
+    parse_special_tokens: bool = False
 
 
 class ChatJob(msgspec.Struct, tag="chat"):
@@ -127,10 +130,11 @@ class EncodeJob(msgspec.Struct, tag="encode"):
 
 
 class DecodeJob(msgspec.Struct, tag="decode"):
-    """Token ids to text."""
+    """Token ids to text. below: what each must be less than; 0 takes any."""
 
     ids: list[int]
     skip_special_tokens: bool = True
+    below: int = 0
 
 
 class GrammarJob(msgspec.Struct, tag="grammar"):
@@ -202,8 +206,11 @@ class Texts:
         tokenizer: Tokenizer,
         template: str | None = None,
         content_format: Literal["string", "openai"] | None = None,
+        *,
+        parse_special_tokens: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
+        self._special = SpecialTexts(()) if parse_special_tokens else tokenizer.special_texts
         sources = template or tokenizer.chat_templates
         self.has_template = bool(sources)
         self.template = sources if isinstance(sources, str) else "\n".join(sources.values())
@@ -220,31 +227,37 @@ class Texts:
             case EncodeJob(texts, add_special_tokens, max_tokens):
                 ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
                 return self._listed(ids[0], spelled=job.spelled) if job.listed else Encoded(ids)
-            case DecodeJob(tokens, skip_special_tokens):
+            case DecodeJob(tokens, skip_special_tokens, below):
+                if below and tokens and not 0 <= min(tokens) <= max(tokens) < below:
+                    raise RequestError(f"tokens must be token ids from 0 to {below - 1}.", param="tokens")
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._given(job.template)
-        text = template.render(
-            job.messages,
-            tools=job.tools,
-            documents=job.documents,
+        mark = self._special.mark()
+        marked = template.render(
+            mark.put(job.messages),
+            tools=mark.put(job.tools),
+            documents=mark.put(job.documents),
             add_generation_prompt=job.add_generation_prompt,
             continue_final_message=job.continue_final_message,
             template_kwargs=job.template_kwargs,
         )
+        text = mark.removed(marked)
         if job.max_chars is not None and len(text) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
-        ids = self._encode(text, job.add_special_tokens, job.max_tokens)
+        ids = self._encode(text, job.add_special_tokens, job.max_tokens, mark.pieces(marked))
         if job.listed:
             return self._listed(ids, spelled=job.spelled)
         reasons = None if job.reasoning is None else _within_reasoning(text, *job.reasoning)
         begun = _after(job.anchor, text) if job.anchor else ""
         return Encoded([ids], text if job.text else None, reasons, begun)
 
-    def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
+    def _encode(
+        self, text: str, add_special_tokens: bool, max_tokens: int | None, pieces: Sequence[Piece] = ()
+    ) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
-        ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens)
+        ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens, pieces=pieces)
         if max_tokens is not None and len(ids) > max_tokens:
             raise RequestError(
                 f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
@@ -319,7 +332,9 @@ def main() -> int:
         start = msgspec.msgpack.decode(started, type=Start)
         texts: Texts | Grammars = Grammars()
         if start.tokenizer is not None:
-            texts = Texts(Tokenizer.from_folder(start.tokenizer), start.template, start.content_format)
+            tokenizer = Tokenizer.from_folder(start.tokenizer)
+            special = start.parse_special_tokens
+            texts = Texts(tokenizer, start.template, start.content_format, parse_special_tokens=special)
     except TesseraError as error:
         _send(link, Failed(error.message, model=True))
         return GIVEN_UP

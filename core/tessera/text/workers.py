@@ -241,7 +241,11 @@ class _Lane:
                     answer.set_result(result)
 
     async def _unless_left(self, job: bytes, answer: asyncio.Future[Answer]) -> Answer | None:
-        """The answer to a job. None if its client has left; a worker that goes on with it for long is replaced."""
+        """The answer to a job. None if its client has left; a worker that goes on with it for long is replaced, but not
+        while it loads its files, which the next job needs too."""
+        await self._loaded()
+        if answer.done():
+            return None
         doing = asyncio.create_task(self._done(job))
         try:
             await asyncio.wait((doing, answer), return_when=asyncio.FIRST_COMPLETED)
@@ -412,19 +416,22 @@ class TextWorkers:
         job.listed = True
         return await self._ask(job, Listed, owner)
 
-    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
-        """For many ids; Vocabulary.decode does the same in this process. owner, errors: as of chat()."""
-        return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded, owner)).text
+    async def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""
+    ) -> str:
+        """For many ids; Vocabulary.decode does the same in this process. below: see DecodeJob. owner, errors: as of
+        chat()."""
+        return (await self._ask(DecodeJob(list(ids), skip_special_tokens, below), Decoded, owner)).text
 
-    async def check_grammar(self, params: SamplingParams) -> None:
-        """Whether its structured_outputs, if there are any, can be used. Raises RequestError if not, TextLimitError,
-        TextWorkerError. Those that were right last are not compiled again: many requests have the same."""
+    async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
+        """Whether its structured_outputs, if there are any, can be used. owner, errors: as of chat(). Those that were
+        right last are not compiled again: many requests have the same."""
         asked = params.structured_outputs
         if asked is None:
             return
         if asked not in self._right:
             try:
-                await self._ask(GrammarJob(asked), Checked)
+                await self._ask(GrammarJob(asked), Checked, owner)
             except TextLimitError as error:
                 raise TextLimitError(
                     f"{FIELD}.{asked.kind} cannot be used: compiling it took more time or memory than it may.",

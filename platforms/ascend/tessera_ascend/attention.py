@@ -3,7 +3,7 @@ cannot be captured: it runs between captured pieces, on the tokens that there ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,12 @@ from tessera.platform import (
     Buffers,
     CacheConstraints,
     Caches,
-    CacheSpec,
     Device,
     FullAttentionSpec,
     HeadsLayer,
-    KVLayout,
     Launch,
     LayerSpec,
     Mixer,
-    Plane,
     Reason,
 )
 
@@ -51,8 +48,8 @@ _MASK = 2048  # rows and columns of the mask that this mode wants, whatever the 
 @dataclass(frozen=True)
 class Plan:
     """slots [T]; tables [rows, blocks]. ends: where each row's queries end among those that are passed. lengths: of
-    each row in the cache. tokens: queries that are passed. places [tokens]: where they lie; None: they are the first
-    ones."""
+    each row in the cache. tokens: queries that are passed. places [tokens] int64: where they lie; None: they are the
+    first ones."""
 
     slots: Tensor
     tables: Tensor
@@ -63,15 +60,18 @@ class Plan:
 
 
 class FusedInferAttention(AttentionBackend):
-    """attend, write: torch_npu's ops."""
+    """attend, write: torch_npu's ops, or the reason why one is not there."""
 
     name = "fused_infer_attention"
 
-    def __init__(self, attend: Callable[..., Any], write: Callable[..., Any]) -> None:
+    def __init__(self, attend: Any, write: Any) -> None:
         self.attend, self.write = attend, write
         self._masks: dict[Any, Tensor] = {}
 
     def supports(self, spec: LayerSpec) -> Reason | None:
+        missing = next((one for one in (self.attend, self.write) if isinstance(one, str)), None)
+        if missing is not None:
+            return missing
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         if spec.sinks or spec.softcap is not None or spec.window is not None:
@@ -84,11 +84,6 @@ class FusedInferAttention(AttentionBackend):
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True, host_lengths="exact")
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, FullAttentionSpec)
-        axes = ("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim)
-        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return Layer(spec, weights, ops, self, self._mask(device.target))
@@ -108,7 +103,7 @@ class FusedInferAttention(AttentionBackend):
         places = None
         if not np.array_equal(starts, ends - counts):
             of_token = np.repeat(starts - (ends - counts), counts) + np.arange(tokens)
-            places = group.device.to_device(of_token.astype(np.int32))
+            places = group.device.to_device(of_token.astype(np.int64))
         lengths = launch.seq_lens_host[:rows].tolist()
         tables = launch.block_tables[number][:rows]
         return Plan(launch.slot_mapping[number], tables, ends.tolist(), lengths, tokens, places)

@@ -28,7 +28,6 @@ from tessera.platform import (
     WorkerSpec,
     doubled,
     graph_class,
-    make_current,
     replace,
     vendor_op,
 )
@@ -56,10 +55,7 @@ class AscendPlatform(Platform):
             ) from error
 
     def open(self, index: int) -> Device:
-        name = make_current(self.torch, "npu", index)
-        device = ModuleDevice(self.torch, "npu", index)
-        device.name = name
-        return device
+        return ModuleDevice.open(self.torch, "npu", index)
 
     def ops(self, reference: OpSet) -> OpSet:
         of, torch = vendor_op, self.torch
@@ -84,8 +80,6 @@ class AscendPlatform(Platform):
     def attention_backends(self) -> Sequence[AttentionBackend]:
         attend = vendor_op(self.torch, attention.ATTENTION, *attention.ATTENTION_TAKES)
         write = vendor_op(self.torch, attention.WRITE, *attention.WRITE_TAKES)
-        if isinstance(attend, str) or isinstance(write, str):
-            return ()
         return (attention.FusedInferAttention(attend, write),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:

@@ -8,26 +8,32 @@
 namespace {
 
 constexpr int64_t SMALL = 1 << 13;    // elements, too few to be worth another thread
-constexpr int64_t WIDENED = 1 << 20;  // bytes of rows that are widened at a time
 
 // The number of rows to take at once.
 int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
 
-// A product. If the kernel needs widened rows, they are widened first, in chunks that stay in the cache while weights stream by.
-void multiply(Part<Product> part, Kind kind, const Product &task, int64_t panels) {
-  auto widen = used->widen[kind];
-  if (!widen) return threads::run(part, task, panels);
-  int64_t stride = (task.k + 3) / 4 * 4, bytes = stride * (kind == of_bf16 ? sizeof(float) : sizeof(int16_t));
-  int64_t tile = used->tile, most = WIDENED / bytes / tile * tile;
+const Multiplying &way_of(Kind kind, const Product &task) {
+  const Products &products = used->products[kind];
+  return task.m <= products.few && !task.in_order ? products.of_few : products.of_many;
+}
+
+// A product. If the kernel needs converted rows, they are converted first, in chunks that stay in the cache while weights stream
+// by.
+void multiply(const Multiplying &way, Part<Product> part, Kind kind, const Product &task, int64_t panels) {
+  if (!way.convert) return threads::run(part, task, panels);
+  int64_t stride = (task.k + way.unit - 1) / way.unit * way.unit, bytes = stride * way.bytes;
+  int64_t tile = way.tile, most = way.most / bytes / tile * tile;
   if (most < tile) most = tile;
   if (most > TOGETHER) most = TOGETHER;
   if (most > task.m) most = task.m;
-  void *room = room_of(most * bytes);
+  void *room = room_of((most + tile - 1) / tile * tile * bytes);
   for (int64_t start = 0; start < task.m; start += most) {
     Product some = task;
     some.m = task.m - start < most ? task.m - start : most;
     const char *x = (const char *)task.x + start * task.x_stride * (kind == of_bf16 ? sizeof(bf16) : sizeof(int8_t));
-    threads::run(widen, Widening{x, task.x_stride, room, stride, some.m, task.k}, (some.m + tile - 1) / tile);
+    int64_t tiles = (some.m + tile - 1) / tile;
+    Conversion conversion{x, task.x_stride, room, stride, some.m, task.k};
+    threads::run(way.convert, conversion, tiles, grain_of(tiles, tile * task.k));
     some.x = room, some.x_stride = stride, some.out += start * task.out_stride;
     if (kind != of_bf16) some.x_scale += start, some.x_sum += start * (task.k / task.group);
     threads::run(part, some, panels);
@@ -38,10 +44,14 @@ void multiply(Part<Product> part, Kind kind, const Product &task, int64_t panels
 
 namespace calls {
 
-void Multiply::run() const { multiply(used->linear[kind], kind, task, (task.n + PANEL - 1) / PANEL); }
+void Multiply::run() const {
+  const Multiplying &way = way_of(kind, task);
+  multiply(way, way.linear, kind, task, (task.n + PANEL - 1) / PANEL);
+}
 
 void MultiplyGated::run() const {
-  multiply(used->gate_up[kind], kind, task, task.n / PANEL);
+  const Multiplying &way = way_of(kind, task);
+  multiply(way, way.gate_up, kind, task, task.n / PANEL);
   if (!task.rounded.elements) return;
   Quantise after{task.out, task.out_stride, task.rounded, task.n};
   threads::run(used->quantise, after, task.m, grain_of(task.m, task.n));

@@ -32,7 +32,8 @@ template <class Bits> inline void keep(Bits *entries, uint32_t allowed) {
   for (int64_t i = 0; i < Lanes<Bits>::NUMBER; i++) bit[i] = (Bits)(Bits(1) << i), none[i] = FORBIDDEN<Bits>;
   for (int64_t at = 0; at < 32; at += Lanes<Bits>::NUMBER) {
     auto *here = (Vector *)(entries + at);
-    Vector kept = (Vector)(((Bits)(allowed >> at) & bit) == bit);
+    Bits these = allowed >> at;
+    Vector kept = (Vector)((these & bit) == bit);
     *here = (*here & kept) | (none & ~kept);
   }
 }

@@ -12,6 +12,7 @@ namespace VARIANT::gemm {
 // The number of a panel's vectors that M rows process at once: all of them if few rows leave enough registers for the sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
 constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
+constexpr int64_t ROOM = 1 << 20;    // bytes of rows that are widened at a time
 // The number of gate panels that a single tile of rows processes before the matching up panels. A processor that prefetches one
 // stream by itself has to detect it again after each jump.
 constexpr int RUN = READS_AHEAD ? 16 : 1;
@@ -193,5 +194,8 @@ template <class Kind> void gate_up(const Product &task, int64_t first, int64_t l
   if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, tiles.gated);
   for (; first < last; first += RUN) tiles.run[task.m](task, first, first + RUN < last ? first + RUN : last);
 }
+
+template <class Kind> constexpr Multiplying WAY = {linear<Kind>, gate_up<Kind>, Kind::WIDEN, Kind::WIDENED, 4, ROWS, ROOM};
+template <class Kind> constexpr Products OF = {WAY<Kind>, WAY<Kind>, 0};
 
 }  // namespace VARIANT::gemm

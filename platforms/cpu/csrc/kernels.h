@@ -46,8 +46,8 @@ struct Product {
   int32_t in_order;      // the products of a row are added up in one order, whatever the number of rows
 };
 
-// Converts rows to the form that an instruction set multiplies, if it needs another one. Item: a tile of at most `tile` rows.
-struct Widening {
+// Converts rows to the form that an instruction set multiplies, if it needs another one. Item: a tile of rows.
+struct Conversion {
   const void *x;
   int64_t x_stride;  // elements
   void *to;
@@ -198,10 +198,24 @@ template <class Task> using Part = void (*)(const Task &task, int64_t first, int
 
 enum Kind : int32_t { of_bf16, of_int8, of_int4 };
 
+// A way to multiply rows with weights of one kind.
+struct Multiplying {
+  Part<Product> linear, gate_up;
+  Part<Conversion> convert;  // of x, before; null: its rows are multiplied as they are
+  int64_t bytes, unit;       // of a converted element; elements that a converted row is padded to a multiple of
+  int64_t tile;              // rows in an item of the conversion
+  int64_t most;              // bytes of rows that are converted at a time
+};
+
+// Few rows may need another way, which adds their products up in another order; a product in order is always `of_many`.
+struct Products {
+  Multiplying of_many, of_few;
+  int64_t few;  // so many rows at most are few
+};
+
 struct Kernels {
   const char *name;
-  Part<Widening> widen[3];              // by Kind; null: rows of x are multiplied as they are
-  Part<Product> linear[3], gate_up[3];  // by Kind; x is widened if there is a widen kernel
+  Products products[3];  // by Kind
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<Gate> gate;

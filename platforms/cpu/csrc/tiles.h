@@ -1,6 +1,10 @@
 // Products with AMX, whose registers hold 16 rows of 64 bytes each (Intel 64 and IA-32 Architectures Software Developer's Manual,
 // volume 1, "Programming with Intel AMX"). A tile of 32 rows by one panel of outputs keeps its sums in four of the eight
-// registers. Packed weights already have the layout that the instructions need: 16 words of 16 outputs per register.
+// registers. Packed weights already have the layout that the instructions need: 16 words of 16 outputs per register. Rows are
+// laid out in the same order beforehand, because registers are loaded fastest from consecutive memory.
+//
+// A processor multiplies two registers in the time in which it reads 16 lines from its L1 cache, or 8 to 10 from its L2 cache.
+// So a chunk of a panel's weights stays in the L1 cache while all tiles use it in turn, and rows stream by from the L2 cache.
 #pragma once
 #include "gemm.h"
 
@@ -8,25 +12,41 @@ namespace VARIANT::tiles {
 
 using namespace simd;
 using gemm::At;
-using gemm::Kept;
+using gemm::groups_of;
 
 constexpr int64_t HEIGHT = 16;        // rows of a register
 constexpr int64_t WIDTH = 64;         // bytes in one of its rows
+constexpr int64_t TALL = 2 * HEIGHT;  // rows of a tile
 constexpr int64_t APART = 4 * PANEL;  // bytes from one row of a panel's words, or sums, to the next
-constexpr int64_t FEW = 4;            // so few rows are limited by memory bandwidth alone, so vectors compute them
+constexpr int64_t OF_STEP = TALL * WIDTH;  // bytes of a tile's rows, and of a panel's weights, in a step: WIDTH bytes of k
+constexpr int64_t CHUNK = 16;         // the most steps whose weights stay in the L1 cache
+constexpr int64_t BLOCK = 768 << 10;  // bytes of rows that stay in the L2 cache
+constexpr int64_t SUMS = 8;           // panels whose sums are kept from one block of k to the next
 
-static_assert(2 * WIDTH == APART, "a panel is two registers wide");
+static_assert(2 * WIDTH == APART && HEIGHT * APART == OF_STEP, "a panel is two registers wide");
 
-// A kind of weight in tile registers.
-template <class Kind> struct InTiles : Kind {
-  using Vectors = Kind;
-  static constexpr int64_t BYTES = Kind::BITS / 8;
-  static int64_t unit(const Product &) { return WIDTH / BYTES; }
-};
+// The weights of a panel as they are packed, except that those of an incomplete step are completed with zeros. room: for a chunk.
+template <int64_t BYTES> const char *packed(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
+  int64_t words = groups_of(task.k * BYTES, 4), here = words - from * HEIGHT, wanted = (to - from) * HEIGHT;
+  const char *weights = (const char *)task.packed + (panel * words + from * HEIGHT) * APART;
+  if (here >= wanted) return weights;
+  std::memcpy(room, weights, here * APART);
+  std::memset(room + here * APART, 0, (wanted - here) * APART);
+  return room;
+}
 
+// Kinds of weight. Vectors: the kind whose sums and results these are; STORED: bytes of a row that make up a step. take() converts
+// them; find() finds the weights of some steps, for which it has the room of a chunk.
+//
 // Registers 0 to 3 hold the sums: of the lower, then the upper rows, each for both halves of the panel. 4 and 5 hold rows, 6 and
 // 7 weights.
-struct Bf16 : InTiles<gemm::Bf16> {
+struct Bf16 {
+  using Vectors = gemm::Bf16;
+  static constexpr int64_t STORED = WIDTH, BYTES = sizeof(bf16), FEW = 4;
+  static void take(const char *from, char *to) { std::memcpy(to, from, WIDTH); }
+  static const char *find(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
+    return packed<BYTES>(task, panel, from, to, room);
+  }
   static void lower() {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -37,7 +57,13 @@ struct Bf16 : InTiles<gemm::Bf16> {
   }
 };
 
-struct Int8 : InTiles<gemm::Int8> {
+struct Int8 {
+  using Vectors = gemm::Int8;
+  static constexpr int64_t STORED = WIDTH, BYTES = 1, FEW = 4;
+  static void take(const char *from, char *to) { std::memcpy(to, from, WIDTH); }
+  static const char *find(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
+    return packed<BYTES>(task, panel, from, to, room);
+  }
   static void lower() {
     _tile_dpbsud(0, 4, 6);
     _tile_dpbsud(1, 4, 7);
@@ -48,66 +74,81 @@ struct Int8 : InTiles<gemm::Int8> {
   }
 };
 
-// The number of rows in each register, in the format of `ldtilecfg`. Upper registers have none if a tile has no upper rows.
-struct alignas(64) Shape {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  explicit Shape(int64_t height) {
-    int64_t lower = height < HEIGHT ? height : HEIGHT, upper = height - lower;
-    int64_t rows_of[] = {lower, lower, upper, upper, lower, upper, HEIGHT, HEIGHT};
-    for (int i = 0; i < 8; i++) rows[i] = (uint8_t)rows_of[i], bytes[i] = rows_of[i] ? WIDTH : 0;
-  }
-};
-
-// A compiler barrier: the compiler does not know what the tile instructions read and write.
-inline void settle() { asm volatile("" ::: "memory"); }
-
-// The thread's tile registers, while it works on a part of a task.
+// The thread's tile registers, all of them whole, while it works on a part of a task.
 class Registers {
  public:
-  ~Registers() { _tile_release(); }
-  void take(int64_t height) {
-    if (height == taken) return;
-    Shape shape(height);
+  Registers() {
+    struct alignas(64) {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } shape;
+    for (int i = 0; i < 8; i++) shape.bytes[i] = WIDTH, shape.rows[i] = HEIGHT;
     settle();
     _tile_loadconfig(&shape);
-    taken = height;
   }
+  ~Registers() { _tile_release(); }
 
- private:
-  int64_t taken = 0;
+  // A compiler barrier: the compiler does not know what the tile instructions read and write.
+  static void settle() { asm volatile("" ::: "memory"); }
 };
 
-// Initializes the sums of a tile before its first block, in row order.
-template <class Kind> void begin(const Product &task, At at, int64_t height, char *sums) {
-  for (int64_t m = 0; m < height; m++, at.row++) {
-    typename Kind::Sum sum[1][PANEL / W];
-    Kind::begin(task, at, sum);
-    for (int v = 0; v < PANEL / W; v++) store((typename Kind::Number *)(sums + m * APART) + v * W, sum[0][v]);
+// Lays rows out: [tiles][steps][32 rows][64 bytes], with zeros beyond k and, up to whole registers, for missing rows. Item: a tile.
+template <class Kind> void lay(const Conversion &task, int64_t first, int64_t last) {
+  constexpr int64_t STORED = Kind::STORED, OF_ELEMENT = STORED * Kind::BYTES / WIDTH;
+  int64_t bytes = task.k * OF_ELEMENT, steps = groups_of(bytes, STORED), stride = task.x_stride * OF_ELEMENT;
+  for (int64_t tile = first; tile < last; tile++) {
+    int64_t left = task.rows - tile * TALL, rows = left < TALL ? left : TALL;
+    const char *from = (const char *)task.x + tile * TALL * stride;
+    char *to = (char *)task.to + tile * steps * OF_STEP;
+    for (int64_t step = 0; step < steps; step++, from += STORED, to += OF_STEP) {
+      int64_t here = bytes - step * STORED;
+      for (int64_t m = 0; m < groups_of(rows, HEIGHT) * HEIGHT; m++) {
+        char last[STORED] = {};
+        bool whole = m < rows && here >= STORED;
+        if (m < rows && !whole) std::memcpy(last, from + m * stride, here);
+        Kind::take(whole ? from + m * stride : last, to + m * WIDTH);
+      }
+    }
   }
 }
 
-// Multiplies `steps` times 64 bytes of each row with as many rows of the panel's words, and adds the products to sums in memory.
-template <class Kind, bool UPPER, class Fetcher>
-void multiply(const char *rows, int64_t stride, const char *weights, const Fetcher &fetch, int64_t steps, char *sums) {
-  char *others = sums + HEIGHT * APART;
-  settle();
-  _tile_loadd(0, sums, APART);
-  _tile_loadd(1, sums + WIDTH, APART);
-  if constexpr (UPPER) {
-    _tile_loadd(2, others, APART);
-    _tile_loadd(3, others + WIDTH, APART);
+// Weights to fetch into the L2 cache, some lines during each step.
+struct Coming {
+  const char *next, *end;
+  int64_t each;
+  void fetch() {
+    for (int64_t i = 0; i < each && next < end; i++, next += gemm::LINE) prefetch_ahead(next);
   }
-  for (int64_t step = 0; step < steps; step++, rows += WIDTH, weights += HEIGHT * APART) {
-    for (int64_t word = 0; word < HEIGHT; word++) fetch(step * HEIGHT + word);
+};
+
+// Multiplies some steps of a tile's rows with as many of a panel's weights, and adds the products to sums in memory, if there are
+// any yet. Rows are loaded past the L1 cache.
+template <class Kind, bool UPPER>
+void multiply(const char *rows, const char *weights, int64_t steps, bool first, char *sums, Coming &coming) {
+  char *others = sums + HEIGHT * APART;
+  Registers::settle();
+  if (first) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums, APART);
+    _tile_loadd(1, sums + WIDTH, APART);
+    if constexpr (UPPER) {
+      _tile_loadd(2, others, APART);
+      _tile_loadd(3, others + WIDTH, APART);
+    }
+  }
+  for (int64_t step = 0; step < steps; step++, rows += OF_STEP, weights += OF_STEP) {
+    coming.fetch();
     _tile_loadd(6, weights, APART);
     _tile_loadd(7, weights + WIDTH, APART);
-    _tile_loadd(4, rows, stride);
+    _tile_stream_loadd(4, rows, WIDTH);
     Kind::lower();
     if constexpr (UPPER) {
-      _tile_loadd(5, rows + HEIGHT * stride, stride);
+      _tile_stream_loadd(5, rows + HEIGHT * WIDTH, WIDTH);
       Kind::upper();
     }
   }
@@ -117,62 +158,90 @@ void multiply(const char *rows, int64_t stride, const char *weights, const Fetch
     _tile_stored(2, others, APART);
     _tile_stored(3, others + WIDTH, APART);
   }
-  settle();
+  Registers::settle();
 }
 
-// Adds the part of a block that fills whole registers to a tile's sums. Returns where the rest begins.
-template <class Kind> int64_t add(const Product &task, const At &at, int64_t height, Kept &kept) {
-  int64_t unit = Kind::unit(task), steps = (at.to - at.from) / unit, words = gemm::groups_of(task.k * Kind::BYTES, 4);
-  if (!steps) return at.from;
-  char *sums = kept.numbers + at.row % TOGETHER * APART;
-  if (!at.from) begin<Kind>(task, at, height, sums);
-  const char *rows = (const char *)task.x + (at.row * task.x_stride + at.from) * Kind::BYTES;
-  const char *weights = (const char *)task.packed + (at.panel * words + at.from * Kind::BYTES / 4) * APART;
-  auto fetching = [&](auto fetch) {
-    auto of_height = height > HEIGHT ? multiply<Kind, true, decltype(fetch)> : multiply<Kind, false, decltype(fetch)>;
-    of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
-  };
-  switch (gemm::way_of(at, height)) {
-    case 2: fetching(gemm::Fetch<2>(weights, steps * HEIGHT, at, 0, PANEL)); break;
-    case 1: fetching(gemm::Fetch<1>(weights, steps * HEIGHT, at, 0, PANEL)); break;
-    default: fetching(gemm::Fetch<0>(weights, steps * HEIGHT, at, 0, PANEL));
+// Multiplies all rows with panels first to last, or, with two SIDES, each with its up panel: finish(panel, row, end, sums) is
+// called when the sums of some rows with a panel, and with its up panel behind them, are complete. That is after every tile, while
+// the sums are in the L1 cache and the tile registers have other work.
+template <class Kind, int SIDES, class Finish> void walk(const Product &task, int64_t first, int64_t last, Finish &&finish) {
+  alignas(64) char sums[SUMS][TOGETHER * APART], room[CHUNK * OF_STEP];
+  int64_t steps = groups_of(task.k * Kind::BYTES, WIDTH), tiles = groups_of(task.m, TALL);
+  int64_t chunk = groups_of(steps, groups_of(steps, CHUNK)), block = BLOCK / (tiles * OF_STEP) / chunk * chunk;
+  if (block < chunk) block = chunk;
+  int64_t of_panel = task.k * Kind::Vectors::BITS / 8 * PANEL;
+  Registers registers;
+  int64_t most = block < steps ? SUMS / SIDES : 1;  // panels, or pairs of them, whose sums are kept
+  for (int64_t group = first; group < last; group += most) {
+    int64_t count = (last - group < most ? last - group : most) * SIDES;
+    auto panel = [&](int64_t i) { return group + i / SIDES + i % SIDES * (task.n / PANEL); };
+    for (int64_t from = 0, to; from < steps; from = to) {
+      to = from + block < steps ? from + block : steps;
+      for (int64_t i = 0; i < count; i++) {
+        // What comes next: this block of the next panel, or the next one of the first.
+        int64_t after = i + 1 < count ? panel(i + 1) : to < steps ? panel(0) : panel(0) + most;
+        int64_t begin = i + 1 < count ? from : to < steps ? to : 0, end = begin + to - from < steps ? begin + to - from : steps;
+        const char *of_next = (const char *)task.packed + after * of_panel;
+        Coming coming{of_next + begin * of_panel / steps, of_next + end * of_panel / steps, groups_of(TALL, tiles)};
+        for (int64_t at = from, until; at < to; at = until) {
+          until = at + chunk < to ? at + chunk : to;
+          const char *weights = Kind::find(task, panel(i), at, until, room);
+          const char *rows = (const char *)task.x + at * OF_STEP;
+          for (int64_t tile = 0; tile < tiles; tile++, rows += steps * OF_STEP) {
+            auto of_height = task.m - tile * TALL > HEIGHT ? multiply<Kind, true> : multiply<Kind, false>;
+            of_height(rows, weights, until - at, !at, sums[i] + tile * TALL * APART, coming);
+            if (until < steps || i % SIDES < SIDES - 1) continue;
+            int64_t row = tile * TALL, end = task.m < row + TALL ? task.m : row + TALL;
+            finish(panel(i + 1 - SIDES), row, end, sums[i + 1 - SIDES]);
+          }
+        }
+      }
+    }
   }
-  return at.from + steps * unit;
 }
 
-// Computes the rest and the results with vectors, row by row.
-template <class Finish> void finish(At at, int64_t from, int64_t height, Finish &&of_row) {
-  at.from = from;
-  for (int64_t m = 0; m < height; m++, at.row++) of_row(at);
+// The result of a row and a panel, whose sums began at zero.
+template <class Kind>
+void result_of(const Product &task, int64_t row, int64_t panel, const char *sums, Float (&result)[1][PANEL / W]) {
+  using Vectors = typename Kind::Vectors;
+  auto *here = (const typename Vectors::Number *)(sums + row * APART);
+  At at{row, panel, 0, task.k, 0, 1};
+  typename Vectors::Sum sum[1][PANEL / W];
+  Vectors::begin(task, at, sum);
+  for (int v = 0; v < PANEL / W; v++) sum[0][v] = add(sum[0][v], load(here + v * W));
+  Vectors::end(task, at, 0, sum, result);
 }
 
 template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
-  if (task.m <= FEW && !task.in_order) return gemm::linear<typename Kind::Vectors>(task, first, last);
-  Registers registers;
-  gemm::walk<Kind>(task, first, last, 2 * HEIGHT, [&](const At &at, int64_t height, Kept *kept) {
-    registers.take(height);
-    int64_t rest = add<Kind>(task, at, height, *kept);
-    if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) {
-        gemm::of_linear<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
-      });
+  walk<Kind, 1>(task, first, last, [&](int64_t panel, int64_t row, int64_t end, const char *sums) {
+    Float bias[PANEL / W], result[1][PANEL / W];
+    int64_t column = panel * PANEL, room = task.n - column;
+    for (int v = 0; v < PANEL / W; v++)
+      bias[v] = task.bias ? gemm::bias_at(task.bias + column + v * W, room - v * W) : zero();
+    for (int64_t m = row; m < end; m++) {
+      result_of<Kind>(task, m, panel, sums, result);
+      for (int v = 0; v < PANEL / W; v++)
+        gemm::put(task.out + m * task.out_stride + column + v * W, add(result[0][v], bias[v]), room - v * W);
+    }
   });
 }
 
 template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  if (task.m <= FEW && !task.in_order) return gemm::gate_up<typename Kind::Vectors>(task, first, last);
-  Registers registers;
-  gemm::walk<Kind>(task, first, last, 2 * HEIGHT, [&](const At &at, int64_t height, Kept *kept) {
-    registers.take(height);
-    At up = at;
-    up.panel += task.n / PANEL;
-    int64_t rest = add<Kind>(task, at, height, kept[0]);
-    add<Kind>(task, up, height, kept[1]);
-    if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) {
-        gemm::of_gate_up<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
-      });
+  walk<Kind, 2>(task, first, last, [&](int64_t panel, int64_t row, int64_t end, const char *sums) {
+    Float gate[1][PANEL / W], up[1][PANEL / W];
+    for (int64_t m = row; m < end; m++) {
+      result_of<Kind>(task, m, panel, sums, gate);
+      result_of<Kind>(task, m, panel + task.n / PANEL, sums + TOGETHER * APART, up);
+      for (int v = 0; v < PANEL / W; v++)
+        store_bf16(task.out + m * task.out_stride + panel * PANEL + v * W, mul(activated(gate[0][v], task.activation), up[0][v]));
+    }
   });
 }
+
+// Few rows are limited by memory bandwidth alone, so vectors multiply them as they are.
+template <class Kind>
+constexpr Products OF = {{linear<Kind>, gate_up<Kind>, lay<Kind>, Kind::BYTES, WIDTH / Kind::BYTES, TALL, INT64_MAX},
+                         gemm::WAY<typename Kind::Vectors>,
+                         Kind::FEW};
 
 }  // namespace VARIANT::tiles

@@ -64,9 +64,7 @@ using namespace VARIANT;
 
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
-    {terms::WIDEN, terms::WIDEN_BYTES, nullptr},
-    {products::linear<products::Bf16>, products::linear<products::Int8>, gemm::linear<gemm::Int4>},
-    {products::gate_up<products::Bf16>, products::gate_up<products::Int8>, gemm::gate_up<gemm::Int4>},
+    {products::OF<products::Bf16>, products::OF<products::Int8>, gemm::OF<gemm::Int4>},
     quantise::quantise,
     norm::add_norm,
     gate::rows,

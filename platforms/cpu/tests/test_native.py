@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,9 +53,83 @@ def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
 
 @needs_kernels
 @every_set
+@pytest.mark.parametrize("rows", [6, 389])
+@pytest.mark.parametrize("kind", [native.BF16, native.INT8])
+def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, kind: int, rows: int) -> None:
+    """Weights wider and taller than what caches keep. Whole numbers, whose sums are exact."""
+    torch.manual_seed(rows)
+    n, k = 611, 2345
+    x, weight = torch.randint(-3, 4, (rows, k + 3)), torch.randint(-3, 4, (n, k))
+    x[:, k:] = 0
+    element = torch.bfloat16 if kind == native.BF16 else torch.int8
+    stored, rounded = x.to(element), weight.to(element)
+    packed = torch.empty(-(-n // 32) * 32 * (k + 3), dtype=element)
+    out, ones, sums = torch.empty(rows, n, dtype=torch.bfloat16), torch.ones(max(rows, n + 31)), x.sum(1).int()
+    with kernels(name):
+        library = native.library()
+        library.tessera_cpu_pack(
+            kind, rounded.data_ptr(), rounded.stride(0) * rounded.itemsize, packed.data_ptr(), n, k
+        )
+        task = NativeTask(
+            n=n, k=k, group=k, scale=ones.data_ptr(), x_scale=ones.data_ptr(), x_sum=sums.data_ptr()
+        )  # fmt: skip
+        library.tessera_cpu_linear(kind, task.of(stored, packed, out))
+    assert torch.equal(out, (x[:, :k].double() @ weight.double().T).bfloat16())
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("rows", [6, 389])
+def test_gates_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> None:
+    """Gates so far above zero that they are their sums."""
+    torch.manual_seed(rows)
+    n, k = 320, 2345
+    x, gate, up = torch.randint(1, 4, (rows, k)), torch.randint(1, 4, (n, k)), torch.randint(-3, 4, (n, k))
+    stored, out = x.bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
+    with kernels(name):
+        packed = products("bfloat16").pack({"weight": torch.cat((gate, up)).bfloat16()})
+        task = NativeTask(n=n, k=k, group=k, activation=0)
+        native.library().tessera_cpu_gate_up(native.BF16, task.of(stored, packed, out))
+    expected = (x.double() @ gate.double().T) * (x.double() @ up.double().T)
+    assert ((out.double() - expected).abs() <= 0.005 * expected.abs()).all()
+
+
+IN_ANOTHER_PROCESS = """
+import os, threading, torch
+from tessera_cpu import native
+from tessera_cpu.products import products
+own, x = products("bfloat16"), torch.ones(9, 70).bfloat16()
+packed = own.pack({"weight": torch.ones(333, 70).bfloat16()})
+native.use_threads(native.library(), 2)
+def right():
+    return bool((own.bind(333, 70)(x, packed) == 70).all())
+found = [right()]
+thread = threading.Thread(target=lambda: found.append(right()))
+thread.start()
+thread.join()
+child = os.fork()
+if not child:
+    os._exit(0 if right() else 1)
+found.append(os.waitpid(child, 0)[1] == 0)
+print(native.used(), found)
+"""
+
+
+@needs_kernels
+@every_set
+def test_threads_and_forked_processes_may_use_what_their_process_may(name: str) -> None:
+    """Linux gives a process AMX's registers on request."""
+    command, environment = [sys.executable, "-c", IN_ANOTHER_PROCESS], {**os.environ, native.VARIABLE: name}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{name} [True, True, True]\n", done.stderr
+
+
+@needs_kernels
+@every_set
 @pytest.mark.parametrize(("activation", "function"), [(0, "silu"), (1, "gelu")])
 @pytest.mark.parametrize(
-    ("rows", "k", "n"), [(7, 9, 64), (21, 70, 64), (36, 40, 96), (389, 33, 64), (1, 96, 1088), (12, 33, 544)]
+    ("rows", "k", "n"),
+    [(7, 9, 64), (21, 70, 64), (36, 40, 96), (389, 33, 64), (1, 96, 1088), (12, 33, 544)],
 )
 def test_gates_near_and_far_from_zero(name: str, activation: int, function: str, rows: int, k: int, n: int) -> None:
     torch.manual_seed(1)

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Reason
+from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Reason, vendor_op
 from tessera_triton import DeviceFacts, Launcher
 from tessera_triton.products import Linear
 from tessera_triton.providers import Provider
 from tessera_triton.quantize import Quantizer
 
-PRODUCT = ("XQ", "WQ", "x_scale", "w_scale", "bias", "dtype", "splitK")
-"""The arguments of torch.ops.aiter.gemm_a8w8."""
+PRODUCT, PRODUCT_TAKES = "aiter::gemm_a8w8", ("XQ", "WQ", "x_scale", "w_scale", "bias", "dtype")
 
 _MADE_FOR = ("gfx942", "gfx950")
 _MULTIPLE_N, _MULTIPLE_K = 8, 256  # outputs are stored by eight; tiles have up to 256 inputs, and no padding
@@ -35,15 +34,11 @@ def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, 
     card. aiter gives its functions another signature, so its schema for torch is compared."""
     if facts.arch not in _MADE_FOR or found.absent is not None or found.broken is not None:
         return {}
-    product = getattr(torch.ops.aiter, "gemm_a8w8", None)
-    if product is None or _arguments(product) != PRODUCT:
-        log.warning("%s is not used for products: its gemm_a8w8 is another one; install another version", found.name)
+    product = vendor_op(torch, PRODUCT, *PRODUCT_TAKES)
+    if isinstance(product, str):
+        log.warning("%s is not used for products: %s; install another version", found.name, product)
         return {}
     return {"linear": AiterOrTritonLinear(facts, launch)}
-
-
-def _arguments(op: Any) -> tuple[str, ...]:
-    return tuple(argument.name for argument in op.default._schema.arguments)  # noqa: SLF001  # no other way to ask torch
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason
+from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason, vendor_op
 from tessera_triton import DeviceFacts, Launcher
 from tessera_triton.lookup import PackedEmbedding
 from tessera_triton.products import Linear
 from tessera_triton.providers import Provider
 
-_OPS = "_xpu_C"  # torch's name for the package's library of ops
-INT4_PRODUCT = ("A", "B", "bias", "B_scale", "B_zp", "group_size", "g_idx")
-"""The arguments of torch.ops._xpu_C.int4_gemm_w4a16."""
+INT4_PRODUCT, INT4_PRODUCT_TAKES = (
+    "_xpu_C::int4_gemm_w4a16",
+    ("A", "B", "bias", "B_scale", "B_zp", "group_size", "g_idx"),
+)
 
 _WORD = 8  # numbers of four bits
 _ZERO = 8  # what stands for 0 in a weight without zero points
@@ -35,16 +36,12 @@ def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, 
     """The kernels in which the package takes part, by op; none if it is not there or cannot be used."""
     if found.absent is not None or found.broken is not None:
         return {}
-    product = getattr(getattr(torch.ops, _OPS), "int4_gemm_w4a16", None)
-    if product is None or _arguments(product) != INT4_PRODUCT:
-        log.warning("%s is not used: its int4_gemm_w4a16 is another one; install version 0.1.16", found.name)
+    product = vendor_op(torch, INT4_PRODUCT, *INT4_PRODUCT_TAKES)
+    if isinstance(product, str):
+        log.warning("%s is not used: %s; install version 0.1.16", found.name, product)
         return {}
     linear = VllmOrTritonLinear(facts, launch)
     return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}
-
-
-def _arguments(op: Any) -> tuple[str, ...]:
-    return tuple(argument.name for argument in op.default._schema.arguments)  # noqa: SLF001  # no other way to ask torch
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class VllmOrTritonLinear(Linear):
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         if spec.scheme is None or self.declines(spec) is not None:
             return super().bind(spec, ops, device)
-        product, group = getattr(torch.ops, _OPS).int4_gemm_w4a16, spec.scheme.weight.group
+        product, group = torch.ops._xpu_C.int4_gemm_w4a16, spec.scheme.weight.group  # noqa: SLF001  # its public name
         zero = torch.full((1,), _ZERO, dtype=torch.int8, device=device.target)
 
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 from tessera_triton.products import Linear
 from tessera_triton.providers import Provider
 from tessera_xpu.platform import XpuPlatform
-from tessera_xpu.vllm_kernels import INT4_PRODUCT, VllmOrTritonLinear, kernels, provider
+from tessera_xpu.vllm_kernels import INT4_PRODUCT_TAKES, VllmOrTritonLinear, kernels, provider
 from tests.platforms.providers.vllm_xpu_kernels import SCHEMAS
 
 B580 = DeviceFacts("xpu", "Intel(R) Arc(TM) B580 Graphics", 32, 128 << 10, 20)
@@ -98,7 +98,7 @@ def test_a_weight_that_the_package_packs_is_not_looked_up_in():
 
 def test_the_arguments_are_those_of_the_published_wheel():
     (schema,) = (torch._C.parse_schema(said) for said in SCHEMAS if said.startswith("int4_gemm_w4a16("))
-    assert tuple(argument.name for argument in schema.arguments) == INT4_PRODUCT
+    assert tuple(argument.name for argument in schema.arguments) == INT4_PRODUCT_TAKES
     assert not any(argument.alias_info and argument.alias_info.is_write for argument in schema.arguments)
 
 
@@ -118,10 +118,10 @@ def test_a_package_that_cannot_be_imported_is_named_in_one_line(caplog):
 
 
 def test_an_op_with_other_arguments_is_not_called(caplog, monkeypatch):
-    monkeypatch.setattr("tessera_xpu.vllm_kernels.INT4_PRODUCT", (*INT4_PRODUCT, "more"))
+    monkeypatch.setattr("tessera_xpu.vllm_kernels.INT4_PRODUCT_TAKES", (*INT4_PRODUCT_TAKES, "more"))
     assert kernels(B580, Launcher(), STAND_IN) == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "vllm_xpu_kernels is not used: its int4_gemm_w4a16 is another one; install version 0.1.16"
+        "vllm_xpu_kernels is not used: _xpu_C::int4_gemm_w4a16 does not take more here; install version 0.1.16"
     ]
 
 

@@ -11,13 +11,16 @@ from tessera.platform import BoundOps, Device, VendorKernel, vendor_object, vend
 
 
 class Packet:
-    """An op of torch.ops. overloads: the arguments of each."""
+    """An op of torch.ops. overloads: the arguments of each, those with a default followed by "="."""
 
     def __init__(self, **overloads: tuple[str, ...]) -> None:
         for name, arguments in overloads.items():
-            schema = SimpleNamespace(arguments=[SimpleNamespace(name=argument) for argument in arguments])
-            setattr(self, name, SimpleNamespace(_schema=schema))
+            setattr(self, name, SimpleNamespace(_schema=SimpleNamespace(arguments=list(map(argument, arguments)))))
         self.overloads = lambda: list(overloads)
+
+
+def argument(said: str) -> Any:
+    return SimpleNamespace(name=said.rstrip("="), has_default_value=lambda: said.endswith("="))
 
 
 def torch_with(**ops: Any) -> Any:
@@ -25,7 +28,7 @@ def torch_with(**ops: Any) -> Any:
 
 
 def test_an_op_is_found_by_what_one_of_its_overloads_takes() -> None:
-    op = Packet(default=("x",), fused=("x", "weight"))
+    op = Packet(default=("x",), rotated=("x", "weight", "angle"), fused=("x", "weight", "bias="))
     assert vendor_op(torch_with(norm=op), "chip::norm", "weight", "x") is op
 
 
@@ -35,10 +38,13 @@ def test_an_op_is_found_by_what_one_of_its_overloads_takes() -> None:
         ("chip::rotate", (), "torch has no op chip::rotate here"),
         ("chip::norm", ("x", "scale"), "chip::norm does not take scale here"),
         ("chip::norm", ("x", "weight"), "chip::norm does not take all of its arguments together here"),
+        ("chip::turn", ("x", "cos"), "chip::turn needs sin here"),
+        ("chip::turn", ("x",), "chip::turn needs cos, sin here"),
     ],
 )
 def test_why_an_op_cannot_be_called_is_said(name: str, arguments: tuple[str, ...], reason: str) -> None:
-    torch = torch_with(norm=Packet(default=("x",), fused=("weight",)))
+    turn = Packet(default=("x", "cos", "sin", "mode="), whole=("x", "angle"))
+    torch = torch_with(norm=Packet(default=("x",), fused=("weight",)), turn=turn)
     assert vendor_op(torch, name, *arguments) == reason
 
 

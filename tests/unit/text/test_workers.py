@@ -138,9 +138,9 @@ async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, mo
     async with served() as workers:
         ask = workers._ask
 
-        async def counting(job: Any, kind: Any) -> Any:
+        async def counting(job: Any, kind: Any, owner: str) -> Any:
             compiled.append(job.asked.regex)
-            return await ask(job, kind)
+            return await ask(job, kind, owner)
 
         monkeypatch.setattr(workers, "_ask", counting)
         for regex in ("a", "b", "a", "(", "(", "c", "a", "b"):
@@ -226,6 +226,40 @@ async def test_a_worker_is_replaced_if_its_client_left_long_ago(
         assert workers._listing._process is not None
         assert workers._listing._process.pid != first
         assert workers.restarts == 0
+
+
+async def test_a_client_that_leaves_does_not_end_a_worker_that_loads(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "_LEFT_SECONDS", 0.01)
+    async with served() as workers:
+        for _ in range(3):
+            leaving = asyncio.create_task(workers.list_tokens(EncodeJob(["b" * LONG_JOB])))
+            await asyncio.sleep(0.05)
+            leaving.cancel()
+        first = workers._listing._process
+        assert first is not None
+        assert (await workers.list_tokens(EncodeJob(["b" * LONG_JOB]))).count > 1
+        assert workers._listing._process is first
+
+
+async def test_clients_take_turns_at_grammars(served: Served) -> None:
+    def params(number: int) -> SamplingParams:
+        return SamplingParams(structured_outputs={"regex": f"[a-z]{{{number}}}"})
+
+    async with served() as workers:
+        done: list[str] = []
+
+        async def check(number: int, owner: str) -> None:
+            await workers.check_grammar(params(number), owner)
+            done.append(owner)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, 6):
+                group.create_task(check(number, "greedy"))
+            await asyncio.sleep(0)
+            group.create_task(check(9, "other"))
+    assert done.index("other") <= 2
 
 
 async def test_job_whose_client_has_gone_is_dropped(served: Served) -> None:

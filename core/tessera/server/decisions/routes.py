@@ -29,6 +29,9 @@ from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTokensDetails, ResponseUsage
 
 _NOT_SERVED: Mapping[str, Values] = {"prompt_cache_options": ({},)}
+_AT_ONCE = 16
+"""Questions of a request that the engine has at once. Their answers come together, and are read without a pause."""
+
 _NAMES = {"messages": "input", "prompt": "input"}
 _TOOLS = {"custom_tool_call": "function_call", "custom_tool_call_output": "function_call_output"}
 
@@ -93,14 +96,23 @@ class Deciding:
         )  # fmt: skip
         owner = owner_of(context, chat, scope)
         with in_terms_of(_NAMES):
-            prompts = await _prompts(context, chat, messages, [one.text for one in asked])
+            prompts = await _prompts(context, chat, messages, [one.text for one in asked], owner.client)
         return cls(context, context.named(request.model), asked, prompts, owner)
 
     async def whole(self) -> Decision:
         first, *others = range(len(self._asked))
         outputs = [await self._output(first)]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._output(index)) for index in others]
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def in_turn(index: int) -> RequestOutput:
+            async with places:
+                return await self._output(index)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(in_turn(index)) for index in others]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         outputs += [task.result() for task in tasks]
         tokens = sum(map(len, self._prompts))
         cached = sum(output.num_cached_tokens for output in outputs)
@@ -118,16 +130,9 @@ class Deciding:
             logprob_token_ids=self._asked[index].tokens,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        owner = self._owner
-        outputs = self._context.engine.generate(
-            self._prompts[index].tolist(),
-            params,
-            f"{self._name}-{index}",
-            priority=owner.priority,
-            cache_salt=owner.cache_salt,
-            tenant=owner.tenant,
-            adapter=owner.adapter,
-        )
+        name = f"{self._name}-{index}"
+        prompt = self._prompts[index].tolist()
+        outputs = self._context.engine.generate(prompt, params, name, **self._owner.arguments)
         async with aclosing(outputs):
             return [output async for output in outputs][-1]
 
@@ -144,12 +149,16 @@ def _answered(asked: Asked, output: RequestOutput) -> Answer:
 
 
 async def _prompts(
-    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], questions: Sequence[str]
+    context: ServerContext,
+    chat: ChatCompletionRequest,
+    messages: Sequence[ChatMessage],
+    questions: Sequence[str],
+    client: str,
 ) -> list[Array]:
     """[tokens] int32 of each question."""
     prompts, tokens = [], 0
     for question in questions:
-        prompts.append(int32(await _prompt(context, chat, messages, question)))
+        prompts.append(int32(await _prompt(context, chat, messages, question, client)))
         tokens += len(prompts[-1])
         if tokens > MAX_TOKENS:
             raise RequestError(
@@ -160,7 +169,7 @@ async def _prompts(
 
 
 async def _prompt(
-    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], question: str
+    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], question: str, client: str
 ) -> list[int]:
     """The question is part of the last message if that is the user's: some templates take no two in a row. Reasoning,
     if the template begins it, is ended at once."""
@@ -169,12 +178,12 @@ async def _prompt(
         asked = [*before, msgspec.structs.replace(last, content=f"{_text(last)}\n\n{question}")]
     else:
         asked = [*messages, ChatMessage("user", question)]
-    rendered = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse())
+    rendered = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse(), client=client)
     ids = list(rendered.prompt.token_ids)
     if rendered.begun:
         assert context.format is not None
         assert context.engine.text is not None
-        (end,) = await context.engine.text.encode([context.format.without_reasoning], False)
+        (end,) = await context.engine.text.encode([context.format.without_reasoning], False, owner=client)
         ids += end
     return ids
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.request import CompletionOutput
-from tessera.server.assembly import encoded, taken
+from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
@@ -164,8 +164,11 @@ class ChatAnswer:
             return b"".join(data)
 
         async for output in self._run.updates():
-            answers = [answer for answer, _ in output]
-            if data := await self._run.generation.assembled(answers, partial(write, output), prompts=False):
+            if is_small([answer for answer, _ in output]):
+                data = write(output)
+            else:
+                data = await self._run.generation.assembly.run(partial(write, output))
+            if data:
                 yield data
         if last := writer.last():
             yield last
@@ -183,7 +186,9 @@ class ChatAnswer:
             return
         ids = token_ids(answer) if self._request.return_token_ids else b""
         first = _delta(events[0]) if events else _EMPTY
-        yield piece(answer.index, b'"delta":' + first, b"".join(encoded(self._logprobs_of(answer))), ids)
+        yield piece(
+            answer.index, b'"delta":' + first, in_one_piece(self._logprobs_of(answer), len(answer.token_ids)), ids
+        )
         for event in events[1:]:
             yield piece(answer.index, b'"delta":' + _delta(event))
 

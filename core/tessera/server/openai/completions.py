@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope
 
 from tessera.request import CompletionOutput
-from tessera.server.assembly import encoded, taken
+from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
 from tessera.server.openai.generation import (
@@ -191,8 +191,10 @@ class CompletionAnswer:
 
         async for first, output in self._generation.outputs():
             echoes = bool(self._request.echo) and not all(begun[first + answer.index] for answer in output.outputs)
-            writing = partial(write, first, output.outputs)
-            data = await self._generation.assembled(output.outputs, writing, prompts=echoes)
+            if is_small(output.outputs, self._generation.prompt_logprobs if echoes else ()):
+                data = write(first, output.outputs)
+            else:
+                data = await self._generation.assembly.run(partial(write, first, output.outputs))
             if data:
                 yield data
         if last := writer.last():
@@ -200,11 +202,12 @@ class CompletionAnswer:
 
     def _piece(self, index: int, answer: CompletionOutput, echoed: str | None, *, begins: bool) -> bytes:
         logprobs = self._logprobs_of(index, answer, echoed)
+        encoded_logprobs = b"null" if logprobs is None else in_one_piece(logprobs, len(logprobs.tokens))
         content = b'"text":' + encode((echoed or "") + answer.text)
         ids = token_ids(answer) if self._request.return_token_ids else b""
         if begins and self._request.return_token_ids:
             ids = prompt_token_ids(self._generation.prompt_of(index)) + ids
-        return piece(index, content, b"".join(encoded(logprobs)), ids)
+        return piece(index, content, encoded_logprobs, ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
         """Whether there are tokens whose ids or log probabilities were requested, even if they have no text yet."""

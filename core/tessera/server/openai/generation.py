@@ -16,7 +16,7 @@ from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
 from tessera.server.access import name_by_body, request_id_of
-from tessera.server.assembly import num_values
+from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
 from tessera.server.http import read_body, send_json, until_disconnect
 from tessera.server.openai.logprobs import Position
@@ -78,7 +78,7 @@ class Generation:
         self.always_tells_usage = context.settings.force_include_usage
         self.fingerprint = context.fingerprint
         self._answers = context.settings.answers
-        self._assembly = context.assembly
+        self.assembly = context.assembly
         self._engine = context.engine
         self._way = way
         self._owner = owner
@@ -88,7 +88,7 @@ class Generation:
         self._generated = [0] * len(prompts) * params.n
         self._prompt_only = prompt_only
         self._reasoning: Callable[[], int] | None = None
-        self._prompt_logprobs: list[Sequence[Position | None]] = [()] * len(prompts)
+        self.prompt_logprobs: list[Sequence[Position | None]] = [()] * len(prompts)
 
     @property
     def num_choices(self) -> int:
@@ -99,7 +99,7 @@ class Generation:
 
     def prompt_logprobs_of(self, choice: int) -> Sequence[Position | None]:
         """The prompt's log probabilities that `outputs` has yielded so far; empty if the request asked for none."""
-        return self._prompt_logprobs[choice // self.params.n]
+        return self.prompt_logprobs[choice // self.params.n]
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests."""
@@ -113,15 +113,13 @@ class Generation:
                         _blank(answer)
                     self._generated[index * self.params.n + answer.index] += len(answer.token_ids)
                 self._cached[index] = output.num_cached_tokens
-                self._prompt_logprobs[index] = output.prompt_logprobs or self._prompt_logprobs[index]
+                self.prompt_logprobs[index] = output.prompt_logprobs or self.prompt_logprobs[index]
                 yield index * self.params.n, output
 
-    async def assembled(
-        self, answers: Sequence[CompletionOutput], assemble: Callable[[], T], *, prompts: bool = True
-    ) -> T:
-        """What `assemble` makes of outputs, on another thread if they are large. prompts: the log probabilities of the
-        prompts are made with them."""
-        return await self._assembly.run(num_values(answers, self._prompt_logprobs if prompts else ()), assemble)
+    async def assembled(self, answers: Sequence[CompletionOutput], assemble: Callable[[], T]) -> T:
+        """What `assemble` makes of whole outputs, and of the prompts' log probabilities; on another thread if they are
+        large."""
+        return assemble() if is_small(answers, self.prompt_logprobs) else await self.assembly.run(assemble)
 
     def counts_reasoning(self, count: Callable[[], int]) -> None:
         """count: the tokens of reasoning among those that `outputs` has yielded so far."""
@@ -143,16 +141,7 @@ class Generation:
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
-        owner = self._owner
-        return self._way.generate(
-            ids,
-            params,
-            f"{self._name}-{index}",
-            priority=owner.priority,
-            cache_salt=owner.cache_salt,
-            tenant=owner.tenant,
-            adapter=owner.adapter,
-        )
+        return self._way.generate(ids, params, f"{self._name}-{index}", **self._owner.arguments)
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
         """The params, with the server's limit on tokens if the request sets none, and with the room that is left if it

@@ -19,7 +19,7 @@ from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import GenerationFields
-from tessera.server.security import tenant_of
+from tessera.server.security import client_of, tenant_of
 from tessera.server.settings import Limits
 from tessera.text import IncrementalDetokenizer, Vocabulary
 
@@ -135,6 +135,11 @@ class Owner:
     cache_salt: str
     tenant: str
     adapter: str
+    client: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return vars(self)
 
 
 def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) -> Owner:
@@ -144,7 +149,8 @@ def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) ->
     salt = _cache_salt(request, limits)
     if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
         salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
-    return Owner(_priority(request, scope), salt, _tenant(request, limits, scope), adapter)
+    tenant = _tenant(request, limits, scope)
+    return Owner(_priority(request, scope), salt, tenant, adapter, client_of(scope))
 
 
 def _priority(request: GenerationFields, scope: Scope) -> int:
@@ -236,20 +242,14 @@ async def _answers(
     prompt: Sequence[int],
     params: SamplingParams,
     request_id: str,
-    *,
-    priority: int,
-    cache_salt: str,
-    tenant: str,
-    adapter: str,
+    **owner: Any,
 ) -> AsyncGenerator[RequestOutput, None]:
-    """Like AsyncEngine.generate, but yields a single output. Closing it ends the search."""
-    prepared = await engine.prepare(prompt, params)
+    """Like AsyncEngine.generate, but yields a single output. owner: see Owner.arguments. Closing it ends the search."""
+    prepared = await engine.prepare(prompt, params, client=owner["client"])
     search = BeamSearch(
         prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
     )
-    cached = await beam_search(
-        engine, search, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter=adapter
-    )
+    cached = await beam_search(engine, search, request_id, **owner)
     best = search.output(None).sequences[: params.n]
     answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
     yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -33,7 +33,8 @@ class EventWriter:
 
 
 class ItemEvents:
-    """output: the items that have ended, as they are in the response."""
+    """output: the items that have ended, as they are in the response. Log probabilities, which several events repeat,
+    are encoded by the caller, and only joined here."""
 
     def __init__(self, writer: EventWriter, tools: Tools) -> None:
         self.output: list[Item] = []
@@ -41,10 +42,11 @@ class ItemEvents:
         self._tools = tools
         self._item: Item | None = None
         self._text: list[str] = []
-        self._logprobs: list[Any] = []
+        self._logprobs: list[bytes] = []
+        """The elements of a JSON array so far."""
 
-    def of(self, event: Event, logprobs: Sequence[Any] = ()) -> Iterator[bytes]:
-        """logprobs: of the tokens of a text."""
+    def of(self, event: Event, logprobs: bytes = b"") -> Iterator[bytes]:
+        """logprobs: of the tokens of a text, as the elements of a JSON array."""
         match event:
             case Content(text):
                 yield from self._into("message")
@@ -64,7 +66,7 @@ class ItemEvents:
         match item:
             case {"content": [part]}:
                 yield from self._begin({**item, "content": [], "status": "in_progress"})
-                yield self._say(part["text"], part.get("logprobs", ()))
+                yield self._say(part["text"], _encode(part.get("logprobs", []))[1:-1])
             case {"type": "custom_tool_call", "input": text}:
                 yield from self._begin({**item, "input": "", "status": "in_progress"})
                 yield self._say(text)
@@ -81,8 +83,9 @@ class ItemEvents:
         text = "".join(self._text)
         match item["type"]:
             case "message":
-                done = message_item(item["id"], text, status, self._logprobs)
-                yield self._part("response.output_text.done", text=text, logprobs=self._logprobs)
+                logprobs = _array(*self._logprobs)
+                done = message_item(item["id"], text, status, logprobs)
+                yield self._part("response.output_text.done", text=text, logprobs=logprobs)
                 yield self._part("response.content_part.done", part=done["content"][0])
             case "reasoning":
                 done = {**reasoning_item(item["id"], text), "status": status}
@@ -113,14 +116,15 @@ class ItemEvents:
         elif item["type"] == "reasoning":
             yield self._part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
 
-    def _say(self, text: str, logprobs: Sequence[Any] = ()) -> bytes:
+    def _say(self, text: str, logprobs: bytes = b"") -> bytes:
         """A piece of the text of the item that is open."""
         assert self._item is not None
         self._text.append(text)
         match self._item["type"]:
             case "message":
-                self._logprobs += logprobs
-                return self._part("response.output_text.delta", delta=text, logprobs=list(logprobs))
+                if logprobs:
+                    self._logprobs.append(logprobs)
+                return self._part("response.output_text.delta", delta=text, logprobs=_array(logprobs))
             case "reasoning":
                 return self._part("response.reasoning_text.delta", delta=text)
             case "custom_tool_call":
@@ -133,6 +137,10 @@ class ItemEvents:
 
     def _part(self, kind: str, **fields: Any) -> bytes:
         return self._mine(kind, content_index=0, **fields)
+
+
+def _array(*elements: bytes) -> msgspec.Raw:
+    return msgspec.Raw(b"[%b]" % b",".join(elements))
 
 
 def _failure(error: Exception) -> bytes:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from tessera.errors import RequestError
 from tessera.parsing.response import Message
 from tessera.server.openai.protocol import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
@@ -14,6 +16,8 @@ from tessera.server.openai.tools import UNSEEN
 from tessera.server.responses.protocol import Item
 from tessera.server.responses.tools import whole_name
 
+Logprobs = msgspec.Raw | tuple[()]
+"""Those of a text as JSON, or none."""
 _PREFIXES = {
     "message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs",
     "custom_tool_call": "ctc", "custom_tool_call_output": "ctco",
@@ -73,14 +77,14 @@ def reasoning_item(item_id: str, text: str | None, status: str = "completed") ->
             "status": status}  # fmt: skip
 
 
-def message_item(item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Any] = ()) -> Item:
+def message_item(item_id: str, text: str | None, status: str = "completed", logprobs: Logprobs = ()) -> Item:
     """text: None: none yet."""
     content = [] if text is None else [text_part(text, logprobs)]
     return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
 
 
-def text_part(text: str, logprobs: Sequence[Any] = ()) -> Item:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+def text_part(text: str, logprobs: Logprobs = ()) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Item:

@@ -39,7 +39,7 @@ def _answers(target: Target) -> Verdict:
         speculation = run.scheduler.speculation
         assert speculation is not None
         whole = [[*prompt, *answer] for prompt, answer in zip(prompts, expected.answers, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(len(prompts) * 8, _MOST)
+        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Uneven(len(prompts) * 8, _MOST)
         run.ask(prompts, _TOKENS, temperature=temperature)
         counters = run.scheduler.counters
         compare_answers("with drafts", Answers.of(run), expected, dtype)
@@ -74,3 +74,11 @@ class Longest(DraftLengths):
 
     def choose(self, rows: Array, limits: Array, num_tokens: int) -> Array:
         return np.maximum(limits, 0).astype(np.int32)
+
+
+class Uneven(Longest):
+    """As many drafts as the first row may have, one fewer in the next, and so on down to none: rows of a launch differ
+    in length."""
+
+    def choose(self, rows: Array, limits: Array, num_tokens: int) -> Array:
+        return np.minimum(super().choose(rows, limits, num_tokens), self.most - rows % (self.most + 1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
+from tessera.config.engine import SpeculativeConfig
 from tessera.ops import REFERENCE
 from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
@@ -80,11 +81,13 @@ class Target:
         """Whether the platform is at runner depth, where core runs none of its ops and attention."""
         return type(self.platform).runner is not Platform.runner
 
-    def shaping(self, spec: LayerSpec, max_model_len: int) -> Shaping | None:
-        """How the platform splits and pads launches of a model with such layers; None: launches have exact shapes."""
+    def shaping(self, spec: LayerSpec, max_model_len: int, most_decoded: int = 1) -> Shaping | None:
+        """How the platform splits and pads launches of a model with such layers; None: launches have exact shapes.
+        most_decoded: tokens of a decode row at most, drafts among them."""
         facts = ModelFacts("LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, (LayerCache(0, spec.cache),))
         model = ModelConfig("", "conformance", {}, facts.vocab_size, max_model_len, dtype=spec.dtype)
-        scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
+        drafts = SpeculativeConfig("ngram", most_decoded - 1) if most_decoded > 1 else None
+        scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048, speculative=drafts)
         config = EngineConfig(model=model, scheduler=scheduler, platform=self.path)
         policy = self.platform.shapes(facts, config)
         return None if policy is None else Shaping(policy, self.platform.step_rules(facts) or StepRules())

@@ -10,7 +10,7 @@ using Term = bf16;
 constexpr int FEW = 0;  // any number of sums is added up in the same order
 template <int M> using Rows = Apart<Term>;
 
-constexpr Part<Widening> WIDEN = nullptr;
+constexpr Part<Conversion> WIDEN = nullptr;
 
 // Rows from element `from` on.
 template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {

@@ -14,7 +14,7 @@ constexpr int FEW = 8;  // fewer sums have others for second elements, which wou
 template <int M> using Rows = Woven<Term, M>;
 
 // Item: a tile.
-inline void widen(const Widening &task, int64_t first, int64_t last) {
+inline void widen(const Conversion &task, int64_t first, int64_t last) {
   for (int64_t tile = first; tile < last; tile++) {
     int64_t row = first_of_tile(task.rows, tile), rows = first_of_tile(task.rows, tile + 1) - row;
     const bf16 *x = (const bf16 *)task.x + row * task.x_stride;
@@ -23,7 +23,7 @@ inline void widen(const Widening &task, int64_t first, int64_t last) {
       for (int64_t m = 0; m < rows; m++) *to++ = single::widened(x[m * task.x_stride + i]);
   }
 }
-constexpr Part<Widening> WIDEN = widen;
+constexpr Part<Conversion> WIDEN = widen;
 
 // Rows from element `from` on.
 template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {

@@ -6,7 +6,7 @@ namespace VARIANT::terms {
 
 template <int M> using ByteRows = Apart<int8_t>;
 
-constexpr Part<Widening> WIDEN_BYTES = nullptr;
+constexpr Part<Conversion> WIDEN_BYTES = nullptr;
 
 // Rows from element `from` on.
 template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {

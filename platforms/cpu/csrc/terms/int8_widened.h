@@ -13,7 +13,7 @@ struct Pair {
 template <int M> using ByteRows = Woven<Pair, M>;
 
 // Item: a tile. The number of elements in a row is a multiple of four.
-inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
+inline void widen_bytes(const Conversion &task, int64_t first, int64_t last) {
   for (int64_t tile = first; tile < last; tile++) {
     int64_t row = first_of_tile(task.rows, tile), rows = first_of_tile(task.rows, tile + 1) - row;
     const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
@@ -23,7 +23,7 @@ inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
         for (int64_t m = 0; m < rows; m++) *to++ = {x[m * task.x_stride + at], x[m * task.x_stride + at + 2]};
   }
 }
-constexpr Part<Widening> WIDEN_BYTES = widen_bytes;
+constexpr Part<Conversion> WIDEN_BYTES = widen_bytes;
 constexpr int32_t ADDED = 128;  // to weights
 
 // Rows from element `from` on, a multiple of four.

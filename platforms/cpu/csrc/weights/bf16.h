@@ -19,7 +19,8 @@ template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
 template <bool IN_ORDER> struct AnyBf16 {
   using Sum = Float;
   using Number = float;
-  static constexpr int64_t BITS = 16;
+  static constexpr int64_t BITS = 16, WIDENED = sizeof(terms::Term);
+  static constexpr Part<Conversion> WIDEN = terms::WIDEN;
   static int64_t unit(const Product &) { return 8; }
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }

@@ -7,7 +7,8 @@ namespace VARIANT::gemm {
 struct Int4 {
   using Sum = Float;
   using Number = float;
-  static constexpr int64_t BITS = 4;
+  static constexpr int64_t BITS = 4, WIDENED = 0;
+  static constexpr Part<Conversion> WIDEN = nullptr;
   static int64_t unit(const Product &task) { return task.group; }
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }

@@ -7,7 +7,8 @@ namespace VARIANT::gemm {
 struct Int8 {
   using Sum = Whole;
   using Number = int32_t;
-  static constexpr int64_t BITS = 8;
+  static constexpr int64_t BITS = 8, WIDENED = sizeof(int16_t);
+  static constexpr Part<Conversion> WIDEN = terms::WIDEN_BYTES;
   static int64_t unit(const Product &) { return 8; }
 
   template <int M, int V> static void begin(const Product &task, const At &at, Sum (&sum)[M][V]) {

@@ -1,8 +1,9 @@
 // What all kinds of weight share: the location of a tile in a product.
 //
 // A kind defines the vector type of its sums and their type in memory, the bits of an element, and the unit that blocks of k are
-// multiples of. For M rows and V vectors of a panel's outputs from the left-th on, begin() initializes sums, add() adds a block
-// to them, and end() turns them into results. add() must be inlined; otherwise its sums would be in memory.
+// multiples of; and how rows are widened for it, if they are, and the bytes of a widened element. For M rows and V vectors of a
+// panel's outputs from the left-th on, begin() initializes sums, add() adds a block to them, and end() turns them into results.
+// add() must be inlined; otherwise its sums would be in memory.
 #pragma once
 #include "../kernels.h"
 

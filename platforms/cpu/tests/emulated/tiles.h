@@ -52,6 +52,12 @@ inline void _tile_loadd(int to, const void *from, int64_t stride) {
   std::memset(tile.at, 0, sizeof tile.at);
   for (int row = 0; row < tile.rows; row++) std::memcpy(tile.at[row], (const char *)from + row * stride, tile.bytes);
 }
+// Only where in the caches the memory goes is another.
+inline void _tile_stream_loadd(int to, const void *from, int64_t stride) { _tile_loadd(to, from, stride); }
+inline void _tile_zero(int to) {
+  emulated::Tile &tile = emulated::tile(to);
+  std::memset(tile.at, 0, sizeof tile.at);
+}
 inline void _tile_stored(int from, void *to, int64_t stride) {
   emulated::Tile &tile = emulated::tile(from);
   for (int row = 0; row < tile.rows; row++) std::memcpy((char *)to + row * stride, tile.at[row], tile.bytes);
