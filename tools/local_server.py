@@ -30,16 +30,23 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    arguments: Sequence[str], port: int, *, log: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    port: int,
+    *,
+    log: IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    seconds: float = STARTING_SECONDS,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server, once it is ready; it is ended when the block ends, and with it if the tool is told to end. arguments:
-    what Python runs. log: for what it prints. Raises TimeoutError, or RuntimeError if it ends."""
+    what Python runs. log: for what it prints. seconds: how long it may take to start. Raises TimeoutError, or
+    RuntimeError if it ends."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     server = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        [python, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
     )
     try:
-        _wait(server, port)
+        _wait(server, port, seconds)
         yield server
     finally:
         server.terminate()
@@ -50,8 +57,8 @@ def started(
             signal.signal(signal.SIGTERM, before)
 
 
-def _wait(server: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + STARTING_SECONDS
+def _wait(server: subprocess.Popen[bytes], port: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError(f"The server ended with exit code {server.returncode}.")
@@ -60,4 +67,4 @@ def _wait(server: subprocess.Popen[bytes], port: int) -> None:
                 return
         except OSError:
             time.sleep(0.1)
-    raise TimeoutError(f"The server was not ready within {STARTING_SECONDS:.0f} s.")
+    raise TimeoutError(f"The server was not ready within {seconds:.0f} s.")
