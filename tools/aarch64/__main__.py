@@ -8,10 +8,10 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPConnection
 
-from tools.aarch64.environment import Unavailable, make
+from tools.aarch64.environment import UnavailableError, make
 from tools.local_server import LIMITED, ROOT, TESSERA, free_port, started
 
 SECONDS = 600
@@ -29,13 +29,13 @@ ASKED = {
 
 def main() -> int:
     try:
-        program = make()
-    except Unavailable as error:
+        program = str(make())
+        subprocess.run([program, "-m", "tessera.cli", "platforms"], env=variables(), check=True)
+        expected = tokens(sys.executable, REFERENCE)
+        found = tokens(program)
+    except (UnavailableError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
         print(error)
         return 1
-    subprocess.run([program, "-m", "tessera.cli", "platforms", "--json"], env=variables(), check=True)
-    expected = tokens(sys.executable, REFERENCE)
-    found = tokens(str(program))
     print(f"the demo model says {''.join(found)!r}", flush=True)
     if found != expected:
         print(f"but on this machine's reference platform {''.join(expected)!r}")
@@ -48,13 +48,11 @@ def tokens(python: str, flags: Sequence[str] = ()) -> list[str]:
     """What the demo model answers, served by this Python."""
     port = free_port()
     arguments = [*TESSERA, "--port", str(port), *FLAGS, *flags]
-    body, headers = json.dumps(ASKED).encode(), {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
-    with (
-        started(arguments, port, python=python, environment=variables(), seconds=SECONDS),
-        urllib.request.urlopen(request, timeout=SECONDS) as response,
-    ):
-        return [one["token"] for one in json.load(response)["choices"][0]["logprobs"]["content"]]
+    with started(arguments, port, python=python, environment=variables(), seconds=SECONDS):
+        connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        connection.request("POST", "/v1/chat/completions", json.dumps(ASKED), {"Content-Type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        return [one["token"] for one in answer["choices"][0]["logprobs"]["content"]]
 
 
 def variables() -> dict[str, str]:

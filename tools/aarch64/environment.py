@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/aarch64"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 TORCH = "2.10.0"
-"""The last whose wheel for aarch64 is one without CUDA."""
+"""Its wheel for aarch64 is one without CUDA; that of 2.13 is not."""
 RELEASE, PYTHON = "bookworm", "3.11"
 """Of Debian, and its Python."""
 PACKAGES = ("libgomp1", "libpython3.11-stdlib", "libstdc++6", f"python{PYTHON}", f"python{PYTHON}-minimal")
@@ -29,13 +29,13 @@ GLIBC = range(17, 37)
 """Minor versions of the C library that wheels may be for: Debian's is 2.36."""
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Something is not to be had here; the text says what."""
 
 
 def make() -> Path:
     """Makes what is not there, and installs the tree's wheels. Returns the program that runs Python. Raises
-    Unavailable."""
+    UnavailableError."""
     root, site = FOLDER / "root", FOLDER / "site"
     if not (root / f"usr/bin/python{PYTHON}").exists():
         _download_python(root)
@@ -65,10 +65,12 @@ def _download_python(root: Path) -> None:
     }
     command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
     what = f"Python {PYTHON} for arm64 from Debian {RELEASE}"
-    _run(what, [*command, "update"])
-    _run(what, [*command, "install", "--no-install-recommends", "--download-only", *PACKAGES])
+    run(what, [*command, "update"])
+    run(what, [*command, "install", "--no-install-recommends", "--download-only", *PACKAGES])
+    unpacked = FOLDER / "unpacked"
     for archive in sorted((apt / "archives").glob("*.deb")):
-        _run(what, ["dpkg", "-x", str(archive), str(root)])
+        run(what, ["dpkg", "-x", str(archive), str(unpacked)])
+    unpacked.rename(root)
 
 
 def _install(site: Path, wheels: Sequence[Path]) -> None:
@@ -77,18 +79,18 @@ def _install(site: Path, wheels: Sequence[Path]) -> None:
     python = [f"--python-version={PYTHON}", "--implementation=cp", *(f"--abi={abi}" for abi in ABIS)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
     target = [*platforms, "--platform=manylinux2014_aarch64", *python, "--only-binary=:all:", f"--target={site}"]
-    _run("wheels for aarch64", [*pip, *target, f"torch=={TORCH}", *_dependencies(), *map(str, wheels)])
+    run("wheels for aarch64", [*pip, *target, f"torch=={TORCH}", *dependencies(), *map(str, wheels)])
 
 
-def _run(what: str, command: Sequence[str]) -> None:
+def run(what: str, command: Sequence[str]) -> None:
     """what: is made or downloaded by the command."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise Unavailable(f"{what}: not available; {command[0]} said: {said[-1]}")
+        raise UnavailableError(f"{what}: not available; {command[0]} said: {said[-1]}")
 
 
-def _dependencies() -> list[str]:
+def dependencies() -> list[str]:
     """What the packages need in this environment, besides each other, torch and what is for this machine alone."""
     needed, names = dict[str, str](), ["tessera-llm", "tessera-cpu", "torch"]
     while names:
