@@ -1,0 +1,1 @@
+"""Instructions that a decode step takes on ARM, counted in an emulator."""
