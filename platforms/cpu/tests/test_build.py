@@ -1,4 +1,4 @@
-"""The library where the compiler is older than the newest instruction set."""
+"""Which instruction sets are in the library, and which of them it uses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,36 @@ from pathlib import Path
 
 import pytest
 
+from tessera_cpu import native
+from tests.platforms.cpu_kernels import available, needs_kernels
+
 BUILD = Path(__file__).parent.parent / "csrc/build.py"
 OLDER = """#!/bin/sh
 case " $* " in *" -mamx"*) echo "error: unrecognized command-line option" >&2; exit 1;; esac
 exec g++ "$@"
 """
+AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
+AVX512_BF16 = (*AVX512, "avx512_vnni", "avx512_bf16")
+NEEDED = {
+    "portable": (),
+    "avx2": ("avx2", "fma"),
+    "avx512": AVX512,
+    "avx512_vnni": (*AVX512, "avx512_vnni"),
+    "avx512_bf16": AVX512_BF16,
+    "amx": (*AVX512_BF16, "amx_tile", "amx_bf16", "amx_int8"),
+}
+"""What of a processor's flags, as Linux names them, each instruction set needs; worst to best."""
+
+
+@needs_kernels
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="this is about x86-64 and Linux")
+def test_the_best_that_the_processor_has_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    expected = [name for name, needed in NEEDED.items() if flags.issuperset(needed)]
+    assert available()[::-1] == expected
+    assert native.used() == expected[-1]
 
 
 @pytest.mark.nightly
