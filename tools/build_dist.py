@@ -51,9 +51,9 @@ def build(root: Path, into: Path, cross_compilers: Sequence[str] = ()) -> dict[P
     shutil.rmtree(into, ignore_errors=True)
     wheels = {}
     for folder, package in distributions(root).items():
-        wheels[_wheel(folder, into)] = package
+        wheels[build_wheel(folder, into)] = package
         for compiler in cross_compilers if folder == root / NATIVE else ():
-            wheels[_wheel(folder, into, CXX=compiler)] = package
+            wheels[build_wheel(folder, into, CXX=compiler)] = package
     return wheels
 
 
@@ -63,7 +63,8 @@ def cross_compilers() -> list[str]:
     return [name for name in others if shutil.which(name)]
 
 
-def _wheel(folder: Path, into: Path, **variables: str) -> Path:
+def build_wheel(folder: Path, into: Path, **variables: str) -> Path:
+    """variables: more of the environment, such as CXX."""
     before = set(into.glob("*.whl"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     environment = {**os.environ, **variables}

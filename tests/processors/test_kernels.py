@@ -20,8 +20,9 @@ CPU = Path(__file__).parents[2] / "platforms/cpu"
 NAMES = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling", "batch_invariance")
 SLOW = ("blocks", "conformance", "sampling", "batch_invariance")
 """Of these, what `make nightly` alone runs on other processors."""
-UNFIT = ("a_request", "far-apart")
-"""Tests that run whole engines, which takes long, or over memory that is not on the heap."""
+UNFIT = ("a_request", "far-apart", "forked_processes")
+"""Tests that run whole engines, which takes long, over memory that is not on the heap, or in processes of their own,
+which share no runner."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,11 @@ def test_the_best_kernels_of_each_model(architecture: Architecture, tmp_path: Pa
 @on_each
 def test_all_kernels_of_each_model(architecture: Architecture, tmp_path: Path) -> None:
     built = Built(architecture, tmp_path)
+    tried: set[str] = set()
     for model, sets in architecture.models.items():
-        assert built.passed(model, sets, NAMES) > 400
+        if untried := [name for name in sets if name not in tried]:
+            assert built.passed(model, untried, NAMES) > 400 * len(untried)
+        tried.update(untried)
 
 
 class Built:
