@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,16 @@ BUILD = Path(__file__).parent.parent / "csrc/build.py"
 OLDER = """#!/bin/sh
 case " $* " in *" -mamx"*) echo "error: unrecognized command-line option" >&2; exit 1;; esac
 exec g++ "$@"
+"""
+RECORDING = """#!/bin/sh
+case "$1" in
+    --version) echo "a compiler, $VERSION"; exit;;
+    -dumpmachine) echo riscv64-linux-gnu; exit;;
+esac
+while [ $# -gt 1 ]; do
+    if [ "$1" = -o ]; then echo "$2" >> "$COMPILED"; echo "$VERSION" > "$2"; fi
+    shift
+done
 """
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 AVX512_BF16 = (*AVX512, "avx512_vnni", "avx512_bf16")
@@ -41,6 +52,26 @@ def test_the_best_that_the_processor_has_is_used(monkeypatch: pytest.MonkeyPatch
     expected = [name for name, needed in NEEDED.items() if flags.issuperset(needed)]
     assert available()[::-1] == expected
     assert native.used() == expected[-1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the compiler is a shell script")
+def test_what_the_same_compiler_made_of_the_same_sources_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler, compiled = tmp_path / "compiler", tmp_path / "compiled"
+    compiler.write_text(RECORDING)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("COMPILED", str(compiled))
+    build = runpy.run_path(str(BUILD))["build"]
+    monkeypatch.setitem(build.__globals__, "KEPT", tmp_path / "kept")
+    for version, compiles in (("1", True), ("1", False), ("2", True), ("2", False), ("1", True)):
+        monkeypatch.setenv("VERSION", version)
+        compiled.write_text("")
+        build(tmp_path / "made.so")
+        assert (tmp_path / "made.so").read_text() == f"{version}\n"
+        assert bool(compiled.read_text()) == compiles
+        assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
 @pytest.mark.nightly
