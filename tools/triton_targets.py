@@ -42,6 +42,11 @@ KNOWN: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
 MATRIX = {"cuda": r"\b(?:HGMMA|HMMA|QGMMA|QMMA|IMMA|IGMMA|UTC\w*MMA|OMMA)\b", "hip": r"\bv_(?:mfma|wmma|swmmac)_"}
 """Instructions that multiply matrices, in the assembly."""
 
+MULTIPLYING = (
+    "_product", "_expert_rows", "_shrink", "_expand", "decode_rows", "prefill_tiles", "copied_tiles",
+)  # fmt: skip
+"""Kernels that are slow without such instructions."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -98,6 +103,8 @@ def main_of_target(name: str) -> None:
         print(json.dumps({"begin": one.place}), flush=True)
         try:
             found = vars(compiled(one, facts))
+            if one.constant("SPECIALIZES") and not found["setmaxnreg"]:
+                found = {"failed": "its warps are not specialized: there is no setmaxnreg"}
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
             found = {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"}
         print(json.dumps({"end": one.place, **found}), flush=True)
@@ -137,12 +144,15 @@ def compile_for(name: str) -> Found:
 
 
 def complaints(found: Found, facts: Any) -> Iterator[str]:
-    """What is wrong with a device's kernels, apart from the table: failures, and more shared memory than there is."""
+    """What is wrong with a device's kernels, apart from the table: failures, more shared memory than there is, and
+    products without matrix instructions."""
     for where, said in found.items():
         if "failed" in said:
             yield f"{facts.name}: {where}: {said['failed']}"
         elif said["shared"] > facts.shared_bytes:
             yield f"{facts.name}: {where} takes {said['shared']} bytes of shared memory of {facts.shared_bytes}"
+        elif where.startswith(MULTIPLYING) and not said["matrix"]:
+            yield f"{facts.name}: {where} has no matrix instruction"
 
 
 def differences(found: Found, committed: Found, name: str) -> Iterator[str]:

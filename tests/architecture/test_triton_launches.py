@@ -12,6 +12,7 @@ import triton.language as tl
 
 from tessera_triton import TARGETS
 from tools.triton_launches import Recorded, Recorder
+from tools.triton_targets import complaints
 
 ALIGNED, NEAR = ["tt.divisibility", 16], ["tt.pointer_range", 32]
 
@@ -55,3 +56,25 @@ def test_pointers_say_what_is_known_of_their_memory() -> None:
 def test_launches_at_one_place_are_told_apart() -> None:
     first, second = launched("sm_90", 64, 128, 64)
     assert (first.place, second.place) == ("some_kernel of op", "some_kernel of op, launch 2")
+
+
+def test_constants_are_known_by_name() -> None:
+    (one,) = launched("sm_90", 64)
+    assert (one.constant("BLOCK"), one.constant("SPECIALIZES")) == (64, None)
+
+
+def test_products_without_matrix_instructions_and_too_much_shared_memory_are_wrong() -> None:
+    facts = TARGETS["sm_90"]
+    fine = {"registers": 40, "spills": 0, "shared": 0, "matrix": 1, "setmaxnreg": False}
+    found = {
+        "_product of linear": {**fine, "matrix": 0},
+        "_gate of gate": {**fine, "matrix": 0},
+        "copied_tiles of attention": {"failed": "its warps are not specialized: there is no setmaxnreg"},
+        "_expand of lora": {**fine, "shared": facts.shared_bytes + 1},
+        "_shrink of lora": fine,
+    }
+    assert list(complaints(found, facts)) == [
+        "sm_90: _product of linear has no matrix instruction",
+        "sm_90: copied_tiles of attention: its warps are not specialized: there is no setmaxnreg",
+        f"sm_90: _expand of lora takes {facts.shared_bytes + 1} bytes of shared memory of {facts.shared_bytes}",
+    ]

@@ -1,10 +1,11 @@
 """Attention over a paged cache: which layers it takes, what a launch needs, and the bound layer. Rows with few queries
-go to decode.py, others to prefill.py; layer.py writes the cache."""
+go to decode.py, others to copied.py or prefill.py; layer.py writes the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import e, log2
 from typing import Any
 
@@ -29,11 +30,12 @@ from tessera.platform import (
     LayerSpec,
 )
 from tessera_triton.cache import IN_FP8, IN_INT8
+from tessera_triton.copying import Copying, Rows, compared
 from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.layer import CachedLayer, planes
 from tessera_triton.prefill import prefill_tiles
-from tessera_triton.tiles import attention_tile
+from tessera_triton.tiles import CopiedTile, attention_tile
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
@@ -74,6 +76,7 @@ class TritonAttention(AttentionBackend):
 
     def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
         self.facts, self.launch = facts, launch or Launcher()
+        self._compared: dict[LayerSpec, bool] = {}
 
     def supports(self, spec: LayerSpec) -> str | None:
         cache = spec.cache
@@ -97,7 +100,31 @@ class TritonAttention(AttentionBackend):
         return planes(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
-        return PagedLayer(spec, weights, ops, self.facts, self.launch)
+        layer = PagedLayer(spec, weights, ops, self.facts, self.launch)
+        copying = Copying(self.facts, self.launch, spec)
+        if copying.able and self._right(copying, layer, device):
+            layer.copying = copying
+        return layer
+
+    def _right(self, copying: Copying, layer: PagedLayer, device: Device) -> bool:
+        """Whether copied keys give what others do, which is tried once for each kind of layer."""
+        if not self.launch.computes or device.target.type == "meta":
+            return True
+        kind = replace(layer.spec, layer=0)
+        if kind not in self._compared:
+
+            def copied(
+                tile: CopiedTile, q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor, of: Rows, out: Tensor
+            ) -> None:
+                copying(q, keys, values, sinks, of, layer.factors, out, None, tile)
+
+            def loaded(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor, of: Rows, out: Tensor) -> None:
+                planes = keys, keys.stride(0), values, values.stride(0), keys, keys, keys.stride(0)
+                layer.load(q, planes, keys.shape[1], sinks, of, out, None)
+
+            others = [partial(copied, tile) for tile in copying.tiles]
+            self._compared[kind] = compared(kind, loaded, others, device.target)
+        return self._compared[kind]
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         """The tensors are those of the launch, which keep their addresses. What is captured must hold for all launches
@@ -139,6 +166,10 @@ class TritonAttention(AttentionBackend):
 
 
 class PagedLayer(CachedLayer):
+    """copying: of rows of many queries; None: their keys are loaded."""
+
+    copying: Copying | None = None
+
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         q = q if q.stride(-1) == 1 else q.contiguous()
         if out is not None and out.stride(-1) == 1:
@@ -154,13 +185,12 @@ class PagedLayer(CachedLayer):
         result = made if out is None or made is out else out.copy_(made)
         return (result, sums) if lse else result
 
-    def _common(self, q: Tensor, caches: Caches, plan: PagedPlan) -> tuple[Any, ...]:
-        sinks = self.weights["sinks"] if self.spec.sinks else q
-        of_rows = plan.table, plan.table.stride(0), plan.starts, plan.lengths, plan.ends
-        return q, q.stride(0), q.stride(1), *self._planes(caches), *of_rows, sinks
+    @property
+    def _sinks(self) -> Tensor | None:
+        return self.weights["sinks"] if self.spec.sinks else None
 
     @property
-    def _factors(self) -> tuple[float, float]:
+    def factors(self) -> tuple[float, float]:
         """The scale of scores, in powers of two unless they are capped, and the cap."""
         spec = self.spec
         return (spec.scale * log2(e), 1.0) if spec.softcap is None else (spec.scale, spec.softcap)
@@ -175,7 +205,7 @@ class PagedLayer(CachedLayer):
         }  # fmt: skip
 
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        spec, splits = self.spec, plan.splits
+        spec, splits, sinks = self.spec, plan.splits, self._sinks
         heads = spec.num_heads
         tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group * plan.few_width, prefill=False)
         alone = splits == 1
@@ -185,8 +215,9 @@ class PagedLayer(CachedLayer):
             logs = torch.empty(len(q), heads, splits, dtype=torch.float32, device=q.device)
         self.launch(
             decode_rows, (plan.few, spec.num_kv_heads, splits),
-            *self._common(q, caches, plan), parts, parts.stride(0), parts.stride(1), logs, *self._factors,
-            **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
+            q, q.stride(0), q.stride(1), *self._planes(caches), plan.table, plan.table.stride(0), plan.starts,
+            plan.lengths, plan.ends, q if sinks is None else sinks, parts, parts.stride(0), parts.stride(1), logs,
+            *self.factors, **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
             BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if not alone:
@@ -199,13 +230,26 @@ class PagedLayer(CachedLayer):
             )  # fmt: skip
 
     def _prefill(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        spec = self.spec
-        tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group, prefill=True)
-        queries = tile.queries // self.group
-        tiles = (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
+        def tiles(queries: int) -> int:
+            return (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
+
+        of = Rows(plan.table, plan.starts, plan.lengths, plan.ends, plan.few, plan.rows, plan.tokens, tiles)
+        sinks = q if self._sinks is None else self._sinks
+        if self.copying is not None and self.copying.takes(q, plan.size):
+            keys, values = caches[self.spec.layer]
+            self.copying(q, keys, values, sinks, of, self.factors, out, sums, self.copying.tile(of.tokens))
+        else:
+            self.load(q, self._planes(caches), plan.size, sinks, of, out, sums)
+
+    def load(
+        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
+    ) -> None:
+        """Attention with prefill.py. planes: as _planes() has them. size: tokens of a block."""
+        tile = attention_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, prefill=True)
         self.launch(
-            prefill_tiles, (tiles, self.spec.num_kv_heads),
-            *self._common(q, caches, plan), out, out.stride(0), out.stride(1), q if sums is None else sums,
-            *self._factors, plan.few, plan.rows, **self._constants, SIZE=plan.size, SUMS=sums is not None,
-            BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
+            prefill_tiles, (of.tiles(tile.queries // self.group), self.spec.num_kv_heads),
+            q, q.stride(0), q.stride(1), *planes, of.table, of.table.stride(0), of.starts, of.lengths, of.ends, sinks,
+            out, out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, of.first, of.rows,
+            **self._constants, SIZE=size, SUMS=sums is not None, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip

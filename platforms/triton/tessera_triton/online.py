@@ -27,6 +27,12 @@ def _scales_at(place, there, MASKED: tl.constexpr):
 
 
 @triton.jit
+def capped(scores, cap) -> Any:
+    """cap * tanh(scores / cap), in powers of two."""
+    return (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
+
+
+@triton.jit
 def over_keys(
     q, position, mixed, peak, total, table, keys, key_block, values, value_block, key_scales, value_scales, scale_block,
     first, end, oldest, scale, cap,
@@ -69,8 +75,8 @@ def over_keys(
             value_scale = _scales_at(value_scales + scale_at, there, MASKED)
             scores *= key_scale[None, :]
         scores *= scale
-        if CAPPED:  # cap * tanh(scores / cap), in powers of two
-            scores = (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
+        if CAPPED:
+            scores = capped(scores, cap)
         if MASKED:
             seen = there[None, :] & (key[None, :] <= position[:, None])
             if WINDOW:

@@ -131,3 +131,27 @@ def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, 
     narrow, wide = (tiles.prefill, tiles.prefill_wide) if prefill else (tiles.decode, tiles.decode_wide)
     tile = narrow if head_dim <= _NARROW_HEADS else wide
     return tile._replace(queries=max(tile.queries, power_of_two(queries)))
+
+
+class CopiedTile(NamedTuple):
+    """Of copied.py. queries, keys: of a program, and per turn of its loop. specializes: some of its warps copy."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    specializes: bool
+
+
+_HOPPER = 90
+
+
+def copied_tiles(facts: DeviceFacts, head_dim: int) -> tuple[CopiedTile, CopiedTile] | None:
+    """Of launches of few queries, and of many; None if keys and values are not copied so. On sm_100 and 103,
+    specialized warps spill, and programs of 8 warps are specialized nowhere."""
+    if not facts.descriptors or kind_of(facts) != "warp groups":
+        return None
+    keys, stages = (64, 3) if head_dim <= _NARROW_HEADS else (32, 2)
+    specializes = facts.arch == _HOPPER
+    few = CopiedTile(64, keys, 4, stages, specializes)
+    return few, few._replace(queries=128, warps=4 if specializes else 8)
