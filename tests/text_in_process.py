@@ -58,8 +58,10 @@ class TextInProcess:
     ) -> list[list[int]]:
         return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded).ids
 
-    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
-        return self._do(DecodeJob(list(ids), skip_special_tokens), Decoded).text
+    async def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""
+    ) -> str:
+        return self._do(DecodeJob(list(ids), skip_special_tokens, below), Decoded).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
         if params.structured_outputs is not None:

@@ -14,7 +14,6 @@ import http.client
 import json
 import random
 import re
-import signal
 import sys
 import time
 import urllib.parse
@@ -27,8 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tools.clients.__main__ import free_port
-from tools.http_fuzz import SLOWEST_SECONDS, served
+from tools.http_fuzz import SLOWEST_SECONDS
+from tools.local_server import LIMITED, TESSERA, free_port, started
 
 HOST = "127.0.0.1"
 THREADS = 4
@@ -369,17 +368,13 @@ def main() -> int:
     asked = parser.parse_args()
     port = free_port()
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
-        server = served(port, log)
-        try:
+        with started((*TESSERA, *LIMITED, "--port", str(port)), port, log=log) as server:
             wrong = [f"refused, though it is right: {line}" for line in right_bodies(port)]
             before = probes(port)
             found, faults = fuzzed(port, asked.cases, asked.seed)
             wrong += [f"still runs: {busy}" for busy in [at_rest(port)] if busy]
             wrong += ["answers differ from those before"] if probes(port) != before else []
             wrong += ["the server has ended"] if server.poll() is not None else []
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(60)
         log.seek(0)
         lines = log.read().decode(errors="replace").splitlines()
     errors = [line for line in lines if re.search(r"Traceback| (?:ERROR|CRITICAL) ", line)]

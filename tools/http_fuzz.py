@@ -10,26 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
-from tools.clients.__main__ import free_port
+from tools.local_server import LIMITED, ROOT, TESSERA, free_port, started
 
-ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / "build/schemathesis"
 VERSION = "4.32.5"
 PHASES = "examples,coverage,fuzzing"
 CHECKS = "not_a_server_error,content_type_conformance,response_schema_conformance"
 SLOWEST_SECONDS = 2.0
-CONTEXT = 256
-STARTING_SECONDS = 60.0
 CASES_AN_OPERATION = 100
 MOST_ROUNDS = 40
 
@@ -43,22 +36,6 @@ def installed() -> Path:
         subprocess.run([*pip, f"schemathesis=={VERSION}"], check=True)
         done.touch()
     return program
-
-
-def served(port: int, log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """A server, once it is ready. log: for what it prints. Raises TimeoutError."""
-    command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(port), "--max-model-len", str(CONTEXT)]
-    command += ["--disable-log-requests", "--kv-cache-memory-bytes", "64MiB"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-    deadline = time.monotonic() + STARTING_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
-                return server
-        except OSError:
-            time.sleep(0.2)
-    server.kill()
-    raise TimeoutError("The server did not start.")
 
 
 def fuzzed(program: Path, port: int, seed: int) -> tuple[Counter[int], int]:
@@ -99,19 +76,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     asked = parser.parse_args()
     program, port = installed(), free_port()
-    server = served(port)
     found, failed = Counter[int](), 0
-    try:
+    with started((*TESSERA, *LIMITED, "--port", str(port)), port) as server:
         for seed in range(asked.seed, asked.seed + MOST_ROUNDS):
             more, code = fuzzed(program, port, seed)
             found, failed = found + more, failed + bool(code)
             print(f"{found.total()} of {asked.cases} cases: {dict(sorted(found.items()))}", flush=True)
             if found.total() >= asked.cases or server.poll() is not None:
                 break
-    finally:
         alive = server.poll() is None
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
     wrong = sum(count for status, count in found.items() if status >= 500 or not status)
     print(f"{found.total()} cases, {wrong} with a 5xx or no answer; {failed} rounds in which a check failed")
     return bool(wrong or failed or not alive or found.total() < asked.cases)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +19,10 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-ROOT = Path(__file__).parents[1]
+from tools.local_server import ROOT, TESSERA, started
+
 PORT = 8765
+DRAFTS = '{"method": "ngram", "num_speculative_tokens": 3}'
 URL = f"http://127.0.0.1:{PORT}/"
 SIZES = {"desktop": (1280, 832), "phone": (375, 760)}
 SCHEMES = ("light", "dark")
@@ -52,33 +52,6 @@ Two things to know:
 1. The status line comes **with the first token**, so an early failure is an HTTP error.
 2. `stream_options` can add the usage as a last event.
 """
-
-
-@contextmanager
-def served() -> Iterator[None]:
-    """`tessera serve` with the bundled demo."""
-    command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(PORT), "--speculative-config"]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*command, '{"method": "ngram", "num_speculative_tokens": 3}'], stdout=log, stderr=log
-        )
-        try:
-            while not _ready():
-                if process.poll() is not None:
-                    log.seek(0)
-                    sys.exit(log.read().decode())
-                time.sleep(0.1)
-            yield
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _ready() -> bool:
-    try:
-        return httpx.get(f"{URL}readyz").status_code == httpx.codes.OK
-    except httpx.ConnectError:
-        return False
 
 
 @contextmanager
@@ -161,7 +134,8 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=ROOT / "docs/images")
     arguments = parser.parse_args()
     arguments.into.mkdir(parents=True, exist_ok=True)
-    with served(), sync_playwright() as playwright:
+    command = (*TESSERA, "--port", str(PORT), "--speculative-config", DRAFTS)
+    with tempfile.TemporaryFile() as log, started(command, PORT, log=log), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         windows = [(size, scheme) for size in SIZES for scheme in SCHEMES]
         for size, scheme in windows:

@@ -9,12 +9,9 @@ import ast
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +21,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # it has no types
 
 from tools.checks.sources import python_sources
+from tools.local_server import ROOT, TESSERA, free_port, started
 
-ROOT = Path(__file__).parents[1]
-START_SECONDS = 60.0
 TOKENS = 4
 
 # Python imports this module when a process starts. SIGUSR2 starts a trace of the main thread, and the next one ends it.
@@ -78,40 +74,19 @@ def trace() -> Mapping[str, list[Entered]]:
     with tempfile.TemporaryDirectory(prefix="tessera-trace-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(_TRACER, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": folder, "TESSERA_TRACE_FOLDER": folder}
-        port = _free_port()
-        command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(port), "--max-num-seqs", "4"]
-        with subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as server:
-            try:
-                url = f"http://127.0.0.1:{port}"
-                _wait(url)
-                _chat(url)
-                processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-                _toggle(processes)
-                _chat(url)
-                _toggle(processes)
-                return _read(Path(folder), len(processes))
-            finally:
-                server.send_signal(signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _wait(url: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5):  # noqa: S310 - this machine's own server
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise TimeoutError(f"the server was not ready within {START_SECONDS:.0f} s")
+        port = free_port()
+        command = (*TESSERA, "--port", str(port), "--max-num-seqs", "4")
+        with (
+            (Path(folder) / "log").open("wb") as log,
+            started(command, port, log=log, environment=environment) as server,
+        ):
+            url = f"http://127.0.0.1:{port}"
+            _chat(url)
+            processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+            _toggle(processes)
+            _chat(url)
+            _toggle(processes)
+            return _read(Path(folder), len(processes))
 
 
 def _chat(url: str) -> None:

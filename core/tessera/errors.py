@@ -132,7 +132,7 @@ class ServerError(TesseraError):
 
 
 EXIT_CODES: dict[int, str] = {
-    0: "done, or stopped by SIGTERM or Ctrl-C after draining",
+    0: "done, or stopped by SIGTERM, SIGHUP or Ctrl-C after draining",
     1: "any other error, or a bug (with a traceback)",
     2: "an invalid flag, argument or request",
     3: "the model is missing, broken or not supported",

@@ -47,13 +47,14 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
 @dataclass
 class CompletionOutput:
     """One completion. finish_reason: None while it is running, then "stop", "length" or "abort". stop_reason: the stop
-    string or token id that ended it."""
+    string or token id that ended it. logprobs: one entry per token, the token itself first; a list from LLM, otherwise
+    a sequence whose entries are made when they are asked for."""
 
     index: int
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[Mapping[int, Logprob]] | None = None
+    logprobs: Sequence[Mapping[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 

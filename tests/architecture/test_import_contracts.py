@@ -46,6 +46,8 @@ BREAKS = [
     (PLATFORM, "platforms/cpu/tessera_cpu/broken.py", "from tessera.reference import anything"),
     (PLATFORM, "platforms/rocm/tessera_rocm/broken.py", "import tessera.config"),
     (PLATFORM, "platforms/gaudi/tessera_gaudi/broken.py", "import tessera.ops"),
+    (PLATFORM, "platforms/neuron/tessera_neuron/broken.py", "import tessera.runner"),
+    (PLATFORM, "platforms/spyre/tessera_spyre/broken.py", "import tessera.models"),
     (SHARED, "platforms/rocm/tessera_rocm/broken.py", "import tessera_cuda"),
     (SHARED, "platforms/triton/tessera_triton/broken.py", "import tessera_xpu"),
     (SHARED, "core/tessera/runner/broken.py", "import tessera_triton"),

@@ -22,6 +22,8 @@ WORDS = [
     "intel",
     "ascend",
     "gaudi",
+    "neuron",
+    "spyre",
     "triton",
 ]
 

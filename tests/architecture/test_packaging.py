@@ -16,6 +16,8 @@ MANIFESTS = [
     "platforms/cpu/pyproject.toml",
     "platforms/cuda/pyproject.toml",
     "platforms/gaudi/pyproject.toml",
+    "platforms/neuron/pyproject.toml",
+    "platforms/spyre/pyproject.toml",
     "platforms/rocm/pyproject.toml",
     "platforms/tpu/pyproject.toml",
     "platforms/triton/pyproject.toml",
@@ -23,7 +25,7 @@ MANIFESTS = [
 ]
 LIBRARIES = ("triton",)
 """What platform packages share; they register no platform."""
-PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "tpu", "gaudi", "ascend")
+PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "tpu", "gaudi", "ascend", "neuron", "spyre")
 
 
 def read(path: Path) -> dict:

@@ -33,6 +33,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "structured soak",
         "nightly field fuzz",
         "http fuzz",
+        "worst requests",
     ]
     assert names["test"][names["test"].index("triton") + 1] == "triton targets"
 

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/plugins/platforms.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PLATFORMS = {
-    "`cpu`", "`cuda`", "`rocm`", "`tpu`", "`xpu`", "`gaudi`", "`ascend`", "`reference`", "`strict`", "NumPy runner",
-    "`fakechip`",
+    "`cpu`", "`cuda`", "`rocm`", "`tpu`", "`xpu`", "`gaudi`", "`ascend`", "`neuron`", "`spyre`", "`reference`",
+    "`strict`", "NumPy runner", "`fakechip`",
 }  # fmt: skip
 LINKS = re.findall(r"\[`([^`]+)`\]\((?:<([^>]+)>|([^)]+))\)", TEXT)
 

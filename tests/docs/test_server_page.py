@@ -16,6 +16,7 @@ from tessera.config import ModelConfig
 from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.server.app import create_app
+from tessera.server.connections import FOR_HEALTH
 from tessera.server.settings import Limits, ServerSettings
 from tessera.text.workers import MOST_WAITING
 from tests.server.conftest import on_socket
@@ -64,7 +65,15 @@ def test_the_limits_are_those_of_the_code():
         ),
         "a client that reads nothing of what waits for it": f"{limits.write_seconds:.0f} s",
         "texts that wait to be tokenized": f"{MOST_WAITING // MIB} MiB, a fourth of it for each key or address",
-        "request line and headers": f"{limits.header_bytes // KIB} KiB",
+        "request line and headers": (
+            f"{limits.header_bytes // KIB} KiB, within {limits.header_seconds:.0f} s; agreeing on TLS before them, "
+            "the same"
+        ),
+        "connections": (
+            f"{ServerSettings().max_connections}, fewer if the process may not open as many files, and {FOR_HEALTH} "
+            f"for health checks; `{option('limit_concurrency')}`"
+        ),
+        "an idle connection": f"{ServerSettings().keep_alive_seconds} s; `{option('timeout_keep_alive')}`",
         "all fields except messages, tools, prompt and allowed_token_ids": f"{limits.other_bytes // MIB} MiB",
         "requests in progress": str(ServerSettings().max_requests),
         "prompts of a completion": f"{limits.prompts}; `--max-prompts`",
@@ -85,6 +94,14 @@ def test_the_limits_are_those_of_the_code():
         "requests of a batch": str(limits.batch_lines),
         "`custom_id`": f"{limits.custom_id_chars} characters",
     }
+
+
+def option(name):
+    return next(flag.option for flag in TABLE.flags if flag.name == name)
+
+
+def test_paragraphs_are_apart_by_one_line():
+    assert "\n\n\n" not in PAGE
 
 
 def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():

@@ -42,6 +42,23 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
+def chip() -> Any:
+    """What counts on the emulated device."""
+    from torch_fakechip import compiled
+
+    return compiled
+
+
+@pytest.fixture
+def compiled() -> list[str]:
+    """What was compiled ahead of time since the test began."""
+    from torch_fakechip import ahead
+
+    ahead.compiled.clear()
+    return ahead.compiled
+
+
+@pytest.fixture(scope="session")
 def sizes() -> dict[str, int]:
     """Of the tiny models. Heads have a size that kernels take, and no power of two."""
     return {"head_dim": 24}

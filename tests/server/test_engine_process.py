@@ -103,6 +103,23 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
             os.kill(engine.info.pid, 0)
 
 
+async def test_the_server_answers_while_it_writes_very_many_log_probabilities():
+    """benchmarks/liveness.py measures it; here two servers' clients share an event loop, and the machine is busy."""
+    settings = dataclasses.replace(SETTINGS, drain_seconds=0)
+    async with serving("brisk", settings=settings, max_num_seqs=128) as (_, client, task):
+        body = {**LONG, "n": 128, "logprobs": 20, "max_tokens": 30, "temperature": 1.0}
+        asked = [asyncio.create_task(client.post("/v1/completions", json={**body, "stream": s})) for s in (True, False)]
+        worst = 0.0
+        while not all(one.done() for one in asked):
+            began = time.monotonic()
+            assert (await client.get("/livez")).status_code == 200
+            worst = max(worst, time.monotonic() - began)
+            await asyncio.sleep(0.05)
+        assert [(await one).status_code for one in asked] == [200, 200]
+        assert worst < 1.0
+        assert await stopped(task) in (0, 1)
+
+
 @pytest.mark.parametrize("log_format", ["text", "json"])
 async def test_lines_of_both_processes_join_by_the_header_even_where_two_bear_it(caplog, capfd, log_format):
     caplog.set_level(logging.DEBUG, "tessera")

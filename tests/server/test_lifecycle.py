@@ -9,17 +9,19 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tessera.errors import ModelError
+from tessera.errors import EXIT_CODES, ModelError
 from tessera.server.serve import serve
-from tessera.server.settings import Limits, ServerSettings
+from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 from tests.server.conftest import on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.sse import data_of, read_stream
 
+STAYING_UP = Path(__file__).parents[2] / "docs/decisions/staying-up.md"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = {**CHAT, "stream": True}
 ENDLESS = Script(pieces=["x"] * 400, delay=0.01)
@@ -281,6 +283,20 @@ async def test_a_stream_is_whole_when_it_ends_within_the_drain(kind):
         chunks = read_stream((await asking).text)
         assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
         assert await asyncio.wait_for(server.task, 5) == 0
+
+
+async def test_the_signals_that_drain_are_documented_and_nohup_keeps_its_own():
+    drain = next(flag for flag in SERVER_FLAGS if flag.name == "shutdown_timeout").help
+    for page in (drain, EXIT_CODES[0], STAYING_UP.read_text(encoding="utf-8")):
+        assert all(name in page for name in ("SIGTERM", "SIGHUP", "Ctrl-C"))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with on_socket(FakeEngine()) as server, client(server) as http:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.1)
+            assert (await http.get("/livez")).status_code == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_what_outlasts_the_drain_is_cut_off_with_an_error_and_exits_0():

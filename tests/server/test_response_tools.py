@@ -111,6 +111,26 @@ async def test_a_choice_among_allowed_tools():
         assert "weather" not in json.dumps(tag)
 
 
+CHOSEN = {"type": "function", "name": "weather", "namespace": "crm"}
+
+
+@pytest.mark.parametrize("choice", [CHOSEN, {"type": "allowed_tools", "mode": "required", "tools": [CHOSEN]}])
+async def test_a_choice_of_a_tool_in_a_namespace_names_both(choice):
+    other = {"type": "namespace", "name": "erp", "tools": [WEATHER]}
+    async with in_process(engine(CALLS), HERMES) as api:
+        body = {"model": MODEL, "input": "Weather?", "tools": [WEATHER, other, SPACE], "tool_choice": choice}
+        answer = await api.post("/v1/responses", body)
+        assert answer.json()["output"][0]["namespace"] == "crm"
+        assert answer.json()["tool_choice"] == choice
+        tag = api.engine.calls[0].params.structured_outputs.structural_tag
+        assert "crm__weather" in tag
+        assert tag.count("weather") == 1
+        for tools in ([WEATHER], [other]):
+            check_error(await api.post("/v1/responses", {**body, "tools": tools}), 400, "tool_choice")
+        no_list = {**body, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}
+        check_error(await api.post("/v1/responses", no_list), 400, "tool_choice")
+
+
 @pytest.mark.parametrize(
     ("tools", "param"),
     [

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import pytest
 
+from tessera_tpu import inputs, requests
+from tessera_tpu import runner as runner_module
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -45,6 +47,19 @@ def test_200_mixed_requests_take_at_most_twelve_programs(start: Any, tmp_path: A
     assert events == []
     assert len(programs.made) == warm <= 12
     assert programs.read == []
+
+
+def test_a_step_of_a_known_shape_makes_nothing_anew_that_could_be_kept(start: Any, monkeypatch: Any) -> None:
+    run, questions = start(), prompts(3)
+    run.ask(questions, 6, ignore_eos=True)
+    runner, asked = run.executor.runner, []
+    monkeypatch.setattr(inputs, "launch_fields", asked.append)
+    monkeypatch.setattr(requests, "sample_fields", asked.append)
+    monkeypatch.setattr(runner_module, "Program", asked.append)
+    assert runner.model.values is runner.model.values
+    assert runner.mesh.whole is runner.mesh.whole
+    run.ask(questions, 6, ignore_eos=True)
+    assert asked == []
 
 
 def test_a_second_start_compiles_nothing(start: Any, tmp_path: Any, monkeypatch: Any) -> None:

@@ -7,21 +7,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import closing
 from pathlib import Path
 
 from tools.clients.contracts import CONTRACTS
 from tools.clients.programs import PROGRAMS
+from tools.local_server import ROOT, free_port, started
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / "build/clients"
-STARTING_SECONDS = 60.0
+SCRIPTED = ("-m", "tools.clients.scripted")
 PROGRAM_SECONDS = 300.0
 STANDARD = "langchain_standard"
 TESTS = [
@@ -45,28 +41,6 @@ def installed() -> Path:
         subprocess.run([*pip, "-c", str(HERE / "constraints.txt"), *PACKAGES], check=True)
         done.write_text(wanted, encoding="utf-8")
     return python
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def started(port: int, record: Path | None = None) -> subprocess.Popen[bytes]:
-    """The scripted server, once it answers. record: a folder for what it is asked. Raises TimeoutError."""
-    arguments = [str(port), *([] if record is None else [str(record)])]
-    server = subprocess.Popen([sys.executable, "-m", "tools.clients.scripted", *arguments], cwd=ROOT)
-    deadline = time.monotonic() + STARTING_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
-                return server
-        except OSError:
-            time.sleep(0.1)
-    server.kill()
-    raise TimeoutError("The scripted server did not start.")
 
 
 def run(name: str, python: Path, base: str) -> subprocess.CompletedProcess[str]:
@@ -103,19 +77,15 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=known, help=f"some of {', '.join(known)}")
     asked = parser.parse_args()
     python, port = installed(), free_port()
-    server = started(port)
     base = f"http://127.0.0.1:{port}"
     wrong = []
-    try:
+    with started((*SCRIPTED, str(port)), port):
         for name in asked.names:
             done = run(name, python, base)
             print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(name, done.stdout)}", flush=True)
             if done.returncode:
                 wrong.append(name)
                 print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)
-    finally:
-        server.terminate()
-        server.wait()
     print(f"{len(asked.names) - len(wrong)} of {len(asked.names)} clients work")
     return bool(wrong)
 

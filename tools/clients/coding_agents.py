@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.clients.__main__ import ROOT, free_port, started
+from tools.clients.__main__ import SCRIPTED
 from tools.clients.recording import fixture, written
 from tools.clients.scripted import ASKED, SUNNY
+from tools.local_server import ROOT, free_port, started
 
 HERE = Path(__file__).parent
 INSTALLED = ROOT / "build/agents"
@@ -133,12 +134,8 @@ def main() -> int:
             for each in (home, work, requests):
                 each.mkdir()
             port = free_port()
-            server = started(port, requests)
-            try:
+            with started((*SCRIPTED, str(port), str(requests)), port):
                 job, why = run(name, f"http://127.0.0.1:{port}", home, work)
-            finally:
-                server.terminate()
-                server.wait()
             print(f"{'wrong' if why else 'ok   '} {name}{why and chr(10)}{why}", flush=True)
             wrong += bool(why)
             if asked.record and not why:

@@ -1,17 +1,19 @@
 """Compiles a step for TPUs that are not there, with libtpu: `python -m tools.tpu tools.tpu.targets`. For each topology,
-on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, checks what
-the compiler says of it, and prints a table. Names, such as v6e:2x2, choose some of the topologies.
+on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, and checks
+what the compiler says of it, also against the table in docs/platforms.md; for the first one, it compiles sampling too.
+Names, such as v6e:2x2, choose some of the topologies.
 
 The model is abstract: it has the layers of Llama 3.1 8B, of which two are compiled, since all are alike."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -76,18 +78,21 @@ class Compiled:
     collectives: int
 
     @property
+    def place(self) -> str:
+        """How its row of the table begins."""
+        return f"| {self.topology} | {self.chips} | {self.step} |"
+
+    @property
     def row(self) -> str:
         figures = (
             f"{self.flops / 1e9:.2f}", f"{self.expected / 1e9:.2f}", f"{self.nbytes / 1e6:.0f}",
-            f"{self.temporary / 1e6:.1f}", self.collectives, f"{self.seconds:.1f}",
+            f"{self.temporary / 1e6:.1f}", self.collectives,
         )  # fmt: skip
-        return f"| {self.topology} | {self.chips} | {self.step} | {' | '.join(map(str, figures))} |"
+        return f"{self.place} {' | '.join(map(str, figures))} |"
 
 
-TABLE = (
-    "| Topology | Chips | Step | Gflop | of products | MB read and written | MB temporary | All-reduces | Seconds |",
-    "|---|---|---|---|---|---|---|---|---|",
-)
+PAGE = Path(__file__).parents[2] / "docs/platforms.md"
+HEAD = "| Topology | Chips | Step | Gflop | Of products | MB read and written | MB temporary | All-reduces |\n"
 
 
 class Abstract:
@@ -126,15 +131,15 @@ class Abstract:
         return jax.ShapeDtypeStruct(shape, "int32", sharding=self.mesh.whole)
 
     def forward(self, key: LaunchKey) -> Any:
-        fields = launch_fields(key, self.plan)
-        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), self.ints(sum(map(prod, fields.values())))
+        flat = self.ints(launch_fields(key, self.plan).size)
+        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), flat
         places = [tuple(self.mesh.planes for _ in planes) for planes in self.caches], self.mesh.whole, self.mesh.whole
         call = partial(self.model.forward, key, self.plan)
         return jax.jit(call, donate_argnums=(1, 2), out_shardings=places).lower(*given).compile()
 
     def sample(self) -> Any:
         hidden = jax.ShapeDtypeStruct((ROWS, HIDDEN), "bfloat16", sharding=self.mesh.whole)
-        flat = self.ints(sum(map(prod, sample_fields(ROWS).values())))
+        flat = self.ints(sample_fields(ROWS).size)
         bits = self.ints(ROWS, words(VOCAB))
         given = self.values, self.ints(ROWS + 1, MOST + 1), hidden, flat, bits
         return jax.jit(self.model.sample, donate_argnums=1, out_shardings=self.mesh.whole).lower(*given).compile()
@@ -148,8 +153,8 @@ def products(key: LaunchKey) -> int:
     return 2 * (LAYERS * key.tokens * before + ((LAYERS - 1) * key.tokens + key.num_samples) * after)
 
 
-def compile_for(topology: str, chips: int) -> Iterator[Compiled]:
-    """Raises AssertionError for what the runner relies on."""
+def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compiled]:
+    """sampling: compile it too. Raises AssertionError for what the runner relies on."""
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[:chips]
     mesh = DeviceMesh(devices)
     with tempfile.TemporaryDirectory() as folder, use_abstract_mesh(mesh.mesh.abstract_mesh):  # which kernels ask
@@ -168,7 +173,7 @@ def compile_for(topology: str, chips: int) -> Iterator[Compiled]:
             )  # fmt: skip
             check(found, text, caches // chips)
             yield found
-        if topology == TOPOLOGIES[0]:
+        if sampling:
             abstract.sample()
 
 
@@ -186,12 +191,33 @@ def check(found: Compiled, text: str, caches: int) -> None:
     assert (found.collectives > 0) == (found.chips > 1), f"{what}: {found.collectives} all-reduces"
 
 
-def main() -> int:
-    print(*TABLE, sep="\n")
-    for topology in sys.argv[1:] or TOPOLOGIES:
+def renewed(page: str, found: Compiled) -> str:
+    """The page with the row that was found."""
+    head, table = page.split(HEAD)
+    rows, end, after = table.partition("\n\n")
+    places = [line.startswith(found.place) for line in rows.splitlines()]
+    assert sum(places) == 1, f"docs/platforms.md has {sum(places)} rows for {found.place}"
+    kept = (found.row if own else line for line, own in zip(rows.splitlines(), places, strict=True))
+    return f"{head}{HEAD}{chr(10).join(kept)}{end}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.tpu tools.tpu.targets", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="renew the rows of docs/platforms.md")
+    parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY")
+    asked = parser.parse_args(arguments)
+    known = page = PAGE.read_text(encoding="utf-8")
+    print(HEAD, end="")
+    for number, topology in enumerate(asked.topologies or TOPOLOGIES):
         for chips in PLACES:
-            for found in compile_for(topology, chips):
-                print(found.row, flush=True)
+            for found in compile_for(topology, chips, sampling=number == 0):
+                print(f"{found.row} {found.seconds:.1f} s", flush=True)
+                page = renewed(page, found)
+    if asked.write:
+        PAGE.write_text(page, encoding="utf-8")
+    elif page != known:
+        print("docs/platforms.md has other figures; --write renews them.", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from tessera.cli.event_loop import run_until_end
 from tessera.cli.listen import is_loopback, listen, socket_path, tls_context, url_of
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
+from tessera.cli.own_process import answer_promptly
 from tessera.cli.platforms import choices_table, explained_platform
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
 from tessera.config import EngineConfig, Supervision, build_config
-from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.engine import BUSY, ENGINE_FLAGS
 from tessera.config.environment import Environment, read_environment, unknown_variable
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
-from tessera.server.loop_watch import BUSY, ended_if_it_hangs
+from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
@@ -289,6 +290,7 @@ class _Served:
                 page=not self.settings.disable_ui,
             )
         )
+        answer_promptly()
         return server.ready_app(engine, app)
 
 

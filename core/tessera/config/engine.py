@@ -290,6 +290,10 @@ ENGINE_FLAGS = (
 )
 """The flags that build_config accepts besides the model. LLM accepts those that are not `online`."""
 
+BUSY = 10
+"""What uses processor time, a step or the server's event loop, may take this many times Supervision.stall_seconds: the
+machine may just be slow."""
+
 
 @dataclass(frozen=True)
 class Supervision:

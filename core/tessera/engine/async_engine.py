@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
-MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 400 MB
+MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 200 MB at most
 SHARE = 2  # an answer may hold half of that
 COUNT_SECONDS = 0.25  # between two counts of these
 LONG_LISTS = 4096  # the same for the characters and ids in a request's parameters

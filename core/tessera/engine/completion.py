@@ -3,19 +3,17 @@ what the reader has not taken yet."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tessera.arrays import Array
+from tessera.engine.logprobs import PromptLogprobsBuffer, TokenLogprobs
 from tessera.errors import TesseraError
-from tessera.request import CompletionOutput, Logprob, Request, RequestMetrics, RequestOutput
+from tessera.request import CompletionOutput, Request, RequestMetrics, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:
-    from tessera.step import PromptLogprobs, RowLogprobs
+    from tessera.step import RowLogprobs
     from tessera.text import StopStrings, Vocabulary
 
 
@@ -88,7 +86,7 @@ class Completion:
         if vocabulary is not None and params.detokenize:
             self._text = TextOutput(vocabulary, prompt, params, stops)
         self._pieces: list[str] = []
-        self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
+        self._logprobs = None if params.logprobs is None else TokenLogprobs(vocabulary)
         self._cumulative_logprob = 0.0
         self._taken = 0
         self._interval = params.stream_interval or 1
@@ -110,7 +108,8 @@ class Completion:
                 count, self.finish_reason, self.stop_reason = seen, "stop", stopped
         self.token_ids.extend(tokens[:count])
         if self._logprobs is not None and logprobs is not None:
-            self._add_logprobs(self._logprobs, logprobs, count)
+            self._logprobs.add(logprobs, count)
+            self._cumulative_logprob += sum(logprobs.logprobs[:count, 0].tolist())
         self.changed = True
 
     def finish(self, reason: str, stop_reason: int | str | None) -> None:
@@ -135,8 +134,8 @@ class Completion:
         self.changed = False
         logprobs = self._logprobs
         if logprobs is not None:
-            # With DELTA nobody asks for them again, and they take a hundred times the memory of the token.
-            self._logprobs = [] if delta else list(logprobs)
+            # With DELTA nobody asks for them again.
+            self._logprobs = TokenLogprobs(self._vocabulary) if delta else logprobs.copy()
         return CompletionOutput(
             index=self.index,
             text=text,
@@ -155,12 +154,7 @@ class Completion:
     def num_unread(self) -> int:
         """Values of the output that nobody has taken: tokens and log probabilities."""
         unread = len(self.token_ids) - self._taken
-        return unread if not self._logprobs else unread * len(self._logprobs[-1])
-
-    def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
-        added = by_token(new.ids[:count], new.logprobs[:count], new.ranks[:count], self._vocabulary)
-        positions += added
-        self._cumulative_logprob += total(added)
+        return unread if not self._logprobs else unread * self._logprobs.width
 
 
 class RequestState:
@@ -204,8 +198,8 @@ class RequestState:
 
     @property
     def num_unread(self) -> int:
-        """Values of the output that the reader has not taken, about a hundred bytes each if they are log
-        probabilities."""
+        """Values of the output that the reader has not taken: about a hundred bytes for a token, eight for a log
+        probability."""
         return sum(completion.num_unread for completion in self.completions)
 
     @property
@@ -252,70 +246,3 @@ def _merged(times: list[RequestMetrics]) -> RequestMetrics:
         first_token=min((t.first_token for t in times if t.first_token), default=0.0),
         last_token=max(t.last_token for t in times),
     )
-
-
-def by_token(all_ids: Array, logprobs: Array, ranks: Array, vocabulary: Vocabulary | None) -> list[dict[int, Logprob]]:
-    """Log probabilities of tokens, one dict each: the token itself first, then the alternatives, most likely first.
-    all_ids, logprobs: [tokens, 1 + k]; ranks: [tokens]."""
-    positions = []
-    for ids, values, rank in zip(all_ids.tolist(), logprobs.tolist(), ranks.tolist(), strict=True):
-        position = {ids[0]: Logprob(values[0], rank, _text(ids[0], vocabulary))}
-        for order, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
-            if token not in position:
-                position[token] = Logprob(value, order, _text(token, vocabulary))
-        positions.append(position)
-    return positions
-
-
-class PromptLogprobsBuffer(Sequence[Mapping[int, Logprob] | None]):
-    """Collects a prompt's log probabilities as its chunks are computed: in any order, and again after a preemption.
-
-    A sequence of one entry per prompt token, None for the first. An entry is made when it is asked for, since a long
-    prompt has very many of them, and whoever reads them chooses the thread.
-    """
-
-    def __init__(self, num_prompt_tokens: int, vocabulary: Vocabulary | None) -> None:
-        self._vocabulary = vocabulary
-        self._chunks: list[PromptLogprobs] = []
-        self._places: Array = np.full((num_prompt_tokens, 2), -1, np.int32)
-        """[tokens, 2]: the chunk of each token and its row there."""
-        self._taken = False
-
-    def add(self, scored: PromptLogprobs) -> None:
-        places = self._places[scored.start : scored.start + len(scored.ids)]
-        places[:, 0], places[:, 1] = len(self._chunks), np.arange(len(scored.ids))
-        self._chunks.append(scored)
-
-    def take(self, kind: RequestOutputKind) -> Sequence[Mapping[int, Logprob] | None] | None:
-        """With DELTA, only the first call returns them."""
-        given = None if kind is RequestOutputKind.DELTA and self._taken else self
-        self._taken = True
-        return given
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[int, Logprob] | None: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Mapping[int, Logprob] | None]: ...
-
-    def __getitem__(self, index: int | slice) -> Mapping[int, Logprob] | list[Mapping[int, Logprob] | None] | None:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        chunk, row = self._places[index].tolist()
-        if chunk < 0:
-            return None
-        of, one = self._chunks[chunk], slice(row, row + 1)
-        (entry,) = by_token(of.ids[one], of.logprobs[one], of.ranks[one], self._vocabulary)
-        return entry
-
-
-def _text(token: int, vocabulary: Vocabulary | None) -> str | None:
-    return None if vocabulary is None else vocabulary.token_text(token).text
-
-
-def total(positions: Sequence[Mapping[int, Logprob]]) -> float:
-    """The sum of the log probabilities of the tokens themselves, which come first in each dict."""
-    return sum(next(iter(position.values())).logprob for position in positions)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tessera.engine.completion import Completion, PromptLogprobsBuffer, RequestState
+from tessera.engine.completion import Completion, RequestState
 from tessera.engine.input_processor import InputProcessor, Prompt
+from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request

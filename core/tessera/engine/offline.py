@@ -125,7 +125,7 @@ class OfflineEngine:
             for state in self._step():
                 output = state.take()
                 if output is not None:
-                    _list_prompt(output)
+                    _list_logprobs(output)
                     outputs[state.request_id] = output
                     done(output)
             interrupt.check()
@@ -139,7 +139,7 @@ class OfflineEngine:
         self._engine.abort(self.front.drop(state, time.monotonic()))
         output = state.take()
         assert output is not None, "a state that was dropped has an output"
-        _list_prompt(output)
+        _list_logprobs(output)
         return output
 
     def _feed(self, waiting: deque[Job]) -> None:
@@ -230,6 +230,9 @@ class HeldInterrupt:
         self._came = True
 
 
-def _list_prompt(output: RequestOutput) -> None:
+def _list_logprobs(output: RequestOutput) -> None:
     if output.prompt_logprobs is not None:
         output.prompt_logprobs = list(output.prompt_logprobs)
+    for answer in output.outputs:
+        if answer.logprobs is not None:
+            answer.logprobs = list(answer.logprobs)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import zmq
 
+from tessera.config.engine import BUSY
 from tessera.engine.messages import Alive, Codec
 
 BEAT = 0.5  # seconds
@@ -79,7 +80,6 @@ def _seconds_of(pid: str) -> float:
     return (int(user) + int(system)) / TICKS_A_SECOND
 
 
-BUSY = 10  # a step that uses processor time may take this many times the limit: the machine may just be slow
 TICKS = 8  # per limit
 
 

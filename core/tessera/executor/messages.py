@@ -73,6 +73,7 @@ class Needs(msgspec.Struct):
     host_lengths: str
     align_bytes: int
     dense_planes: bool = False
+    separate_planes: bool = False
 
     @classmethod
     def of(cls, needs: CacheNeeds) -> Needs:

@@ -29,7 +29,7 @@ def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: T
     nothing
 
     Rotates q and k in place. RoFormer, arXiv:2104.09864."""
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     for heads in (q, k):
         turned = heads[..., : spec.dim].float()
         if spec.style == "half":

@@ -30,7 +30,8 @@ from tessera.platform.attention import (
     SlidingWindowSpec,
     StateSpec,
 )
-from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
+from tessera.platform.collectives import Alone, Communicator, FunctionalCommunicator, TorchCommunicator, Transfer
+from tessera.platform.compiled import CompiledGraphs
 from tessera.platform.device import (
     Arena,
     Device,
@@ -50,6 +51,7 @@ from tessera.platform.feature import Column, EngineFeature, Feature, FeatureStat
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
+from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, in_order
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
 from tessera.platform.platform import (
@@ -62,6 +64,7 @@ from tessera.platform.platform import (
     Probe,
     Problem,
     WorkerSpec,
+    with_ranks,
 )
 from tessera.platform.quantization import (
     KV_FP8,
@@ -91,7 +94,7 @@ from tessera.platform.runner import (
     RunnerServices,
 )
 from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
-from tessera.platform.vendor import VendorKernel, vendor_object, vendor_op
+from tessera.platform.vendor import VendorKernel, rotary_angles, vendor_object, vendor_op
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -124,6 +127,7 @@ __all__ = [
     "Capabilities",
     "Column",
     "Communicator",
+    "CompiledGraphs",
     "ConfigError",
     "Default",
     "Device",
@@ -136,6 +140,7 @@ __all__ = [
     "Feature",
     "FeatureState",
     "FullAttentionSpec",
+    "FunctionalCommunicator",
     "Future",
     "GraphRunner",
     "HeadsLayer",
@@ -154,6 +159,9 @@ __all__ = [
     "LoadedModel",
     "MLASpec",
     "Manifest",
+    "MaskedAttention",
+    "MaskedPlan",
+    "Masks",
     "MemoryBudget",
     "MemoryBudgetError",
     "MemoryFigures",
@@ -214,14 +222,17 @@ __all__ = [
     "doubled",
     "graph_class",
     "hookimpl",
+    "in_order",
     "make_current",
     "persistent",
     "replace",
+    "rotary_angles",
     "sampled_at",
     "step_output",
     "vendor_object",
     "vendor_op",
     "with_extra",
+    "with_ranks",
     "write_drafts",
 ]
 

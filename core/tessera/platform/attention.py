@@ -17,7 +17,7 @@ from tessera.errors import PlatformError
 from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.launch import Buffers, Launch, Plan
 from tessera.platform.ops import NOT_PROMISED, BoundOps
-from tessera.platform.quantization import QuantSpec
+from tessera.platform.quantization import KV_INT8, QuantSpec
 
 if TYPE_CHECKING:
     from tessera.ops.norms import NormSpec
@@ -296,11 +296,16 @@ class AttentionBackend(ABC):
         finds BoundOps.batch_invariant set. Default: it does not promise that."""
         return NOT_PROMISED
 
-    @abstractmethod
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         """Where the bytes of one block of one layer are. block_size: tokens per block, a size that constraints()
         allows; 0 for a StateSpec, whose block is one request. In Caches, the layer then has one tensor per plane, of
-        shape [num_blocks, *plane.shape] and the plane's dtype."""
+        shape [num_blocks, *plane.shape] and the plane's dtype. Default: keys, then values, each ordered (token, head,
+        dim); for KV_INT8 the scales of both come first."""
+        if not isinstance(spec, FullAttentionSpec):
+            raise PlatformError(f"attention backend '{self.name}' needs a kv_cache_layout() for {type(spec).__name__}.")
+        heads = ("token", block_size), ("head", spec.num_kv_heads)
+        scales = (Plane(f"{name}_scale", KV_INT8.scale_dtype, heads) for name in "kv" if spec.quant == KV_INT8)
+        return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
 
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:

@@ -193,3 +193,25 @@ class TorchCommunicator(Communicator):
 
     def close(self) -> None:
         self.torch.distributed.destroy_process_group()
+
+
+class FunctionalCommunicator(TorchCommunicator):
+    """As TorchCommunicator, but sums and gathers are functional collectives of torch.distributed, which a compiler of
+    torch.compile finds in what it compiles: for CompiledGraphs, with capturable=True."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self._done("all_reduce", x.contiguous(), "sum")
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        """The op concatenates along the first dimension."""
+        gathered = self._done("all_gather_into_tensor", x.contiguous(), self.size)
+        return gathered if dim == 0 else self.torch.cat(gathered.chunk(self.size), dim=dim)
+
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        """The op divides along the first dimension."""
+        parts = x if dim == 0 else self.torch.cat(x.chunk(self.size, dim=dim))
+        return self._done("reduce_scatter_tensor", parts.contiguous(), "sum", self.size)
+
+    def _done(self, name: str, x: Tensor, *options: Any) -> Tensor:
+        ops = self.torch.ops._c10d_functional  # noqa: SLF001  # the library's name, to which compilers are written
+        return ops.wait_tensor(getattr(ops, name)(x, *options, self.group.group_name))

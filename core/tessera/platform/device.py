@@ -179,6 +179,15 @@ class ModuleDevice(TorchDevice):
         super().__init__(torch, kind, index, pinned=pinned)
         self.module = getattr(torch, kind)
 
+    @classmethod
+    def open(cls, torch: Any, kind: str, index: int) -> Self:
+        """The device, made current and named; for Platform.open(). Raises PlatformError if torch does not find so
+        many."""
+        name = make_current(torch, kind, index)
+        device = cls(torch, kind, index)
+        device.name = name
+        return device
+
     def memory(self) -> MemoryFigures:
         free, total = self.module.mem_get_info(self.target)
         return MemoryFigures(total=int(total), free=int(free))

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 class GraphRunner(ABC):
     """Captures the forward of a launch key and replays it. It pads nothing and receives the actual counts with each
     launch. A launch for which it has no executable runs eagerly. captures_mixers: whether attention, and other mixers,
-    are part of what it captures, so that their plans must keep their addresses."""
+    are part of what it captures, so that their plans must keep their addresses. separate_planes: whether each plane of
+    the caches must be a tensor of its own, which shares memory with no other, as for compilers that refuse to write
+    inputs which do."""
 
     captures_mixers = True
+    separate_planes = False
 
     def split(self, mixer: Mixer) -> Mixer:
         """The mixer as the model calls it: a runner that captures what lies between mixers notices here where one

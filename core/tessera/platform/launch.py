@@ -164,7 +164,7 @@ class Launch:
 
     def select_logits(self, states: Tensor) -> Tensor:
         """states [T, ...] -> the rows at logits_indices [S, ...]."""
-        return states if self.key.samples_all else states[self.logits_indices]
+        return states if self.key.samples_all else states.index_select(0, self.logits_indices)
 
 
 class Buffers(Protocol):

@@ -94,6 +94,18 @@ class WorkerSpec:
     shared: bool = False
 
 
+def with_ranks(parallel: ParallelConfig) -> Sequence[WorkerSpec]:
+    """One process per device, which finds its rank in the environment under the names that torchrun gives it; for
+    Platform.placement(), where a library reads them when it is imported."""
+    size = parallel.world_size
+
+    def environment(rank: int) -> Mapping[str, str]:
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        return {name: str(value) for name, value in ranks.items()} if size > 1 else {}
+
+    return [WorkerSpec(rank, size, devices=(rank,), environment=environment(rank)) for rank in range(size)]
+
+
 @dataclass(frozen=True)
 class Default:
     """A configuration value that a platform proposes for a field the user did not set, and why (shown at start-up)."""
@@ -154,9 +166,9 @@ class Platform(ABC):
         return ()
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
-        """The communicator of all workers. Called in each worker, unless there is only one. device: the worker's,
-        opened. rendezvous: a file:// URL, the same for all of them. Default: None, core's communicator over
-        torch.distributed."""
+        """The communicator of all workers. Called in each worker, unless there is only one, before anything is asked of
+        the device, which some libraries want. device: the worker's, opened. rendezvous: a file:// URL, the same for all
+        of them. Default: None, core's communicator over torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | Reason | None:

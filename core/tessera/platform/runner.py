@@ -36,7 +36,8 @@ class MemoryBudget:
 @dataclass(frozen=True)
 class CacheNeeds:
     """What one layer's cache needs, for the solver of cache groups. layout(block size): its KVLayout, and so the bytes
-    of a block. index_dtype: as in Capabilities. Other fields: as in CacheConstraints."""
+    of a block. index_dtype: as in Capabilities. separate_planes: each plane is a tensor of its own, which shares memory
+    with no other. Other fields: as in CacheConstraints."""
 
     layer: int
     spec: CacheSpec
@@ -47,6 +48,7 @@ class CacheNeeds:
     align_bytes: int
     layout: Callable[[int], KVLayout]
     dense_planes: bool = False
+    separate_planes: bool = False
 
 
 @dataclass(frozen=True)

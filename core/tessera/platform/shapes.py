@@ -5,9 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from tessera.arrays import Array
+from tessera.errors import PlatformError
 from tessera.platform.launch import Kind, LaunchKey, StepRules
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,23 @@ class BucketedShapes(ShapePolicy):
     blocks: Sequence[int] = (1,)
     max_decode_tokens: int = 1
 
+    @classmethod
+    def doubling(
+        cls, config: EngineConfig, block_size: int, prompt_tokens: Sequence[int], fewest_blocks: int = 1
+    ) -> Self:
+        """For devices that compile each shape: rows that decode and columns of block tables double from one bucket to
+        the next, so shapes grow with the logarithms of what is served. block_size: the fewest tokens of a block.
+        prompt_tokens: of those, the buckets that a step of max_num_batched_tokens needs. fewest_blocks: columns of the
+        narrowest table."""
+        scheduler = config.scheduler
+        needed = [size for size in prompt_tokens if size < 2 * scheduler.max_num_batched_tokens]
+        return cls(
+            decode_rows=doubled(1, scheduler.max_num_seqs),
+            prompt_tokens=needed or [min(prompt_tokens)],
+            blocks=doubled(fewest_blocks, -(-config.model.max_model_len // block_size)),
+            max_decode_tokens=scheduler.max_decode_tokens,
+        )
+
     def rules(self, chunk_multiple: int = 1) -> StepRules:
         """What a step may hold so that every prompt fits into a launch; for Platform.step_rules()."""
         return StepRules(
@@ -153,8 +175,8 @@ class BucketedShapes(ShapePolicy):
 
 
 def doubled(least: int, most: int) -> tuple[int, ...]:
-    """Sizes for buckets: least, twice as many, and so on, up to most, which is the last one. Padding then takes less
-    than half of a launch."""
+    """Sizes for buckets: least, then each twice the one before, as long as they are below most, and most itself. A
+    launch that needs `least` or more is padded to less than twice its size; a smaller one is padded to the first."""
     sizes = []
     while least < most:
         sizes.append(least)
@@ -164,4 +186,10 @@ def doubled(least: int, most: int) -> tuple[int, ...]:
 
 def _smallest(sizes: Sequence[int], needed: int) -> int:
     """The smallest size that is large enough."""
-    return next(size for size in sizes if size >= needed)
+    for size in sizes:
+        if size >= needed:
+            return size
+    raise PlatformError(
+        f"a launch needs a bucket of {needed}, but those of the platform's shapes() end at {max(sizes)}; block tables "
+        "must have room for the longest request in the smallest blocks that a layer may have."
+    )

@@ -9,7 +9,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from tessera.platform.device import Reason
+from tessera.platform.device import Reason, Tensor
 from tessera.platform.ops import Kernel
 
 S = TypeVar("S")
@@ -44,6 +44,16 @@ def vendor_object(path: str) -> Any:
         return attrgetter(name)(import_module(module))
     except (ImportError, AttributeError):
         return f"{module} has no {name} here"
+
+
+def rotary_angles(cos_sin: Tensor, positions: Tensor, style: str) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each element of a head, for an op that does not take them once for the pair that they turn:
+    cos_sin [positions, dim], positions [T], RotarySpec.style -> [T, 1, dim] and [T, 1, dim]."""
+    cos, sin = (
+        half.repeat(1, 1, 2) if style == "half" else half.repeat_interleave(2, dim=-1)
+        for half in cos_sin[positions][:, None].chunk(2, dim=-1)
+    )
+    return cos, sin
 
 
 class VendorKernel(Kernel[S]):

@@ -20,12 +20,9 @@ from tessera.platform.attention import (
     AttentionGroup,
     CacheConstraints,
     Caches,
-    CacheSpec,
     FullAttentionSpec,
     HeadsLayer,
-    KVLayout,
     LayerSpec,
-    Plane,
 )
 from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch, persistent
@@ -91,10 +88,6 @@ class ReferenceAttention(AttentionBackend):
             host_lengths="none",
             returns_lse=True,
         )
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, FullAttentionSpec)
-        return layout(spec, block_size)
 
     def bind(
         self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
@@ -168,13 +161,6 @@ def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
         f"keys and values are kept in {spec.dtype}, in int8 with one scale per token and head, or in "
         f"{KV_FP8.dtype} with one scale per layer"
     )
-
-
-def layout(spec: FullAttentionSpec, block_size: int) -> KVLayout:
-    """Scales come first, so that the wider planes are aligned to their item size."""
-    heads = ("token", block_size), ("head", spec.num_kv_heads)
-    scales = tuple(Plane(f"{name}_scale", KV_INT8.scale_dtype, heads) for name in "kv" if spec.quant == KV_INT8)
-    return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
 
 
 def align_bytes(spec: FullAttentionSpec) -> int:

@@ -1,11 +1,11 @@
 """The memory of the KV cache: how much it may take, and its layout. In each cache group a block is one span of bytes,
-with its layers one after another, apart from planes that a backend wants dense."""
+with its layers one after another, apart from planes that a backend wants dense or separate."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import lcm
+from math import lcm, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from tessera.config import EngineConfig
 from tessera.errors import MemoryBudgetError
 from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import Plane
 from tessera.platform.device import Device, MemoryFigures
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, MemoryBudget
 from tessera.step import BlockCopy
@@ -89,37 +90,50 @@ class PlanePlace(NamedTuple):
 
 class CacheMemory:
     """The allocated KV cache. needs: by layer. buffers: by group, [num_blocks, bytes] uint8 each: one with the blocks
-    of all layers that share them, and one for each dense plane. stacks: the same memory by group, [buffers, num_blocks,
-    bytes] for buffers of one size, so that a block is copied in all of them at once. places: of the planes of each
-    layer. planes: by layer, views of the buffers with the shapes and dtypes of its layout. In a shared block each layer
-    starts at its required alignment. Raises MemoryBudgetError if the device has too little memory."""
+    of all layers that share them, and one for each dense or separate plane. stacks: the same memory by group, [buffers,
+    num_blocks, ...] for buffers of one size, so that a block is copied in all of them at once, and for each separate
+    plane. places: of the planes of each layer. planes: by layer, with the shapes and dtypes of its layout: separate
+    ones, or views of the buffers. In a shared block each layer starts at its required alignment. Raises
+    MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.device = device
         self.layouts = {layer: needs[layer].layout(group.block_size) for group in plan.groups for layer in group.layers}
-        self.buffers: list[list[Tensor]] = []
+        self._parts: list[list[Tensor]] = []  # by group: buffers, and separate planes as they are
         self.stacks: list[list[Tensor]] = []
         self.planes: list[Sequence[Tensor]] = [()] * len(self.layouts)
         self.places: dict[int, list[PlanePlace]] = {}
         with device.arena("kv") as arena:
             for group in plan.groups:
-                sizes = self._lay(group, needs)
+                places = self._lay(group, needs)
                 stacks = {
                     nbytes: arena.hold(_stack(number, group.num_blocks, nbytes, device))
-                    for nbytes, number in Counter(sizes).items()
+                    for nbytes, number in Counter(one for one in places if isinstance(one, int)).items()
                 }
                 left = {nbytes: iter(stack) for nbytes, stack in stacks.items()}
-                buffers = [next(left[nbytes]) for nbytes in sizes]
-                self.buffers.append(buffers)
-                self.stacks.append(list(stacks.values()))
+                parts = [
+                    next(left[one]) if isinstance(one, int) else arena.hold(_separate(one, group.num_blocks, device))
+                    for one in places
+                ]
+                separate = [part[None] for part, one in zip(parts, places, strict=True) if isinstance(one, Plane)]
+                self._parts.append(parts)
+                self.stacks.append([*stacks.values(), *separate])
                 for layer in group.layers:
-                    self.planes[layer] = tuple(self._views(layer, buffers))
+                    found = [parts[place.buffer] for place in self.places[layer]]
+                    self.planes[layer] = tuple(found if needs[layer].separate_planes else self._views(layer, found))
         self.nbytes = arena.nbytes
 
-    def _lay(self, group: CacheGroup, needs: Mapping[int, CacheNeeds]) -> list[int]:
-        """Places the planes of a group. Returns the bytes of a block in each of its buffers."""
-        shared = [layer for layer in group.layers if not needs[layer].dense_planes]
-        sizes, end = [], 0
+    @property
+    def buffers(self) -> list[list[Tensor]]:
+        return [[_as_bytes(part) for part in parts] for parts in self._parts]
+
+    def _lay(self, group: CacheGroup, needs: Mapping[int, CacheNeeds]) -> list[int | Plane]:
+        """Places the planes of a group. Returns the bytes of a block in each of its buffers, or the plane that is
+        separate."""
+        apart = [layer for layer in group.layers if needs[layer].dense_planes or needs[layer].separate_planes]
+        shared = [layer for layer in group.layers if layer not in apart]
+        sizes: list[int | Plane] = []
+        end = 0
         for layer in shared:
             end += -end % needs[layer].align_bytes
             self.places[layer] = []
@@ -128,18 +142,17 @@ class CacheMemory:
                 end += plane.nbytes
         if shared:
             sizes.append(end + -end % lcm(*(needs[layer].align_bytes for layer in shared)))
-        for layer in group.layers:
-            if needs[layer].dense_planes:
-                planes = self.layouts[layer].planes
-                self.places[layer] = [PlanePlace(len(sizes) + number, 0) for number in range(len(planes))]
-                sizes += [plane.nbytes for plane in planes]
-        assert sum(sizes) <= group.block_bytes, (sizes, group)
+        for layer in apart:
+            planes = self.layouts[layer].planes
+            self.places[layer] = [PlanePlace(len(sizes) + number, 0) for number in range(len(planes))]
+            sizes += planes if needs[layer].separate_planes else [plane.nbytes for plane in planes]
+        assert sum(one if isinstance(one, int) else one.nbytes for one in sizes) <= group.block_bytes, (sizes, group)
         return sizes
 
-    def _views(self, layer: int, buffers: Sequence[Tensor]) -> Iterator[Tensor]:
-        for plane, place in zip(self.layouts[layer].planes, self.places[layer], strict=True):
-            part = buffers[place.buffer][:, place.start : place.start + plane.nbytes].view(torch_dtype(plane.dtype))
-            yield part.unflatten(1, plane.shape)
+    def _views(self, layer: int, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+        for plane, place, part in zip(self.layouts[layer].planes, self.places[layer], parts, strict=True):
+            within = part[:, place.start : place.start + plane.nbytes].view(torch_dtype(plane.dtype))
+            yield within.unflatten(1, plane.shape)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Copies whole blocks within their group, all layers at once."""
@@ -150,7 +163,7 @@ class CacheMemory:
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
         """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
-        data = [buffer[blocks.to(buffer.device)].cpu().numpy() for buffer in self.buffers[number]]
+        data = [_as_bytes(part[blocks.to(part.device)].cpu()).numpy() for part in self._parts[number]]
         parts = []
         for layer in group.layers:
             layout, places = self.layouts[layer], self.places[layer]
@@ -168,11 +181,24 @@ _ALIGNMENT = 256
 
 def _stack(number: int, num_blocks: int, block_bytes: int, device: Device) -> Tensor:
     nbytes = num_blocks * block_bytes
+    whole = _allocated((number, nbytes + -nbytes % _ALIGNMENT), torch.uint8, device)
+    return whole[:, :nbytes].unflatten(1, (num_blocks, block_bytes))
+
+
+def _separate(plane: Plane, num_blocks: int, device: Device) -> Tensor:
+    return _allocated((num_blocks, *plane.shape), torch_dtype(plane.dtype), device)
+
+
+def _allocated(shape: Sequence[int], dtype: torch.dtype, device: Device) -> Tensor:
     try:
-        whole = torch.empty(number, nbytes + -nbytes % _ALIGNMENT, dtype=torch.uint8, device=device.target)
+        return torch.empty(shape, dtype=dtype, device=device.target)
     except RuntimeError as error:
         raise MemoryBudgetError(
-            f"{number * nbytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
+            f"{prod(shape) * dtype.itemsize / 2**30:.1f} GiB for the KV cache could not be allocated; "
             "set a smaller --kv-cache-memory-bytes."
         ) from error
-    return whole[:, :nbytes].unflatten(1, (num_blocks, block_bytes))
+
+
+def _as_bytes(part: Tensor) -> Tensor:
+    """[blocks, ...] -> [blocks, bytes]."""
+    return part.flatten(1).view(torch.uint8)

@@ -211,9 +211,9 @@ class CoreRunner(ModelRunner):
         self.executables = {}
         plan = null_plan(self._needs(), config)
         self.allocate(plan)
-        for buffers in self.memory.buffers:
-            for buffer in buffers:
-                buffer.zero_()
+        for stacks in self.memory.stacks:
+            for stack in stacks:
+                stack.zero_()
         for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
             self.sample(self.execute(step))
 
@@ -266,6 +266,7 @@ class CoreRunner(ModelRunner):
                     asked.align_bytes,
                     layout,
                     asked.dense_planes,
+                    self.graphs.separate_planes,
                 )
             )
         return needs

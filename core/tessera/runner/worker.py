@@ -52,8 +52,8 @@ class Worker:
         for device in devices:
             device.artifacts = artifacts
             device.seed(config.seed)
+        self.world = self.join_group(devices[0])  # before anything is asked of a device, which some libraries want
         granted = least([budget(config, device.memory()) for device in devices])
-        self.world = self.join_group(devices[0])
         self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, devices, self.groups, platform)
         own = self._own_runner(services)

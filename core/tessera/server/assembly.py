@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.engine.logprobs import LogprobArrays
 from tessera.request import CompletionOutput
 
 T = TypeVar("T")
-SMALL = 1024
-"""Values of an answer (see num_values) that take the event loop a millisecond or two."""
+SMALL = 128
+"""Values of an answer (see num_values) that take the event loop some tenths of a millisecond: it may have them to write
+for each of many streams before it does anything else."""
 SLICE = 256
 """Elements of a list that are encoded at once: encoding holds the interpreter's lock."""
 FEW = 32
@@ -61,6 +63,8 @@ def num_values(answers: Iterable[CompletionOutput], prompts: Iterable[Sequence[A
 
 def _width(values: Sequence[Any]) -> int:
     """Entries at a position; the first of a prompt has none."""
+    if isinstance(values, LogprobArrays):
+        return values.width
     last = values[-1]
     return len(last) if isinstance(last, dict) else 1
 

@@ -8,7 +8,9 @@ import logging
 from typing import Any
 
 import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from tessera.server.connections import Connection, Connections
 from tessera.server.http import error_body
@@ -23,18 +25,6 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _NO_HTTP = "Invalid HTTP request received."
 
 
-def http_protocol(limits: Limits, open_connections: Connections) -> type[Http1Protocol]:
-    """The protocol class with the limits for the request line and headers and for clients that do not read, whose
-    connections count among the open ones."""
-    own = {
-        "max_bytes": limits.header_bytes,
-        "head_seconds": limits.header_seconds,
-        "write_seconds": limits.write_seconds,
-        "open": open_connections,
-    }
-    return type("Http1", (Http1Protocol,), own)
-
-
 class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its status and message
     """A request cannot be accepted. status: the status line's code and reason."""
 
@@ -45,46 +35,53 @@ class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its 
 
 
 class Http1Protocol(HttpToolsProtocol, Connection):
-    """Answers 431 and closes the connection if the request line and headers exceed max_bytes, 408 if they are not there
-    within head_seconds, ends the connection of a client that reads nothing of what waits for it in write_seconds, and
-    ignores offers to upgrade to another protocol, as RFC 9110, section 7.8, lets a server do.
-    open: the open connections, of which this is one. arriving: the task that TLS is agreed on in.
+    """Answers 431 and closes the connection if the request line and headers exceed limits.header_bytes, 408 if they are
+    not there within header_seconds, ends the connection of a client that reads nothing of what waits for it in
+    write_seconds, and ignores offers to upgrade to another protocol, as RFC 9110, section 7.8, lets a server do.
 
     The parser itself accepts headers of any size. At an offer it gives up framing: it takes the request for one without
     a body, and what follows, which is the body, for the next request. A parser that knows of no offer then reads on.
     """
 
-    max_bytes: int
-    head_seconds: float
-    write_seconds: float
-    open: Connections
-    arriving: asyncio.Task[None] | None = None
-    running: RequestResponseCycle | None = None
-    """The request that is being answered; those in the pipeline wait for it."""
-    head_bytes = 0
-    in_head = True
-    offers_upgrade = False
-    """The head just read has an offer, and the parser is about to stop."""
-    refusal: Refused | None = None
-    _restoring = False
-    _head_timer: asyncio.TimerHandle | None = None
-    _reader: ReaderWatch
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        limits: Limits,
+        open_connections: Connections,
+    ) -> None:
+        """config, server_state, app_state: uvicorn's. open_connections: those of which this is one."""
+        super().__init__(config, server_state, app_state)
+        self.arriving: asyncio.Task[None] | None = None
+        self._limits = limits
+        self._open = open_connections
+        self._running: RequestResponseCycle | None = None
+        """The request that is being answered; those in the pipeline wait for it."""
+        self._head_bytes = 0
+        self._in_head = True
+        self._offers_upgrade = False
+        """The head just read has an offer, and the parser is about to stop."""
+        self._refusal: Refused | None = None
+        self._restoring = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reader: ReaderWatch
 
     # ---- calls of the event loop and of uvicorn ----------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._reader = ReaderWatch(transport, self.write_seconds, self.loop)
+        self._reader = ReaderWatch(transport, self._limits.write_seconds, self.loop)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_awaiting()
         self._reader.stop()
-        self.open.remove(self)
+        self._open.remove(self)
         self.pipeline.clear()
-        if self.running is not None:  # the base class tells the request that came last alone
-            self.running.disconnected = True
-            self.running.message_event.set()
+        if self._running is not None:  # the base class tells the request that came last alone
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -104,7 +101,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         self._reader.stop()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self.running = cycle
+        self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def abort(self) -> None:
@@ -117,7 +114,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:
-            self.open.idle(self)
+            self._open.idle(self)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -140,7 +137,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         request, as the first parser read them."""
         head = [b"POST / HTTP/%b" % self.scope["http_version"].encode()]
         head += [b"%b: %b" % header for header in self.headers if header[0] in _FRAMING]
-        self.offers_upgrade = False
+        self._offers_upgrade = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._restoring = True
@@ -150,7 +147,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
 
     def on_message_begin(self) -> None:
         if not self._restoring:
-            self.head_bytes, self.in_head = 0, True
+            self._head_bytes, self._in_head = 0, True
             super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -161,44 +158,44 @@ class Http1Protocol(HttpToolsProtocol, Connection):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._restoring:
             self._count(len(name) + len(value))
-            if self.in_head:  # a trailer of a chunked body is no header
+            if self._in_head:  # a trailer of a chunked body is no header
                 super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._restoring:
             self._restoring = False  # what comes next, such as the end of a request without a body, is meant
             return
-        self.in_head = False
+        self._in_head = False
         self._stop_awaiting()
-        self.open.busy(self)
+        self._open.busy(self)
         if self.parser.get_method() == b"CONNECT":
             raise self._refused(b"400 Bad Request", "This server is no proxy.")
         if sum(name == b"host" for name, _ in self.headers) > 1:
             # RFC 9112, section 3.2. A proxy in front may have taken the other one for the host.
             raise self._refused(b"400 Bad Request", "A request has one Host header.")
-        self.offers_upgrade = self.parser.should_upgrade()
+        self._offers_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if not self.offers_upgrade:
+        if not self._offers_upgrade:
             super().on_message_complete()
 
     def _count(self, size: int) -> None:
-        self.head_bytes += size
-        if self.head_bytes > self.max_bytes:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes:
             raise self._refused(
                 b"431 Request Header Fields Too Large",
-                f"The request line and headers are larger than the limit of {self.max_bytes} bytes.",
+                f"The request line and headers are larger than the limit of {self._limits.header_bytes} bytes.",
             )
 
     def _refused(self, status: bytes, message: str) -> Refused:
-        self.refusal = Refused(status, message)
-        return self.refusal
+        self._refusal = Refused(status, message)
+        return self._refusal
 
     # ---- limits on waiting -------------------------------------------------------
 
     def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_seconds, self._head_late)
+        self._head_timer = self.loop.call_later(self._limits.header_seconds, self._head_late)
 
     def _stop_awaiting(self) -> None:
         if self._head_timer is not None:
@@ -209,7 +206,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         self._head_timer = None
         if self.transport.is_closing():
             return
-        if self.in_head and self.head_bytes:
+        if self._in_head and self._head_bytes:
             self._refuse(Refused(b"408 Request Timeout", "The request's headers did not arrive in time."))
         else:
             self.transport.close()
@@ -227,7 +224,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
 
     def send_400_response(self, msg: str) -> None:
         """Called when the parser fails, which includes exceptions raised in its calls."""
-        self._refuse(self.refusal or Refused(b"400 Bad Request", msg))
+        self._refuse(self._refusal or Refused(b"400 Bad Request", msg))
 
     def _refuse(self, refusal: Refused) -> None:
         _LOG.info("a connection is closed: %s", refusal.message)

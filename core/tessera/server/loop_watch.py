@@ -15,8 +15,6 @@ from collections.abc import Iterator
 _LOG = logging.getLogger(__name__)
 LIMIT = 1.0
 """Seconds that the loop may stand."""
-BUSY = 10
-"""The server counts as hung after this many times the seconds after which an engine does: it may just be very busy."""
 STANDARD_ERROR = 2  # by number: sys.stderr is None where it was closed
 TICKS = 4
 """Ticks of the loop per limit."""

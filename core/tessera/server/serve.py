@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tessera.errors import EngineDeadError, OverloadedError
 from tessera.server.connections import Acceptor, Connections, most_connections
 from tessera.server.http import error_response, json_response, not_ready, refuse
-from tessera.server.http1 import Http1Protocol, http_protocol
+from tessera.server.http1 import Http1Protocol
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
@@ -38,18 +38,16 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._connections = Connections(most_connections(settings.max_connections))
-        self._head_seconds = settings.limits.header_seconds
-        super().__init__(_config(app, settings, self._connections))
+        self._limits = settings.limits
+        super().__init__(_config(app, settings))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
 
-        made = cast("type[Http1Protocol]", self.config.http_protocol_class)
-
         def protocol() -> Http1Protocol:
-            return made(self.config, self.server_state, self.lifespan.state)
+            return Http1Protocol(self.config, self.server_state, self.lifespan.state, self._limits, self._connections)
 
-        tls, seconds = self.config.ssl, self._head_seconds
+        tls, seconds = self.config.ssl, self._limits.header_seconds
         acceptors = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
         self.servers = cast("list[asyncio.Server]", acceptors)  # uvicorn closes them
         self.started = True
@@ -165,10 +163,9 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-def _config(app: ASGIApp, settings: ServerSettings, connections: Connections) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=http_protocol(settings.limits, connections),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -100,11 +100,11 @@ class ServerSettings:
     served_model_names: names that requests may use for the model; () is the engine's name. api_keys: each of them
     grants access; () needs no key. default_sampling: values for sampling fields that a request leaves out (from
     generation_config.json). max_requests: limit on HTTP requests in progress. drain_seconds: how long requests in
-    progress may take after SIGTERM. keep_alive_seconds: how long an idle connection stays open. max_connections: how
-    many may be open, if the limit on file descriptors leaves that many; health checks have some more. answers: limits
-    on the length of answers. chat_template_kwargs: variables of the chat template; a request's own take precedence.
-    sse_keep_alive_seconds: 0 sends no comments. allowed_hosts: () allows any. cors: None lets no web page of another
-    origin read responses. tls: for HTTPS; None is plain HTTP.
+    progress may take after a signal to end. keep_alive_seconds: how long an idle connection stays open.
+    max_connections: how many may be open, if the limit on file descriptors leaves that many; health checks have some
+    more. answers: limits on the length of answers. chat_template_kwargs: variables of the chat template; a request's
+    own take precedence. sse_keep_alive_seconds: 0 sends no comments. allowed_hosts: () allows any. cors: None lets no
+    web page of another origin read responses. tls: for HTTPS; None is plain HTTP.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -112,8 +112,8 @@ class ServerSettings:
     default_sampling: Mapping[str, float] = field(default_factory=dict)
     max_requests: int = 8192
     drain_seconds: float = flag(
-        30.0, "How long running requests may take to finish after SIGTERM.", name="shutdown_timeout", low=0,
-        high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
+        30.0, "How long running requests may take to finish after SIGTERM, SIGHUP or Ctrl-C.", name="shutdown_timeout",
+        low=0, high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
     )  # fmt: skip
     keep_alive_seconds: int = flag(
         75, "How long a connection may be idle between two requests.", name="timeout_keep_alive", low=1, high=86400,

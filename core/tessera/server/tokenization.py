@@ -176,10 +176,9 @@ async def _tokenized(
 async def _detokenized(
     context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers, client: str
 ) -> DetokenizeAnswer:
-    vocab_size = context.engine.config.model.vocab_size
-    if any(not 0 <= token < vocab_size for token in asked.tokens):
-        raise RequestError(f"tokens must be token ids from 0 to {vocab_size - 1}.", param="tokens")
-    return DetokenizeAnswer(await workers.decode(asked.tokens, skip_special_tokens=False, owner=client))
+    below = context.engine.config.model.vocab_size
+    text = await workers.decode(asked.tokens, skip_special_tokens=False, below=below, owner=client)
+    return DetokenizeAnswer(text)
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:

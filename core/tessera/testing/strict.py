@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.arrays import Array
-from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
+from tessera.ops import EmbeddingSpec, ExpertsSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
 from tessera.platform.attention import AttentionBackend, AttentionGroup, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
@@ -221,7 +221,7 @@ class BufferedLinear(Kernel[LinearSpec]):
             data = x.data if isinstance(x, Quantized) else x
             if out is None:
                 out = data.new_empty(len(data), spec.n)
-            torch.mm(data, weight["weight"].T, out=out)
+            torch.mm(_whole_tiles(data), _whole_tiles(weight["weight"]).T, out=out)
             if isinstance(x, Quantized):
                 out.mul_(x.scale)
             if spec.bias:
@@ -229,6 +229,42 @@ class BufferedLinear(Kernel[LinearSpec]):
             return out
 
         return linear
+
+
+class TiledExperts(Kernel[ExpertsSpec]):
+    """The reference over weights with rows of whole tiles."""
+
+    def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> HotCall:
+        k, n = _whole(spec.gate_up.k), _whole(spec.down.k)
+        wide = dataclasses.replace(
+            spec,
+            gate_up=dataclasses.replace(spec.gate_up, n=2 * n, k=k),
+            gate=dataclasses.replace(spec.gate, n=n),
+            down=dataclasses.replace(spec.down, n=k, k=n),
+        )
+        compute = ops.reference("experts", wide)
+
+        def experts(
+            x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
+        ) -> Tensor:
+            up, back = gate_up["weight"].unflatten(1, (2, -1)), down["weight"]
+            up = F.pad(up, (0, k - up.shape[-1], 0, n - up.shape[-2])).flatten(1, 2)
+            back = F.pad(back, (0, n - back.shape[-1], 0, k - back.shape[-2]))
+            total = compute(_whole_tiles(x), weights, ids, {"weight": up}, {"weight": back})[:, : spec.down.n]
+            return total if out is None else out.copy_(total)
+
+        return experts
+
+
+def _whole(length: int) -> int:
+    return length + -length % 32
+
+
+def _whole_tiles(rows: Tensor) -> Tensor:
+    """Lengthens rows with zeros to a multiple of 32 values. Where the CPU has AMX, torch's products of bfloat16 read
+    past the end of a shorter row into the next one and multiply what they find by zero, which is NaN where that row is
+    padding (torch 2.13 with oneDNN 3.12)."""
+    return F.pad(rows, (0, _whole(rows.shape[-1]) - rows.shape[-1]))
 
 
 class ScalingNorm(Kernel[NormSpec]):
@@ -310,6 +346,7 @@ class StrictPlatform(Platform):
             reference,
             embedding=PoisonedEmbedding(self.current),
             linear=BufferedLinear(),
+            experts=TiledExperts(),
             rms_norm=ScalingNorm(),
             gated_mlp=BufferedMLP(),
         )

@@ -130,10 +130,11 @@ class EncodeJob(msgspec.Struct, tag="encode"):
 
 
 class DecodeJob(msgspec.Struct, tag="decode"):
-    """Token ids to text."""
+    """Token ids to text. below: what each must be less than; 0 takes any."""
 
     ids: list[int]
     skip_special_tokens: bool = True
+    below: int = 0
 
 
 class GrammarJob(msgspec.Struct, tag="grammar"):
@@ -226,7 +227,9 @@ class Texts:
             case EncodeJob(texts, add_special_tokens, max_tokens):
                 ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
                 return self._listed(ids[0], spelled=job.spelled) if job.listed else Encoded(ids)
-            case DecodeJob(tokens, skip_special_tokens):
+            case DecodeJob(tokens, skip_special_tokens, below):
+                if below and tokens and not 0 <= min(tokens) <= max(tokens) < below:
+                    raise RequestError(f"tokens must be token ids from 0 to {below - 1}.", param="tokens")
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:

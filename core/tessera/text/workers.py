@@ -416,9 +416,12 @@ class TextWorkers:
         job.listed = True
         return await self._ask(job, Listed, owner)
 
-    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, owner: str = "") -> str:
-        """For many ids; Vocabulary.decode does the same in this process. owner, errors: as of chat()."""
-        return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded, owner)).text
+    async def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""
+    ) -> str:
+        """For many ids; Vocabulary.decode does the same in this process. below: see DecodeJob. owner, errors: as of
+        chat()."""
+        return (await self._ask(DecodeJob(list(ids), skip_special_tokens, below), Decoded, owner)).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
         """Whether its structured_outputs, if there are any, can be used. owner, errors: as of chat(). Those that were

@@ -18,15 +18,12 @@ from tessera.platform import (
     Buffers,
     CacheConstraints,
     Caches,
-    CacheSpec,
     Device,
     FullAttentionSpec,
     HeadsLayer,
-    KVLayout,
     Launch,
     LayerSpec,
     Mixer,
-    Plane,
     Reason,
 )
 
@@ -87,11 +84,6 @@ class FusedInferAttention(AttentionBackend):
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True, host_lengths="exact")
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, FullAttentionSpec)
-        axes = ("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim)
-        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return Layer(spec, weights, ops, self, self._mask(device.target))

@@ -19,6 +19,7 @@ from tessera.platform import (
     Reason,
     RotarySpec,
     VendorKernel,
+    rotary_angles,
 )
 
 NORM, GEMMA_NORM = "npu::npu_rms_norm", "npu::npu_gemma_rms_norm"
@@ -103,17 +104,11 @@ class Rotary(VendorKernel[RotarySpec]):
         return None
 
     def bind(self, spec: RotarySpec, ops: BoundOps, device: Device) -> Any:
-        half = spec.style == "half"
-        mode = "half" if half else "interleave"
-
-        def full(numbers: Tensor) -> Tensor:
-            """[T, dim / 2] -> [1, T, 1, dim]: the number of each element of a pair."""
-            both = torch.cat((numbers, numbers), dim=-1) if half else numbers.repeat_interleave(2, dim=-1)
-            return both[None, :, None]
+        mode = "half" if spec.style == "half" else "interleave"
 
         def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
             """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim]."""
-            cos, sin = (full(numbers.to(q.dtype)) for numbers in cos_sin[positions].chunk(2, dim=-1))
+            cos, sin = (each.to(q.dtype)[None] for each in rotary_angles(cos_sin, positions, spec.style))
             for heads in (q, k):
                 turned = heads[None, ..., : spec.dim]
                 turned.copy_(self.op(input=turned.contiguous(), r1=cos, r2=sin, rotary_mode=mode))

@@ -28,7 +28,6 @@ from tessera.platform import (
     WorkerSpec,
     doubled,
     graph_class,
-    make_current,
     replace,
     vendor_op,
 )
@@ -56,10 +55,7 @@ class AscendPlatform(Platform):
             ) from error
 
     def open(self, index: int) -> Device:
-        name = make_current(self.torch, "npu", index)
-        device = ModuleDevice(self.torch, "npu", index)
-        device.name = name
-        return device
+        return ModuleDevice.open(self.torch, "npu", index)
 
     def ops(self, reference: OpSet) -> OpSet:
         of, torch = vendor_op, self.torch

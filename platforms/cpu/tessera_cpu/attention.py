@@ -20,14 +20,11 @@ from tessera.platform import (
     Buffers,
     CacheConstraints,
     Caches,
-    CacheSpec,
     Device,
     FullAttentionSpec,
     HeadsLayer,
-    KVLayout,
     Launch,
     LayerSpec,
-    Plane,
     RotarySpec,
 )
 from tessera_cpu.rotary import Angles, angles, turned
@@ -107,11 +104,6 @@ class SdpaAttention(AttentionBackend):
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, FullAttentionSpec)
-        axes = (("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim))
-        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> SdpaLayer:
         return SdpaLayer(spec, weights, ops)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, ExpertsSpec, NormSpec, Packed, Reason, RotarySpec, VendorKernel
+from tessera.platform import (
+    BoundOps,
+    Device,
+    ExpertsSpec,
+    NormSpec,
+    Packed,
+    Reason,
+    RotarySpec,
+    VendorKernel,
+    rotary_angles,
+)
 
 NORM = "habana_frameworks.torch.hpex.normalization:FusedRMSNorm"
 ROTATE = "habana_frameworks.torch.hpex.kernels:apply_rotary_pos_emb"
@@ -53,18 +62,12 @@ class Rotary(VendorKernel[RotarySpec]):
 
         def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
             """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim]."""
-            each = (_in_full(half, spec.style).to(q.dtype) for half in cos_sin[positions][:, None].chunk(2, dim=-1))
-            cos, sin = each
+            cos, sin = (each.to(q.dtype) for each in rotary_angles(cos_sin, positions, spec.style))
             for heads in (q, k):
                 turned = heads[..., : spec.dim]
                 turned.copy_(self.op(turned, cos, sin, None, 0, mode))
 
         return rotary
-
-
-def _in_full(half: Tensor, style: str) -> Tensor:
-    """[..., dim / 2] -> [..., dim]: the number of each element of a pair."""
-    return torch.cat((half, half), dim=-1) if style == "half" else half.repeat_interleave(2, dim=-1)
 
 
 class Experts(VendorKernel[ExpertsSpec]):
@@ -79,6 +82,13 @@ class Experts(VendorKernel[ExpertsSpec]):
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         last = spec.first + spec.gate_up.experts - 1
+        divided: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by id of a weight, held so that the id stays its own
+
+        def of_each(weight: Tensor) -> list[Tensor]:
+            """weight [E, ...] by expert, divided at its first launch alone."""
+            if id(weight) not in divided:
+                divided[id(weight)] = weight, list(weight.unbind())
+            return divided[id(weight)][1]
 
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
@@ -86,7 +96,7 @@ class Experts(VendorKernel[ExpertsSpec]):
             """x [T, k], weights and ids [T, K], gate_up [E, 2n, k], down [E, k, n] -> [T, k]."""
             mixed: Tensor = self.op(
                 hidden_states=x, expert_routing_table=ids.long(), router_weights=weights.to(x.dtype),
-                w12=list(gate_up["weight"].unbind()), w3=list(down["weight"].unbind()), permuted_weights=True,
+                w12=of_each(gate_up["weight"]), w3=of_each(down["weight"]), permuted_weights=True,
                 activation=_ACTIVATIONS[spec.gate.activation], experts_min=spec.first, experts_max=last,
             )  # fmt: skip
             return mixed if out is None else out.copy_(mixed)

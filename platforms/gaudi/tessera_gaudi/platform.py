@@ -30,10 +30,10 @@ from tessera.platform import (
     WorkerSpec,
     doubled,
     graph_class,
-    make_current,
     replace,
     vendor_object,
     vendor_op,
+    with_ranks,
 )
 from tessera_gaudi import fp8
 from tessera_gaudi.attention import BLOCK, LEAST_BLOCK, FusedAttention
@@ -71,17 +71,10 @@ class GaudiPlatform(Platform):
 
     def placement(self, parallel: Any) -> Sequence[WorkerSpec]:
         """SynapseAI reads its ranks from the environment when it is imported."""
-        size = parallel.world_size
-        return [
-            WorkerSpec(rank=rank, world_size=size, devices=(rank,), environment=_environment(rank, size))
-            for rank in range(size)
-        ]
+        return with_ranks(parallel)
 
     def open(self, index: int) -> Device:
-        name = make_current(self.torch, "hpu", 0)
-        device = ModuleDevice(self.torch, "hpu", 0)
-        device.name = name
-        return device
+        return ModuleDevice.open(self.torch, "hpu", 0)
 
     def ops(self, reference: OpSet) -> OpSet:
         return replace(
@@ -98,7 +91,7 @@ class GaudiPlatform(Platform):
         return fp8.on_device(scheme, str(self.torch.hpu.get_device_name()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (FusedAttention(vendor_object(ATTENTION)),)
+        return (FusedAttention(self.torch, vendor_object(ATTENTION)),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         import_module("habana_frameworks.torch.distributed.hccl")
@@ -113,22 +106,10 @@ class GaudiPlatform(Platform):
         return TorchGraphs(self.torch, device, lambda pool: HpuGraph(self.torch))
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        scheduler = config.scheduler
-        blocks = -(-config.model.max_model_len // (config.cache.block_size or LEAST_BLOCK))
-        tokens = [size for size in PROMPT_TOKENS if size < 2 * scheduler.max_num_batched_tokens]
-        return BucketedShapes(
-            decode_rows=doubled(1, scheduler.max_num_seqs),
-            prompt_tokens=tokens or [min(PROMPT_TOKENS)],
-            blocks=doubled(FEWEST_BLOCKS, blocks),
-            max_decode_tokens=scheduler.max_decode_tokens,
-        )
+        return BucketedShapes.doubling(config, config.cache.block_size or LEAST_BLOCK, PROMPT_TOKENS, FEWEST_BLOCKS)
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return {"cache.block_size": Default(BLOCK, "fewer columns of block tables, so fewer shapes to compile")}
 
     def step_rules(self, model: ModelFacts) -> StepRules:
         return BucketedShapes(decode_rows=(1,), prompt_tokens=PROMPT_TOKENS).rules()
-
-
-def _environment(rank: int, size: int) -> dict[str, str]:
-    return {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}

@@ -6,8 +6,9 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
-from tessera.platform import MemoryFigures, PlatformError, WorkerSpec
+from tessera.platform import GateSpec, LinearSpec, MemoryFigures, PlatformError, WorkerSpec
 from tessera.testing import REFERENCE
 from tessera_gaudi import ops
 from tessera_gaudi.platform import GaudiPlatform
@@ -72,7 +73,12 @@ def test_a_torch_without_devices_is_refused():
 def test_workers_learn_their_rank_from_the_environment():
     first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2))
     assert (first.devices, second.devices) == ((0,), (1,))
-    assert second.environment == {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    assert second.environment == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1))
     assert alone.environment == {}
 
@@ -153,3 +159,25 @@ def test_each_ops_limits_are_told():
     spec = ops.NormSpec(64, "bfloat16", 1e-6, offset=1.0)
     assert ops.RMSNorm(object()).supports(spec) == "no offset to the weight"
     assert ops.Rotary(object(), object()).supports(ops.RotarySpec(64, 64)) is None
+
+
+def test_weights_of_experts_are_divided_once():
+    given = []
+    kernel = ops.Experts(
+        lambda **arguments: given.append((arguments["w12"], arguments["w3"])) or arguments["hidden_states"]
+    )
+    wide = LinearSpec(8, 4, "bfloat16", experts=3)
+    experts = kernel.bind(
+        ops.ExpertsSpec(wide, GateSpec(4, "bfloat16"), LinearSpec(4, 4, "bfloat16", experts=3), 2), None, None
+    )
+    x, weights, ids = torch.ones(2, 4), torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.int32)
+    layers = [({"weight": torch.zeros(3, 8, 4)}, {"weight": torch.zeros(3, 4, 4)}) for _ in range(2)]
+    for gate_up, down in (*layers, *layers):
+        experts(x, weights, ids, gate_up, down)
+    for layer, (gate_up, down) in enumerate(layers):
+        gate_up["weight"].fill_(1 + layer)
+        down["weight"].fill_(3 + layer)
+        assert [float(one.mean()) for one in given[layer][0]] == [1 + layer] * 3
+        assert [float(one.mean()) for one in given[layer][1]] == [3 + layer] * 3
+        assert given[layer][0] is given[2 + layer][0]
+        assert given[layer][1] is given[2 + layer][1]

@@ -56,11 +56,14 @@ class AiterAttention(VarlenAttention):
         found = super().plan(launch, group, buffers)
         of_tokens, keyless, rows = None, None, len(found.lengths)
         if found.starts is None:
-            of_tokens = torch.arange(rows + 1, dtype=torch.int32, device=found.lengths.device)
-            keyless = (found.lengths == 0)[:, None, None]
-            if buffers is not None:
-                of_tokens = buffers.get(f"{group.name}_of_tokens", of_tokens.shape, "int32").copy_(of_tokens)
-                keyless = buffers.get(f"{group.name}_keyless", keyless.shape, "bool").copy_(keyless)
+            if buffers is None:
+                of_tokens = found.lengths.new_empty(rows + 1)
+                keyless = found.lengths.new_empty(rows, 1, 1, dtype=torch.bool)
+            else:
+                of_tokens = buffers.get(f"{group.name}_of_tokens", (rows + 1,), "int32")
+                keyless = buffers.get(f"{group.name}_keyless", (rows, 1, 1), "bool")
+            torch.arange(rows + 1, out=of_tokens)
+            torch.eq(found.lengths[:, None, None], 0, out=keyless)
         common = {field.name: getattr(found, field.name) for field in fields(found)}
         return AiterPlan(**common, of_tokens=of_tokens, keyless=keyless)
 

@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tessera.testing.attention import AttentionCase
-from tessera_triton import TARGETS
+from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera_triton import TARGETS, Launcher
 
 pytest.importorskip("triton")
 
@@ -47,6 +49,44 @@ def test_it_says_what_it_does_not_take(case, why):
     backend = AiterAttention(TARGETS["gfx942"])
     backend.provider = Provider(backend.name, STAND_IN, UNIFIED)
     assert backend.supports(case.spec()) == why
+
+
+class Kept:
+    """Buffers of launches that are captured."""
+
+    def __init__(self):
+        self.made = {}
+
+    def get(self, name, shape, dtype):
+        if name not in self.made:
+            self.made[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        return self.made[name]
+
+
+class Allocated(TorchDispatchMode):
+    """Collects the ops that return a tensor of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view and func.overloadpacket.__name__ != "detach" and "out" not in (kwargs or {}):
+            self.ops.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_plan_of_a_captured_decode_launch_allocates_nothing():
+    case = AttentionCase(((1, 30), (1, 9)), 128, head_dim=16, dtype="bfloat16", padding=2)
+    made, kept = AttentionTrial(AiterAttention(TARGETS["gfx942"], Launcher()), case), Kept()
+    launch, _ = made.launch(made.grants)
+    first = made.backend.plan(launch, made.group, kept)
+    with Allocated() as allocated:
+        second = made.backend.plan(launch, made.group, kept)
+    assert allocated.ops == []
+    assert first.of_tokens.data_ptr() == second.of_tokens.data_ptr()
+    assert second.of_tokens.tolist() == [0, 1, 2, 3, 4]
+    assert second.keyless.flatten().tolist() == [False, False, True, True]
 
 
 def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):

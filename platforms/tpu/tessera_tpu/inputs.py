@@ -22,24 +22,25 @@ from tessera.platform import (
     StepShape,
 )
 
-Fields = Mapping[str, tuple[int, ...]]
-"""The shapes of the parts of such an array, by name, in their order."""
 
+class Fields:
+    """The parts of such an array. shapes: of each by name, in their order. size: elements of the array."""
 
-def parts_of(flat: Any, fields: Fields) -> dict[str, Any]:
-    """The parts of an array, as views where it is a NumPy array."""
-    found, start = {}, 0
-    for name, shape in fields.items():
-        end = start + prod(shape)
-        found[name] = flat[start:end].reshape(shape)
-        start = end
-    return found
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._places: list[tuple[str, slice, tuple[int, ...]]] = []
+        self.size = 0
+        for name, shape in shapes.items():
+            start, self.size = self.size, self.size + prod(shape)
+            self._places.append((name, slice(start, self.size), shape))
 
+    def of(self, flat: Any) -> dict[str, Any]:
+        """The parts of an array, as views where it is a NumPy array."""
+        return {name: flat[place].reshape(shape) for name, place, shape in self._places}
 
-def empty(fields: Fields) -> tuple[Array, dict[str, Array]]:
-    """A new array of zeros, and its parts."""
-    flat = np.zeros(sum(map(prod, fields.values())), np.int32)
-    return flat, parts_of(flat, fields)
+    def empty(self) -> tuple[Array, dict[str, Array]]:
+        """A new array of zeros, and its parts."""
+        flat = np.zeros(self.size, np.int32)
+        return flat, self.of(flat)
 
 
 def as_float(bits: Any) -> Any:
@@ -55,7 +56,7 @@ def launch_fields(key: LaunchKey, plan: CachePlan) -> Fields:
     fields = {"token_at": tokens, "given": tokens, "row": tokens, "positions": tokens}
     fields |= {"start": rows, "count": rows, "first": rows, "at": (key.num_samples,)}
     columns = (group.blocks_of(plan.max_model_len) for group in plan.groups)
-    return fields | {f"tables{number}": (key.rows, width) for number, width in enumerate(columns)}
+    return Fields(fields | {f"tables{number}": (key.rows, width) for number, width in enumerate(columns)})
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Launches:
         self.plan, self.batch, self.shapes = plan, batch, shapes
         self.width = batch.tokens.shape[1]
         self.spare = plan.num_rows * self.width
+        self._fields: dict[LaunchKey, Fields] = {}
 
     def of(self, step: SchedulerOutput) -> Iterator[Prepared]:
         counts, drafted = step.num_scheduled_tokens, 0
@@ -92,11 +94,16 @@ class Launches:
             yield self._launch(shape, rows, starts, lengths, step.drafts[drafted : drafted + drafts], step.samples)
             drafted += drafts
 
+    def _fields_of(self, key: LaunchKey) -> Fields:
+        if key not in self._fields:
+            self._fields[key] = launch_fields(key, self.plan)
+        return self._fields[key]
+
     def _launch(
         self, shape: LaunchShape, rows: Array, starts: Array, lengths: Array, drafts: Array, samples: Array
     ) -> Prepared:
         key, number = shape.key, len(rows)
-        flat, parts = empty(launch_fields(key, self.plan))
+        flat, parts = self._fields_of(key).empty()
         begin = np.arange(number) * shape.stride if shape.stride else np.cumsum(lengths) - lengths
         row_of = np.repeat(np.arange(number), lengths)
         within = np.arange(len(row_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

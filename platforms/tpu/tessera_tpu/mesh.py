@@ -7,6 +7,7 @@ memory, and never a result.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,12 @@ class DeviceMesh:
     def __init__(self, devices: Sequence[Any]) -> None:
         self.mesh, self.size = Mesh(np.array(devices), (AXIS,)), len(devices)
 
-    @property
+    @cached_property
     def whole(self) -> NamedSharding:
         """On each device."""
         return NamedSharding(self.mesh, Part())
 
-    @property
+    @cached_property
     def planes(self) -> NamedSharding:
         """Of keys and values [blocks, Hk, tokens, D]: by heads."""
         return NamedSharding(self.mesh, Part(None, AXIS))

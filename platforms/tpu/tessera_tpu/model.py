@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 
 from tessera.platform import CachePlan, Launch, LaunchKey, Model, OpSet, Tensor
 from tessera_tpu.arrays import as_jax, as_torch, traced
-from tessera_tpu.inputs import launch_fields, parts_of
+from tessera_tpu.inputs import launch_fields
 from tessera_tpu.plan import AttentionPlan, Rows, Tiles
 from tessera_tpu.sampling import DeviceSampler
 
@@ -35,7 +36,7 @@ class TracedModel:
                 self._places.setdefault(id(tensor), []).append((mapping, part))
         self.tensors = list(held.values())
 
-    @property
+    @cached_property
     def values(self) -> list[Any]:
         return [as_jax(tensor) for tensor in self.tensors]
 
@@ -61,7 +62,7 @@ class TracedModel:
     ) -> tuple[list[Any], Any, Any]:
         """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
         the caches, the tokens with those that were given, and the hidden states [S, hidden] after the final norm."""
-        parts = parts_of(flat, launch_fields(key, plan))
+        parts = launch_fields(key, plan).of(flat)
         known = tokens.reshape(-1)[parts["token_at"]]
         ids = jnp.where(parts["given"] < 0, known, parts["given"])
         tokens = fed(tokens, parts["token_at"], ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,18 @@ _KEPT = {
 }
 
 
+@dataclass(frozen=True)
+class Program:
+    """What is compiled: function, for the shapes, dtypes and places of the arguments, which are arrays or
+    ShapeDtypeStructs. results: where these will be, as jax.jit takes it. donated: the numbers of the arguments whose
+    memory they take."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    results: Any
+    donated: tuple[int, ...] = ()
+
+
 class Programs:
     """folder: where JAX keeps what it compiled, by a hash of the program, the compiler and the device, so that a later
     start reads it. made: the keys of programs that were compiled; read: of those that were found there."""
@@ -27,19 +40,12 @@ class Programs:
         self.read: list[Hashable] = []
         self._compiled: dict[Hashable, Any] = {}
 
-    def get(
-        self,
-        key: Hashable,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        results: Any,
-        donated: tuple[int, ...] = (),
-    ) -> Any:
-        """The program of a key: function, compiled for the shapes, dtypes and places of the arguments the first time.
-        arguments: arrays, or ShapeDtypeStructs. results: where these will be, as jax.jit takes it. donated: the numbers
-        of the arguments whose memory they take."""
+    def get(self, key: Hashable, describe: Callable[[], Program]) -> Any:
+        """The compiled program of a key. describe: called if it is not compiled yet, and not in a step."""
         if key not in self._compiled:
-            lowered = jax.jit(function, donate_argnums=donated, out_shardings=results).lower(*arguments)
+            said = describe()
+            jitted = jax.jit(said.function, donate_argnums=said.donated, out_shardings=said.results)
+            lowered = jitted.lower(*said.arguments)
             before = self._entries()
             with _kept_in(self.folder):
                 self._compiled[key] = lowered.compile()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tessera.platform import Array, InputBatch, TokenMasks
-from tessera_tpu.inputs import Prepared, empty
+from tessera_tpu.inputs import Fields, Prepared
 from tessera_tpu.sampling import ALTERNATIVES, EDITS, PREFIX, WANTS, sample_fields, words
 
 _PENALTIES = {"presence": 0.0, "frequency": 0.0, "repetition": 1.0}
@@ -30,6 +30,7 @@ class Asking:
 
     def __init__(self, batch: InputBatch, vocab: int, width: int, spare: int) -> None:
         self.batch, self.vocab, self.width, self.spare = batch, vocab, width, spare
+        self._fields: dict[int, Fields] = {}
 
     def too_much(self, rows: Array) -> bool:
         """Whether the rows of a launch ask for more than its program has room for."""
@@ -42,8 +43,13 @@ class Asking:
             or any(one.prefix.shape[-1] > PREFIX for one in edits)
         )
 
+    def _fields_of(self, samples: int) -> Fields:
+        if samples not in self._fields:
+            self._fields[samples] = sample_fields(samples)
+        return self._fields[samples]
+
     def of(self, prepared: Prepared, masks: TokenMasks | None) -> Asked:
-        flat, parts = empty(sample_fields(prepared.key.num_samples))
+        flat, parts = self._fields_of(prepared.key.num_samples).empty()
         rows, places, sampling = prepared.rows, prepared.places, self.batch.sampling
         parts["feed"][:] = self.spare
         parts["feed"][places] = rows * self.width + prepared.positions

@@ -42,7 +42,7 @@ from tessera_tpu.mesh import DeviceMesh
 from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
 from tessera_tpu.paged import Kernels
-from tessera_tpu.programs import Programs
+from tessera_tpu.programs import Program, Programs
 from tessera_tpu.requests import Asking
 from tessera_tpu.sampling import sample_fields, words
 from tessera_tpu.shapes import bucketed
@@ -195,41 +195,53 @@ class JaxRunner(ModelRunner):
     # ---- programs
 
     def _forward(self, key: LaunchKey) -> Any:
-        call = partial(self.model.forward, key, self.plan)
-        given = self.model.values, self.caches, self.tokens, self._flat(launch_fields(key, self.plan))
-        places = self._planes, self.mesh.whole, self.mesh.whole
-        return self.programs.get(("forward", key), call, given, places, donated=(1, 2))
+        def describe() -> Program:
+            call = partial(self.model.forward, key, self.plan)
+            given = self.model.values, self.caches, self.tokens, self._int32(launch_fields(key, self.plan).size)
+            return Program(call, given, (self._planes, self.mesh.whole, self.mesh.whole), donated=(1, 2))
+
+        return self.programs.get(("forward", key), describe)
 
     def _sample(self, samples: int) -> Any:
-        inputs = self._flat(sample_fields(samples)), self._int32(samples, words(self.facts.vocab_size))
-        given = self.model.values, self.tokens, self._hidden(samples), *inputs
-        return self.programs.get(("sample", samples), self.model.sample, given, self.mesh.whole, donated=(1,))
+        def describe() -> Program:
+            inputs = self._int32(sample_fields(samples).size), self._int32(samples, words(self.facts.vocab_size))
+            given = self.model.values, self.tokens, self._hidden(samples), *inputs
+            return Program(self.model.sample, given, self.mesh.whole, donated=(1,))
+
+        return self.programs.get(("sample", samples), describe)
 
     def _logits(self, samples: int) -> Any:
-        given = self.model.values, self._hidden(samples)
-        return self.programs.get(("logits", samples), self.model.logits, given, self.mesh.whole)
+        def describe() -> Program:
+            return Program(self.model.logits, (self.model.values, self._hidden(samples)), self.mesh.whole)
+
+        return self.programs.get(("logits", samples), describe)
 
     def _feed(self, samples: int) -> Any:
-        one = self._int32(samples)
-        return self.programs.get(("feed", samples), fed, (self.tokens, one, one), self.mesh.whole, donated=(0,))
+        def describe() -> Program:
+            one = self._int32(samples)
+            return Program(fed, (self.tokens, one, one), self.mesh.whole, donated=(0,))
+
+        return self.programs.get(("feed", samples), describe)
 
     def _open(self) -> Any:
-        given = self.tokens, self._int32(), self._int32(self.tokens.shape[1])
-        return self.programs.get("open", opened, given, self.mesh.whole, donated=(0,))
+        def describe() -> Program:
+            given = self.tokens, self._int32(), self._int32(self.tokens.shape[1])
+            return Program(opened, given, self.mesh.whole, donated=(0,))
+
+        return self.programs.get("open", describe)
 
     def _copy(self, group: int) -> Any:
-        layers = self.plan.groups[group].layers
-        call = partial(copied, layers)
-        given = self.caches, self._int32(COPIES), self._int32(COPIES)
-        return self.programs.get(("copy", group), call, given, self._planes, donated=(0,))
+        def describe() -> Program:
+            call = partial(copied, self.plan.groups[group].layers)
+            given = self.caches, self._int32(COPIES), self._int32(COPIES)
+            return Program(call, given, self._planes, donated=(0,))
+
+        return self.programs.get(("copy", group), describe)
 
     @property
     def _planes(self) -> Any:
         """Where the caches are."""
         return [tuple(plane.sharding for plane in planes) for planes in self.caches]
-
-    def _flat(self, fields: Any) -> Any:
-        return self._int32(sum(int(np.prod(shape)) for shape in fields.values()))
 
     def _int32(self, *shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, np.int32, sharding=self.mesh.whole)

@@ -21,7 +21,7 @@ from tessera.platform import (
     SamplingRows,
 )
 from tessera_tpu.arrays import as_jax, as_torch
-from tessera_tpu.inputs import Fields, as_float, parts_of
+from tessera_tpu.inputs import Fields, as_float
 
 EDITS, PREFIX, ALTERNATIVES = 256, 8, 32
 """Edits of a launch, tokens of the prefix of one, and most likely tokens that are reported: so many at most."""
@@ -43,7 +43,7 @@ def sample_fields(samples: int) -> Fields:
          "repetition"), one,
     )  # fmt: skip
     edits = {"edited": each, "token": each, "value": each, "until": each, "prefix": (EDITS, PREFIX)}
-    return {"wants": (len(WANTS),), **rows, "seed": (samples, 2), **edits}
+    return Fields({"wants": (len(WANTS),), **rows, "seed": (samples, 2), **edits})
 
 
 class DeviceSampler:
@@ -56,7 +56,7 @@ class DeviceSampler:
         """logits [S, vocab]. tokens [rows, width] int32: of all rows. flat: as sample_fields() says. bits [S,
         ceil(vocab / 32)] int32: of the tokens that each row may sample. Returns the tokens with those that were drawn
         in them, and what was drawn: the tokens [S], and the other fields of Logprobs if some row wants them."""
-        parts = parts_of(flat, sample_fields(len(logits)))
+        parts = sample_fields(len(logits)).of(flat)
         parts |= {name: as_float(parts[name]) for name in FLOATS}
         wants = {name: parts["wants"][place] > 0 for place, name in enumerate(WANTS)}
         edited = logits.astype(jnp.float32)

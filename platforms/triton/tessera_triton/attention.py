@@ -22,10 +22,8 @@ from tessera.platform import (
     Buffers,
     CacheConstraints,
     Caches,
-    CacheSpec,
     Device,
     FullAttentionSpec,
-    KVLayout,
     Launch,
     LayerSpec,
 )
@@ -33,7 +31,7 @@ from tessera_triton.cache import IN_FP8, IN_INT8
 from tessera_triton.copying import Copying, Rows, compared
 from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
-from tessera_triton.layer import CachedLayer, planes
+from tessera_triton.layer import CachedLayer
 from tessera_triton.prefill import prefill_tiles
 from tessera_triton.tiles import CopiedTile, attention_tile
 
@@ -95,9 +93,6 @@ class TritonAttention(AttentionBackend):
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(64, 16), align_bytes=16, dense_planes=True, returns_lse=True)
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        return planes(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         layer = PagedLayer(spec, weights, ops, self.facts, self.launch)

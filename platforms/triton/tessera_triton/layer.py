@@ -1,5 +1,5 @@
-"""A layer over a paged cache of planes: its layout, and how the library's kernels prepare queries and write keys and
-values into it. What attends over it is a subclass's."""
+"""A layer over a paged cache of planes: how the library's kernels prepare queries and write keys and values into it.
+What attends over it is a subclass's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from tessera.platform import (
     KV_INT8,
     BoundOps,
     Caches,
-    CacheSpec,
     FullAttentionSpec,
     HeadsLayer,
-    KVLayout,
     LayerSpec,
-    Plane,
 )
 from tessera_triton.cache import IN_FP8, IN_INT8, PLAIN, heads_input, write_heads
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
@@ -33,15 +30,6 @@ class CachePlan(Protocol):
     def slots(self) -> Tensor: ...
     @property
     def size(self) -> int: ...
-
-
-def planes(spec: CacheSpec, block_size: int) -> KVLayout:
-    """Keys, then values, each ordered (token, head, dim); for KV_INT8 their scales come first."""
-    assert isinstance(spec, FullAttentionSpec)
-    heads = ("token", block_size), ("head", spec.num_kv_heads)
-    names = ("k_scale", "v_scale") if spec.quant == KV_INT8 else ()
-    scales = (Plane(name, "float32", heads) for name in names)
-    return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
 
 
 class CachedLayer(HeadsLayer):

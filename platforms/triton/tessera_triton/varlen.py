@@ -18,16 +18,14 @@ from tessera.platform import (
     BoundOps,
     Buffers,
     Caches,
-    CacheSpec,
     Device,
     FullAttentionSpec,
-    KVLayout,
     Launch,
     LayerSpec,
     Reason,
 )
 from tessera_triton.facts import DeviceFacts, Launcher
-from tessera_triton.layer import CachedLayer, planes
+from tessera_triton.layer import CachedLayer
 from tessera_triton.providers import Provider
 
 _DTYPES = ("bfloat16", "float16")
@@ -82,9 +80,6 @@ class PackageAttention(AttentionBackend):
         if spec.head_dim % 8 or spec.head_dim > _WIDEST:
             return f"heads of {spec.head_dim}, not a multiple of 8 up to {_WIDEST}"
         return None
-
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        return planes(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         return PackageLayer(self, spec, weights, ops)

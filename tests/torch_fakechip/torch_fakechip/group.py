@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 from torch_fakechip import compiled as chip
 
@@ -31,7 +32,7 @@ class DeviceGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None) -> Work:
         parts = [[torch.empty_like(_dense(part)) for part in one] for one in outputs]
-        self.gloo.allgather(parts, [_dense(tensor) for tensor in inputs], options or dist.AllgatherOptions()).wait()
+        self.gloo.allgather(parts, [_dense(tensor) for tensor in inputs], options or AllgatherOptions()).wait()
         return _written([x for one in outputs for x in one], [x for one in parts for x in one])
 
     def barrier(self, options: Any = None) -> Work:

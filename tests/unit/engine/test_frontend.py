@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.arrays import int32
+from tessera.engine import logprobs
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
@@ -194,7 +195,7 @@ def test_log_probabilities_are_by_token_with_the_drawn_one_first():
     )
     front.update(step({key: [99, 97]}, logprobs=[RequestLogprobs(key, rows)]), 1.0)
     output = state.take().outputs[0]
-    assert output.logprobs == [
+    assert list(output.logprobs) == [
         {99: Logprob(-3, 5, "c"), 97: Logprob(-1, 1, "a"), 98: Logprob(-2, 2, "b")},
         {97: Logprob(-0.5, 1, "a"), 98: Logprob(-2, 2, "b")},
     ]
@@ -205,6 +206,22 @@ def test_log_probabilities_are_by_token_with_the_drawn_one_first():
     output = state.take().outputs[0]
     assert [list(position) for position in output.logprobs] == [[END, 1, 2]]
     assert output.cumulative_logprob == -4.5
+
+
+def test_entries_of_log_probabilities_are_made_for_whoever_reads_them(monkeypatch):
+    made = []
+    by_token = logprobs.by_token
+    monkeypatch.setattr(logprobs, "by_token", lambda *given: made.append(given) or by_token(*given))
+    front, state = begin(SamplingParams(max_tokens=9, logprobs=1, output_kind=CUMULATIVE))
+    key = state.requests[0].key
+    rows = RowLogprobs(0, int32([[97, 98], [98, 97]]), np.float32([[-1, -2], [-3, -4]]), int32([1, 2]))
+    front.update(step({key: [97, 98]}, logprobs=[RequestLogprobs(key, rows)]), 1.0)
+    first = state.take().outputs[0]
+    front.update(step({key: [97]}, logprobs=[RequestLogprobs(key, rows)]), 2.0)
+    assert (len(first.logprobs), first.logprobs.width, state.num_unread, made) == (2, 2, 2, [])
+    assert [entry[98].logprob for entry in first.logprobs[:2]] == [-2, -3]
+    assert len(made) == 2
+    assert len(state.take().outputs[0].logprobs) == 3
 
 
 def test_log_probabilities_end_where_a_stop_string_ends_the_tokens():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tessera.config.engine import BUSY
 from tessera.engine.messages import Alive
-from tessera.engine.pulse import BUSY, Watchdog
+from tessera.engine.pulse import Watchdog
 
 
 class Clock:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape, doubled
+from tessera.platform import BucketedShapes, LaunchKey, PlatformError, StepRules, StepShape, doubled
 from tessera.testing.conformance.launches import problems_of
 
 POLICIES = {
@@ -81,3 +81,18 @@ def test_rules_keep_prompts_within_the_largest_launch() -> None:
 )
 def test_doubled_sizes_end_with_the_most(least: int, most: int, sizes: tuple[int, ...]) -> None:
     assert doubled(least, most) == sizes
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_a_launch_of_at_least_the_least_is_padded_to_less_than_twice_its_size(least: int, most: int) -> None:
+    sizes = doubled(least, most)
+    assert list(sizes) == sorted(set(sizes))
+    for needed in range(1, most + 1):
+        padded = next(size for size in sizes if size >= needed)
+        assert padded < 2 * needed if needed >= least else padded == sizes[0]
+
+
+def test_tables_that_are_too_narrow_are_told() -> None:
+    policy = BucketedShapes((4,), (8, 40), blocks=(2, 4))
+    with pytest.raises(PlatformError, match="^a launch needs a bucket of 5, but those of .* end at 4; "):
+        policy.launches(step([1], [], [5]))

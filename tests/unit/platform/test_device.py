@@ -62,6 +62,7 @@ def test_memory_is_what_the_devices_own_module_says() -> None:
 def test_a_device_is_made_the_current_one_and_named() -> None:
     said: list[Any] = []
     assert make_current(torch_of_chips(said), "chip", 1) == "chip 1"
-    assert said == [1]
+    device = ModuleDevice.open(torch_of_chips(said), "chip", 0)
+    assert (device.target, device.name, said) == ("chip:0", "chip 0", [1, 0])
     with pytest.raises(PlatformError, match=r"^there is no device 2: torch finds 2; lower --tensor-parallel-size"):
         make_current(torch_of_chips(said), "chip", 2)

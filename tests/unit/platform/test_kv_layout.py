@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.errors import PlatformError
-from tessera.platform import KVLayout, Plane
+from tessera.platform import (
+    KV_INT8,
+    AttentionBackend,
+    CacheConstraints,
+    FullAttentionSpec,
+    KVLayout,
+    Plane,
+    SlidingWindowSpec,
+    StateSpec,
+)
 
 TOKENS, HEADS, DIM = 8, 3, 12
 
@@ -97,6 +108,45 @@ def test_every_kind_of_fp8_is_a_byte(dtype: str) -> None:
     assert layout.nbytes == 24
     stored = np.arange(48, dtype=np.uint8).reshape(2, 24)
     assert (layout.load(layout.export(stored)) == stored).all()
+
+
+class Backend(AttentionBackend):
+    """With the layout that is the default."""
+
+    name = "plain"
+
+    def supports(self, spec: Any) -> None:
+        return None
+
+    def constraints(self, spec: Any) -> CacheConstraints:
+        return CacheConstraints((TOKENS,))
+
+    def bind(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    plan = bind
+
+
+AXES = ("token", TOKENS), ("head", HEADS), ("dim", DIM)
+
+
+@pytest.mark.parametrize("spec", [FullAttentionSpec(HEADS, DIM, "bfloat16"), SlidingWindowSpec(HEADS, DIM, "bfloat16")])
+def test_keys_and_values_lie_by_token_head_and_dim_by_default(spec: FullAttentionSpec) -> None:
+    assert Backend().kv_cache_layout(spec, TOKENS) == KVLayout(
+        (Plane("k", "bfloat16", AXES), Plane("v", "bfloat16", AXES))
+    )
+
+
+def test_scales_come_before_keys_and_values_by_default() -> None:
+    scales = tuple(Plane(name, "float32", AXES[:2]) for name in ("k_scale", "v_scale"))
+    kept = tuple(Plane(name, "int8", AXES) for name in "kv")
+    spec = FullAttentionSpec(HEADS, DIM, "int8", KV_INT8)
+    assert Backend().kv_cache_layout(spec, TOKENS) == KVLayout((*scales, *kept))
+
+
+def test_a_state_has_no_default_layout() -> None:
+    with pytest.raises(PlatformError, match=r"^attention backend 'plain' needs a kv_cache_layout\(\) for StateSpec\.$"):
+        Backend().kv_cache_layout(StateSpec((("state", (4,)),), "float32"), 0)
 
 
 def test_an_unknown_dtype_is_one_line() -> None:

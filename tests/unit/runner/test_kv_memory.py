@@ -32,9 +32,10 @@ def layout(block_size: int) -> KVLayout:
     return KVLayout((Plane("k", "bfloat16", axes), Plane("v", "bfloat16", axes)))
 
 
-def memory(align: int, dense: Sequence[int] = ()) -> tuple[CacheMemory, CacheGroup]:
+def memory(align: int, dense: Sequence[int] = (), separate: Sequence[int] = ()) -> tuple[CacheMemory, CacheGroup]:
     needs = {
-        layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout, layer in dense) for layer in (0, 1)
+        layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout, layer in dense, layer in separate)
+        for layer in (0, 1)
     }
     each = -(-layout(7).nbytes // align) * align
     group = CacheGroup((0, 1), "paged", 7, 2 * each, 6, None)
@@ -70,15 +71,28 @@ def test_planes_are_contiguous_on_request(dense: Sequence[int]) -> None:
     assert cache.nbytes <= group.block_bytes * group.num_blocks
 
 
+@pytest.mark.parametrize("separate", [(0, 1), (0,), (1,)])
+def test_separate_planes_share_memory_with_nothing(separate: Sequence[int]) -> None:
+    cache, group = memory(1, separate=separate)
+    own = [plane for layer in separate for plane in cache.planes[layer]]
+    assert all(plane.is_contiguous() and plane._base is None for plane in own)
+    others = [plane for layer in {0, 1}.difference(separate) for plane in cache.planes[layer]]
+    storages = {plane.untyped_storage().data_ptr() for plane in [*own, *others]}
+    assert len(storages) == len(own) + bool(others)
+    assert cache.nbytes <= group.block_bytes * group.num_blocks + 512
+
+
 @pytest.mark.parametrize("dense", [(), (0, 1), (0,), (1,)])
-def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[int]) -> None:
-    cache, group = memory(64, dense)
+@pytest.mark.parametrize("separate", [(), (1,), (0, 1)])
+def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[int], separate: Sequence[int]) -> None:
+    cache, group = memory(64, dense, separate)
     numbers = torch.arange(6 * 3 * 7 * 5, dtype=torch.float32).reshape(6, 3, 7, 5) % 251
     for layer in (0, 1):
         for place, plane in enumerate(cache.planes[layer]):
             plane.copy_(numbers + 2 * layer + place)
     cache.copy([BlockCopy(0, int32([1, 2]), int32([4, 5]))])
-    assert len(cache.stacks[0]) == (1 if len(dense) != 1 else 2)  # what is not dense has blocks of another size
+    if not separate:
+        assert len(cache.stacks[0]) == (1 if len(dense) != 1 else 2)  # what is not dense has blocks of another size
     exported = cache.export(group, 0, torch.tensor([5, 1])).numpy().view(np.int16)
     expected = [
         (numbers[block] + add).to(torch.bfloat16).transpose(0, 1).flatten().view(torch.int16).numpy()

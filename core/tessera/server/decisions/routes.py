@@ -29,6 +29,9 @@ from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTokensDetails, ResponseUsage
 
 _NOT_SERVED: Mapping[str, Values] = {"prompt_cache_options": ({},)}
+_AT_ONCE = 16
+"""Questions of a request that the engine has at once. Their answers come together, and are read without a pause."""
+
 _NAMES = {"messages": "input", "prompt": "input"}
 _TOOLS = {"custom_tool_call": "function_call", "custom_tool_call_output": "function_call_output"}
 
@@ -99,9 +102,15 @@ class Deciding:
     async def whole(self) -> Decision:
         first, *others = range(len(self._asked))
         outputs = [await self._output(first)]
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def in_turn(index: int) -> RequestOutput:
+            async with places:
+                return await self._output(index)
+
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._output(index)) for index in others]
+                tasks = [group.create_task(in_turn(index)) for index in others]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         outputs += [task.result() for task in tasks]

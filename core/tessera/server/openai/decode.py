@@ -137,7 +137,7 @@ class RequestDecoder(Generic[R]):
     unserved: fields that are not supported, with the values that ask for nothing. large: the fields that may be long,
     each with its limit in bytes of JSON; all others have one together. further: an additional check by the route; also:
     the fields that it looks at besides those above. Fields that are neither of the struct nor of any list here are
-    counted.
+    counted, in bodies that are not long.
     """
 
     def __init__(
@@ -169,7 +169,8 @@ class RequestDecoder(Generic[R]):
         if self._further is not None:
             self._further(envelope)
         request = decoded(self._request, body)
-        self._unknown.add(_MEMBERS.decode(body).keys() - self._known)
+        if len(body) <= self._other_bytes:  # another pass over a long body would hold the loop up
+            self._unknown.add(_MEMBERS.decode(body).keys() - self._known)
         return request
 
     def _check_sizes(self, envelope: Envelope, left: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 import msgspec
 
 from tessera.errors import TesseraError
 from tessera.parsing.response import Message
 from tessera.request import CompletionOutput
+from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
 from tessera.server.http import detail_of
 from tessera.server.openai.chat_run import ChatRun
@@ -95,12 +97,19 @@ class ResponseAnswer:
         if self._shows_logprobs:
             for item in items:
                 if item["type"] == "message":
-                    item["content"][0]["logprobs"] = msgspec.Raw(b"[%b]" % self._logprobs_of(answer))
+                    item["content"][0]["logprobs"] = msgspec.Raw(b"[%b]" % self._encoded(answer))
         return items
 
-    def _logprobs_of(self, answer: CompletionOutput) -> bytes:
-        """The elements of a JSON array."""
-        return msgspec.json.encode(self._logprobs.chat(answer).content)[1:-1] if self._shows_logprobs else b""
+    async def _logprobs_of(self, answer: CompletionOutput) -> bytes:
+        """The elements of a JSON array, made on another thread if they are many."""
+        if not self._shows_logprobs:
+            return b""
+        if is_small([answer]):
+            return self._encoded(answer)
+        return await self._run.generation.assembly.run(partial(self._encoded, answer))
+
+    def _encoded(self, answer: CompletionOutput) -> bytes:
+        return msgspec.json.encode(self._logprobs.chat(answer).content)[1:-1]
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = EventWriter()
@@ -114,7 +123,7 @@ class ResponseAnswer:
                     data += [
                         writer.event(f"response.{kind}", response=self.response) for kind in ("created", "in_progress")
                     ]
-                logprobs = self._logprobs_of(answer)
+                logprobs = await self._logprobs_of(answer)
                 data += [written for event in events for written in items.of(event, logprobs)]
                 if answer.finished:
                     data += items.end(_status_of(answer))

@@ -83,11 +83,21 @@ def whole_name(space: Any, name: str) -> str:
 
 
 def choice_of(given: str | Item | None) -> str | Item | None:
-    """The choice of tools as a chat has it."""
+    """The choice of tools as a chat has it, with the names that the model knows."""
     match given:
-        case {"type": "allowed_tools", "mode": mode, "tools": tools}:
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
-    return given
+        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(_named, tools)]}}
+        case {"type": "allowed_tools"}:
+            raise RequestError("tool_choice must have a mode and tools that are allowed.", param="tool_choice")
+    return _named(given) if isinstance(given, dict) else given
+
+
+def _named(tool: Item) -> Item:
+    """A choice of one tool; one in a namespace is meant only by both of its names."""
+    match tool:
+        case {"type": "function" | "custom" as kind, "name": str(name), "namespace": space}:
+            return {"type": kind, "name": whole_name(space, name)}
+    return tool
 
 
 def _searches_web(tool: Item) -> bool:
