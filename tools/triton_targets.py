@@ -60,6 +60,20 @@ class Compiled:
     setmaxnreg: bool = False
 
 
+class NotSpecializedError(Exception):
+    pass
+
+
+def require_specialized(asm: Mapping[str, str], queries: int) -> None:
+    """Raises NotSpecializedError unless warps exchange registers, and each of two groups multiplies for half of a
+    program's queries. Triton specializes where there are no halves too; then both groups do the same."""
+    if "setmaxnreg" not in asm["ptx"]:
+        raise NotSpecializedError("there is no setmaxnreg")
+    rows = {int(number) for number in re.findall(r"warp_group_dot .*-> tensor<(\d+)x", asm["ttgir"])}
+    if rows != {queries // 2}:
+        raise NotSpecializedError(f"groups multiply for {sorted(rows)} of {queries} queries, not for {queries // 2}")
+
+
 def compiled(one: Any, facts: Any) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -69,6 +83,8 @@ def compiled(one: Any, facts: Any) -> Compiled:
     target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
     result = triton.compile(source, target=target, options=one.options)
     shared = int(result.metadata.shared)
+    if one.constant("SPECIALIZES"):
+        require_specialized(result.asm, one.constant("BLOCK_M"))
     if facts.backend == "hip":
         text = result.asm["amdgcn"]
         said = re.findall(r"\.(vgpr_count|private_segment_fixed_size):\s*(\d+)", text)
@@ -103,8 +119,6 @@ def main_of_target(name: str) -> None:
         print(json.dumps({"begin": one.place}), flush=True)
         try:
             found = vars(compiled(one, facts))
-            if one.constant("SPECIALIZES") and not found["setmaxnreg"]:
-                found = {"failed": "its warps are not specialized: there is no setmaxnreg"}
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
             found = {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"}
         print(json.dumps({"end": one.place, **found}), flush=True)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from tessera_triton import TARGETS
 from tools.triton_launches import Recorded, Recorder
-from tools.triton_targets import complaints
+from tools.triton_targets import NotSpecializedError, complaints, require_specialized
 
 ALIGNED, NEAR = ["tt.divisibility", 16], ["tt.pointer_range", 32]
 
@@ -69,12 +69,28 @@ def test_products_without_matrix_instructions_and_too_much_shared_memory_are_wro
     found = {
         "_product of linear": {**fine, "matrix": 0},
         "_gate of gate": {**fine, "matrix": 0},
-        "copied_tiles of attention": {"failed": "its warps are not specialized: there is no setmaxnreg"},
+        "copied_tiles of attention": {"failed": "NotSpecializedError: there is no setmaxnreg"},
         "_expand of lora": {**fine, "shared": facts.shared_bytes + 1},
         "_shrink of lora": fine,
     }
     assert list(complaints(found, facts)) == [
         "sm_90: _product of linear has no matrix instruction",
-        "sm_90: copied_tiles of attention: its warps are not specialized: there is no setmaxnreg",
+        "sm_90: copied_tiles of attention: NotSpecializedError: there is no setmaxnreg",
         f"sm_90: _expand of lora takes {facts.shared_bytes + 1} bytes of shared memory of {facts.shared_bytes}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ptx", "rows", "why"),
+    [
+        ("setmaxnreg.inc.sync.aligned.u32 232;", 64, None),
+        ("setmaxnreg.inc.sync.aligned.u32 232;", 128, r"for \[128\] of 128 queries, not for 64"),
+        ("", 64, "no setmaxnreg"),
+    ],
+    ids=("halves", "whole", "not-at-all"),
+)
+def test_specialized_warps_exchange_registers_and_take_half_of_the_queries(ptx: str, rows: int, why: str) -> None:
+    dot = "%a = ttng.warp_group_dot %q, %k, %b {inputPrecision = 0 : i32} : !x * !y -> tensor<{}x64xf32, #mma>\n"
+    asm = {"ptx": ptx, "ttgir": dot.replace("{}", str(rows)) * 2}
+    with nullcontext() if why is None else pytest.raises(NotSpecializedError, match=why):
+        require_specialized(asm, 128)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import e, log2
 from typing import Any
 
@@ -28,12 +27,12 @@ from tessera.platform import (
     LayerSpec,
 )
 from tessera_triton.cache import IN_FP8, IN_INT8
-from tessera_triton.copying import Copying, Rows, compared
+from tessera_triton.copying import Attend, Copying, Rows
 from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.layer import CachedLayer
 from tessera_triton.prefill import prefill_tiles
-from tessera_triton.tiles import CopiedTile, attention_tile
+from tessera_triton.tiles import attention_tile
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
@@ -74,7 +73,7 @@ class TritonAttention(AttentionBackend):
 
     def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
         self.facts, self.launch = facts, launch or Launcher()
-        self._compared: dict[LayerSpec, bool] = {}
+        self._agreeing: dict[LayerSpec, bool] = {}
 
     def supports(self, spec: LayerSpec) -> str | None:
         cache = spec.cache
@@ -96,30 +95,19 @@ class TritonAttention(AttentionBackend):
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         layer = PagedLayer(spec, weights, ops, self.facts, self.launch)
-        copying = Copying(self.facts, self.launch, spec)
-        if copying.able and self._right(copying, layer, device):
+        copying = Copying(self.facts, self.launch, spec, layer.factors)
+        if copying.able and self._agrees(copying, layer.load, device):
             layer.copying = copying
         return layer
 
-    def _right(self, copying: Copying, layer: PagedLayer, device: Device) -> bool:
-        """Whether copied keys give what others do, which is tried once for each kind of layer."""
+    def _agrees(self, copying: Copying, load: Attend, device: Device) -> bool:
+        """Whether copied keys give what loaded ones do, which is tried once for each kind of layer."""
         if not self.launch.computes or device.target.type == "meta":
             return True
-        kind = replace(layer.spec, layer=0)
-        if kind not in self._compared:
-
-            def copied(
-                tile: CopiedTile, q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor, of: Rows, out: Tensor
-            ) -> None:
-                copying(q, keys, values, sinks, of, layer.factors, out, None, tile)
-
-            def loaded(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor, of: Rows, out: Tensor) -> None:
-                planes = keys, keys.stride(0), values, values.stride(0), keys, keys, keys.stride(0)
-                layer.load(q, planes, keys.shape[1], sinks, of, out, None)
-
-            others = [partial(copied, tile) for tile in copying.tiles]
-            self._compared[kind] = compared(kind, loaded, others, device.target)
-        return self._compared[kind]
+        kind = replace(copying.spec, layer=0)
+        if kind not in self._agreeing:
+            self._agreeing[kind] = copying.agrees(load, device.target)
+        return self._agreeing[kind]
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         """The tensors are those of the launch, which keep their addresses. What is captured must hold for all launches
@@ -229,17 +217,14 @@ class PagedLayer(CachedLayer):
             return (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
 
         of = Rows(plan.table, plan.starts, plan.lengths, plan.ends, plan.few, plan.rows, plan.tokens, tiles)
-        sinks = q if self._sinks is None else self._sinks
-        if self.copying is not None and self.copying.takes(q, plan.size):
-            keys, values = caches[self.spec.layer]
-            self.copying(q, keys, values, sinks, of, self.factors, out, sums, self.copying.tile(of.tokens))
-        else:
-            self.load(q, self._planes(caches), plan.size, sinks, of, out, sums)
+        copying = self.copying
+        attend = self.load if copying is None or not copying.takes(q, plan.size) else copying
+        attend(q, self._planes(caches), plan.size, q if self._sinks is None else self._sinks, of, out, sums)
 
     def load(
         self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
     ) -> None:
-        """Attention with prefill.py. planes: as _planes() has them. size: tokens of a block."""
+        """As Attend says, with prefill.py."""
         tile = attention_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, prefill=True)
         self.launch(
             prefill_tiles, (of.tiles(tile.queries // self.group), self.spec.num_kv_heads),

@@ -1,16 +1,20 @@
 """Attention of rows of any number of queries as in prefill.py, with keys and values that hardware copies, by tensor
 descriptors and the block table (FlashAttention-3, arXiv 2407.08608). A program takes a tile of one row's queries, of
-one head. Where the compiler can divide a program's warps, some copy while the others multiply.
+one head. Where its warps are specialized, one group copies, and two others compute half of the queries each.
 
 A tile of keys lies in one block. The last tile ends with the last key, because what was never written may be NaN, which
-times 0 would be NaN: it begins before its block, where a copy gives zeros, or with keys that the tile before had."""
+times 0 would be NaN: it begins before its block, where a copy gives zeros, or with keys that the tile before had.
+
+Triton divides specialized programs by rewriting them (3.6 to 3.9): it adds the half's first query to what a descriptor
+is read at, and everywhere else that the same scalar is used, while ranges begin there too. So `token` is for the
+descriptor alone; what else depends on queries begins with the row."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from tessera_triton.online import LN_2, LOG2_E, NOTHING, capped
+from tessera_triton.online import LN_2, LOG2_E, NOTHING, capped, sees, weighed
 from tessera_triton.prefill import row_of
 
 
@@ -28,7 +32,8 @@ def copied_tiles(
     row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, BLOCK_M)
     length = tl.load(lengths + row)
     last = tl.load(ends + row)
-    token = tl.load(starts + row) + tile * BLOCK_M
+    row_start = tl.load(starts + row)
+    token = row_start + tile * BLOCK_M
     nearest = last - length + tile * BLOCK_M  # position of the first query
     end = tl.where(tile * BLOCK_M < length, tl.minimum(nearest + BLOCK_M, last), 0)
     position = nearest + tl.arange(0, BLOCK_M)
@@ -59,21 +64,14 @@ def copied_tiles(
         scores = tl.dot(queries, tl.trans(k)) * scale
         if CAPPED:
             scores = capped(scores, cap)
-        seen = key[None, :] <= position[:, None]
-        if WINDOW:
-            seen &= key[None, :] > position[:, None] - WINDOW
-        scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        fading = tl.exp2(peak - higher)
-        total = total * fading + tl.sum(weights, 1)
+        scores = tl.where(sees(position, key, WINDOW), scores, float("-inf"))
+        weights, fading, peak, total = weighed(scores, peak, total)
         mixed = tl.dot(weights.to(v.dtype), v, mixed * fading[:, None])
-        peak = higher
     total = tl.maximum(total, 1e-30)
     mixed = mixed / total[:, None]
-    query = tl.arange(0, BLOCK_M)
-    asked = tile * BLOCK_M + query < length
-    at = (token + query).to(tl.int64)
+    query = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    asked = query < length
+    at = row_start + query.to(tl.int64)
     column = tl.arange(0, DIM)
     tl.store(
         out + (at * out_token + head * out_head)[:, None] + column[None, :], mixed.to(out.dtype.element_ty),

@@ -134,7 +134,8 @@ def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, 
 
 
 class CopiedTile(NamedTuple):
-    """Of copied.py. queries, keys: of a program, and per turn of its loop. specializes: some of its warps copy."""
+    """Of copied.py. queries, keys: of a program, and per turn of its loop. specializes: its warps are specialized, to
+    which the compiler adds two groups of four."""
 
     queries: int
     keys: int
@@ -146,12 +147,13 @@ class CopiedTile(NamedTuple):
 _HOPPER = 90
 
 
-def copied_tiles(facts: DeviceFacts, head_dim: int) -> tuple[CopiedTile, CopiedTile] | None:
+def tiles_that_copy(facts: DeviceFacts, head_dim: int) -> tuple[CopiedTile, CopiedTile] | None:
     """Of launches of few queries, and of many; None if keys and values are not copied so. On sm_100 and 103,
-    specialized warps spill, and programs of 8 warps are specialized nowhere."""
+    specialized warps spill. Of 64 queries, which a matrix instruction takes at once, there are no halves: both groups
+    would compute all of them. Programs of 8 warps are specialized nowhere."""
     if not facts.descriptors or kind_of(facts) != "warp groups":
         return None
     keys, stages = (64, 3) if head_dim <= _NARROW_HEADS else (32, 2)
     specializes = facts.arch == _HOPPER
-    few = CopiedTile(64, keys, 4, stages, specializes)
-    return few, few._replace(queries=128, warps=4 if specializes else 8)
+    many = CopiedTile(128, keys, 4 if specializes else 8, stages, specializes)
+    return CopiedTile(64, keys, 4, stages, False), many
