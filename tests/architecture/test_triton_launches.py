@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -80,17 +82,23 @@ def test_products_without_matrix_instructions_and_too_much_shared_memory_are_wro
     ]
 
 
+EXCHANGED = "setmaxnreg.inc.sync.aligned.u32 232;"
+GROUPS = "%a = ttng.warp_group_dot %q, %k, %b {inputPrecision = 0 : i32} : !x * !y -> tensor<{}x64xf32, #mma>\n"
+ONE_WARP = "ttng.tc_gen5_mma %q, %k, %a, %false, %more {is_async} : !ttg.memdesc<128x128xbf16, #shared, #smem>\n"
+
+
 @pytest.mark.parametrize(
-    ("ptx", "rows", "why"),
+    ("ptx", "ttgir", "why"),
     [
-        ("setmaxnreg.inc.sync.aligned.u32 232;", 64, None),
-        ("setmaxnreg.inc.sync.aligned.u32 232;", 128, r"for \[128\] of 128 queries, not for 64"),
-        ("", 64, "no setmaxnreg"),
+        (EXCHANGED, GROUPS.replace("{}", "64") * 2, None),
+        (EXCHANGED, ONE_WARP, None),
+        (EXCHANGED, GROUPS.replace("{}", "128") * 2, r"for \[128\] of 128 queries, not for 64"),
+        (EXCHANGED, "", r"for \[\] of 128 queries, not for 64"),
+        ("", GROUPS.replace("{}", "64") * 2, "no setmaxnreg"),
+        ("", ONE_WARP, "no setmaxnreg"),
     ],
-    ids=("halves", "whole", "not-at-all"),
+    ids=("halves", "one-warp", "whole", "no-products", "halves-not-exchanging", "one-warp-not-exchanging"),
 )
-def test_specialized_warps_exchange_registers_and_take_half_of_the_queries(ptx: str, rows: int, why: str) -> None:
-    dot = "%a = ttng.warp_group_dot %q, %k, %b {inputPrecision = 0 : i32} : !x * !y -> tensor<{}x64xf32, #mma>\n"
-    asm = {"ptx": ptx, "ttgir": dot.replace("{}", str(rows)) * 2}
+def test_specialized_warps_exchange_registers_and_multiply_once(ptx: str, ttgir: str, why: str | None) -> None:
     with nullcontext() if why is None else pytest.raises(NotSpecializedError, match=why):
-        require_specialized(asm, 128)
+        require_specialized({"ptx": ptx, "ttgir": ttgir}, 128)
