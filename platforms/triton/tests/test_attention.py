@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
@@ -112,7 +113,7 @@ def test_keys_are_split_where_rows_are_few(case: AttentionCase) -> None:
     assert {"combine_splits", "decode_rows", "write_heads"} == launch.grids.keys()
 
 
-COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 4, 2, 16, dtype="bfloat16")
+COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 2, 1, 16, dtype="bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 4, 2, 16, d
     [
         COPIED,
         replace(COPIED, window=9, sinks=True, stride=70, padding=3, dtype="float16"),
-        replace(COPIED, softcap=0.7, block_size=128, heads=2),
-        replace(COPIED, rows=((5, 5), (66, 130)), head_dim=256, block_size=32, heads=1, kv_heads=1),
+        replace(COPIED, softcap=0.7, block_size=128, kv_heads=2),
+        replace(COPIED, rows=((5, 5), (66, 130)), head_dim=256, block_size=32, heads=1),
     ],
     ids=("plain", "window-sinks-spaced", "softcap-large-blocks", "wide-heads"),
 )
@@ -140,23 +141,39 @@ def test_hardware_copies_keys_where_it_can(case: AttentionCase, queries: int) ->
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("target", "case"),
     [
-        replace(COPIED, dtype="float32"),
-        replace(COPIED, kv_dtype="int8"),
-        replace(COPIED, head_dim=24),
-        replace(COPIED, block_size=16),
+        ("sm_90", replace(COPIED, dtype="float32")),
+        ("sm_90", replace(COPIED, kv_dtype="int8")),
+        ("sm_90", replace(COPIED, kv_dtype="fp8")),
+        ("sm_90", replace(COPIED, head_dim=24)),
+        ("sm_90", replace(COPIED, head_dim=8)),
+        ("sm_80", COPIED),
+        ("sm_120", COPIED),
+        ("gfx942", COPIED),
     ],
-    ids=("float32", "over-int8", "heads-of-24", "small-blocks"),
+    ids=("float32", "int8", "fp8", "heads-of-24", "heads-of-8", "sm_80", "sm_120", "gfx942"),
 )
-def test_other_keys_are_loaded(case: AttentionCase) -> None:
+def test_other_layers_load_keys(target: str, case: AttentionCase) -> None:
+    assert AttentionTrial(TritonAttention(TARGETS[target]), case).layer.copying is None
+
+
+def test_small_blocks_are_loaded() -> None:
     launch = Counting()
-    made = AttentionTrial(TritonAttention(INTERPRETED, launch), case)
+    made = AttentionTrial(TritonAttention(INTERPRETED, launch), replace(COPIED, block_size=16, rows=((66, 66),)))
     launch.grids.clear()
     made.run()
-    assert "copied_tiles" not in launch.grids
-    made = AttentionTrial(TritonAttention(TARGETS["sm_120"], launch), COPIED)
-    assert made.layer.copying is None
+    assert {"prefill_tiles", "write_heads"} == launch.grids.keys()
+
+
+def test_descriptors_want_aligned_queries_and_whole_tiles() -> None:
+    copying = AttentionTrial(TritonAttention(INTERPRETED), COPIED).layer.copying
+    fused = torch.empty(70, 6 * 16, dtype=torch.bfloat16)
+    inside, shifted = fused[:, 16:48].view(70, 2, 16), fused[:, 4:36].view(70, 2, 16)
+    narrow = torch.empty(70, 36, dtype=torch.bfloat16)[:, :32].view(70, 2, 16)
+    turned = torch.empty(2, 70, 16, dtype=torch.bfloat16).transpose(0, 1)
+    assert [copying.takes(q, 64) for q in (inside, shifted, narrow, turned)] == [True, False, False, False]
+    assert [copying.takes(inside, size) for size in (32, 64, 96, 128)] == [False, True, False, True]
 
 
 class Faulty(Counting):
@@ -185,7 +202,7 @@ def test_copies_that_are_compiled_wrongly_are_not_used(
     queries: int, error: Exception | None, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = TritonAttention(INTERPRETED, Faulty(queries, error))
-    layers = [AttentionTrial(backend, replace(COPIED, kv_heads=number)).layer for number in (2, 2, 4)]
+    layers = [AttentionTrial(backend, replace(COPIED, kv_heads=number)).layer for number in (1, 1, 2)]
     assert [layer.copying for layer in layers] == [None] * 3
     assert [line.endswith(f": {why}") for line in caplog.messages] == [True, True]  # of each kind of layer one
 
