@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,7 @@ _STANDING_SHARE = 0.05
 """Of the clock's limit: a worker that has had less processor time in it stands still."""
 MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
+REST_SECONDS = 0.01
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -461,7 +463,7 @@ class TextWorkers:
     async def _ask(self, job: Job, kind: type[T], owner: str = "") -> T:
         self._short.check_open()
         if _is_long(job):
-            data = await asyncio.get_running_loop().run_in_executor(self._packing, packed, job)
+            data = await asyncio.get_running_loop().run_in_executor(self._packing, _packed_aside, job)
         else:
             data = packed(job)
         lane = self._long
@@ -490,6 +492,18 @@ def _grouped(texts: Sequence[str]) -> Iterator[list[str]]:
         some.append(text)
         length += len(text)
     yield some
+
+
+def give_way() -> None:
+    """What a thread does between two long passes over data, of which each holds the interpreter's lock: the event loop
+    gives the lock up whenever it waits for its sockets, and needs several turns to answer anyone."""
+    time.sleep(REST_SECONDS)
+
+
+def _packed_aside(job: Job) -> bytes:
+    data = packed(job)
+    give_way()
+    return data
 
 
 def _is_long(job: Job) -> bool:

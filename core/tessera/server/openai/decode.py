@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from tessera.errors import RequestError
+from tessera.text.workers import give_way
 
 if TYPE_CHECKING:
     from tessera.server.context import ServerContext
@@ -169,19 +170,22 @@ class RequestDecoder(Generic[R]):
         if len(body) < LONG_BODY:
             request, unknown = self._decode(body)
         else:
-            request, unknown = await self._assembly.run(partial(self._decode, body))
+            request, unknown = await self._assembly.run(partial(self._decode, body, give_way))
         self._unknown.add(unknown)
         return request
 
-    def _decode(self, body: bytes) -> tuple[R, Set[str]]:
-        """The request, and the names of its unknown fields."""
+    def _decode(self, body: bytes, between: Callable[[], None] = lambda: None) -> tuple[R, Set[str]]:
+        """The request, and the names of its unknown fields. between: called between two passes over the body."""
         envelope = Envelope(decoded(self._envelope, body))
+        between()
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
             _check_unserved(name, envelope.raw(name), defaults)
         if self._further is not None:
             self._further(envelope)
+        between()
         request = decoded(self._request, body)
+        between()
         # Another pass over a long body would make others wait.
         return request, _MEMBERS.decode(body).keys() - self._known if len(body) <= self._other_bytes else frozenset()
 
