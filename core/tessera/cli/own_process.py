@@ -1,4 +1,5 @@
-"""What the server asks of its process: to answer health checks while it writes large answers, and to give memory back."""
+"""What the server asks of its process: to answer health checks while it writes large answers, and to give back
+memory."""
 
 from __future__ import annotations
 
