@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from tessera.errors import OverloadedError
 from tessera.server.limits import AskedTokens, Held, RateLimitError
 from tessera.server.openai.generation import merged
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
@@ -145,9 +146,8 @@ def test_a_tenant_leaves_memory_for_the_bodies_of_others():
 
 def test_a_key_may_ask_for_its_share_of_tokens_and_all_for_no_more_than_there_are():
     asked = AskedTokens(100)
-    with asked.admit("a", 1000):  # alone
-        with pytest.raises(OverloadedError, match="ask for less"), asked.admit("b", 1):
-            pass
+    with asked.admit("a", 1000), pytest.raises(OverloadedError, match="ask for less"), asked.admit("b", 1):
+        pass  # only the first is alone
     with asked.admit("a", 20), asked.admit("b", 25), asked.admit("c", 50):
         with pytest.raises(RateLimitError), asked.admit("a", 6):
             pass

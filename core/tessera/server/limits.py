@@ -1,5 +1,5 @@
-"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key, and the tokens
-that all ask for."""
+"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key, and
+the tokens that all ask for."""
 
 from __future__ import annotations
 
