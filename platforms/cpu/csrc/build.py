@@ -117,7 +117,11 @@ def _digest(cxx: str) -> str:
     """Of all that decides what is in the library."""
     version = subprocess.run([cxx, "--version"], capture_output=True, check=False).stdout
     sources = sorted(path for path in HERE.rglob("*") if path.suffix in (".cpp", ".h", ".py"))
-    said = [version, repr((VARIANTS, FLAGS)).encode(), *(part for path in sources for part in (str(path.relative_to(HERE)).encode(), path.read_bytes()))]
+    said = [
+        version,
+        repr((VARIANTS, FLAGS)).encode(),
+        *(part for path in sources for part in (str(path.relative_to(HERE)).encode(), path.read_bytes())),
+    ]
     return hashlib.sha256(b"\0".join(said)).hexdigest()[:16]
 
 
