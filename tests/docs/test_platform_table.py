@@ -1,5 +1,5 @@
-"""The table of what each platform package has, in docs/platforms.md, is what the tree says, and what `cpu` answers. What
-the others answer is compared in their stages."""
+"""The table of what each platform package has, in docs/platforms.md, is what the tree says, and what `cpu` answers.
+What the others answer is compared in their stages."""
 
 from __future__ import annotations
 
