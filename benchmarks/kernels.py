@@ -1,6 +1,6 @@
-"""Measures the CPU platform's products alone, next to a plain kernel with a single tile shape (what the machine allows)
-and torch's, and its sampling next to core's reference: `python benchmarks/kernels.py`. The weights rotate, so that none
-are still in a cache; logits may be, as in a step."""
+"""Measures the CPU platform's products alone, next to the machine's peak in registers, a plain kernel with one tile
+shape and oneDNN's, and its sampling next to core's reference: `python -m benchmarks.kernels`. The weights rotate, so
+that none are still in a cache; logits may be, as in a step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from typing import Any
 
 import torch
 
+from benchmarks import limits
 from tessera.platform import BoundOps, SampleSpec, SamplingRows
 from tessera.testing import REFERENCE
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
-from tessera_cpu.products import NativeProducts, NativeTask
+from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts
 
 SHAPES = {
     "qwen2.5-0.5b": ((1152, 896), (896, 896), (9728, 896), (896, 4864), (151936, 896)),
     "llama3.2-1b": ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048)),
+    "llama3.1-8b": ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)),
 }
 ROWS = (1, 4, 8, 16, 32, 64, 256)
 VOCABULARY = 151936
@@ -42,6 +44,7 @@ COLD_BYTES = 3e8  # of weights to rotate through
 SECONDS = 0.25  # for measuring one place
 ROUNDS = 3
 BF16, INT8 = torch.bfloat16, torch.int8
+PEAKS = {"bf16_peak": "bfloat16", "int8_peak": "int8"}
 
 
 def main() -> int:
@@ -53,21 +56,24 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     library = native.library()
-    if library is None or shutil.which("g++") is None:
-        print("The native kernels or g++ are missing here.", file=sys.stderr)
+    if library is None or not all(map(shutil.which, ("gcc", "g++"))):
+        print("The native kernels, gcc or g++ are missing here.", file=sys.stderr)
         return 1
     native.use_threads(library, asked.threads)
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        plain = _plain(Path(folder))
+        plain, registers = _plain(Path(folder)), limits.compiled(Path(folder))
         print(
-            f"{native.used()}, {asked.threads} threads; GFLOP/s or GOP/s, (GB/s of weights), median of {ROUNDS} rounds"
+            f"{native.used()}, {asked.threads} threads; GFLOP/s or GOP/s, (GB/s of weights), share of the peak in"
+            f" registers; median of {ROUNDS} rounds"
         )
-        print("      n      k  rows         bf16 ours  plain  torch         int8 ours  plain")
+        print("      n      k  rows          bf16 ours  share  plain oneDNN          int8 ours  share  plain oneDNN")
         for model in asked.model or SHAPES:
             for n, k in SHAPES[model]:
-                for figure in _products(library, plain, n, k, asked.rows or ROWS):
-                    figures.append({"model": model, **figure})
+                peaks = {name: 1e-9 * limits.kernel_rate(registers, PEAKS[name], asked.threads) for name in PEAKS}
+                for measured in _products(library, plain, n, k, asked.rows or ROWS):
+                    figure = {"kernels": native.used(), "model": model, **measured, **peaks}
+                    figures.append(figure)
                     print(_line(figure), flush=True)
     print("sampling      rows     us ours    reference")
     for figure in _sampling():
@@ -87,22 +93,24 @@ def _plain(folder: Path) -> Any:
 
 
 def _line(figure: dict[str, Any]) -> str:
-    def rate(name: str) -> str:
-        return f"{figure[name]:6.0f}"
+    def rates(kind: str) -> str:
+        share = f"{figure[kind] / figure[f'{kind}_peak']:6.2f}" if figure[f"{kind}_peak"] else "     -"
+        others = " ".join(f"{figure[f'{kind}_{name}']:6.0f}" for name in ("plain", "onednn"))
+        return f"{figure[kind]:7.0f} ({figure[f'{kind}_bytes']:5.1f}) {share} {others}"
 
-    bf16, int8 = (f"{rate(name)} ({figure[f'{name}_bytes']:5.1f})" for name in ("bf16", "int8"))
-    place = f"{figure['n']:7} {figure['k']:6} {figure['rows']:5}"
-    return f"{place}    {bf16} {rate('bf16_plain')} {rate('bf16_torch')}    {int8} {rate('int8_plain')}"
+    return f"{figure['n']:7} {figure['k']:6} {figure['rows']:5}    {rates('bf16')}    {rates('int8')}"
 
 
 def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     copies = max(2, int(COLD_BYTES / (n * k * 2)))
     weights = [torch.randn(n, k).to(BF16) for _ in range(copies)]
-    own = NativeProducts(library)
+    own, onednn = NativeProducts(library), OneDnnProducts(BF16)
     packed = [own.pack({"weight": weight}) for weight in weights]
+    onednn_packed = [onednn.pack({"weight": weight}) for weight in weights]
     bytes_packed = [torch.randint(-127, 128, (n * k,), dtype=INT8) for _ in range(copies)]
-    scale = torch.ones(n)
-    multiply = own.bind(n, k)
+    onednn_bytes = [torch.ops.onednn.qlinear_prepack(weight.view(n, k), None) for weight in bytes_packed]
+    scale, no_zero_points = torch.ones(n), torch.zeros(n, dtype=torch.int32)
+    multiply, onednn_multiply = own.bind(n, k), onednn.bind(n, k)
     for m in heights:
         x, y = torch.randn(m, k).to(BF16), torch.empty(m, n)
         out = torch.empty(m, n, dtype=BF16)
@@ -113,11 +121,14 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
         calls: dict[str, Callable[[int], object]] = {
             "bf16": lambda i, x=x, out=out: multiply(x, packed[i], out=out),
             "bf16_plain": lambda i, x=x, y=y, m=m: plain.plain_bf16(*_at(x, packed[i], y), m, n, k),
-            "bf16_torch": lambda i, x=x: torch.nn.functional.linear(x, weights[i]),
+            "bf16_onednn": lambda i, x=x: onednn_multiply(x, onednn_packed[i]),
             "int8": lambda i, x=x8, out=out, task=task: library.tessera_cpu_linear(
                 native.INT8, task.of(x, bytes_packed[i], out)
             ),
             "int8_plain": lambda i, x=x8, y=y8, m=m: plain.plain_int8(*_at(x, bytes_packed[i], y), m, n, k),
+            "int8_onednn": lambda i, x=x8: torch.ops.onednn.qlinear_pointwise(
+                x, 1.0, 0, onednn_bytes[i], scale, no_zero_points, None, 1.0, 0, BF16, "none", [], ""
+            ),
         }
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(ROUNDS):

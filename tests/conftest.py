@@ -77,11 +77,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     choice = config.getoption("--nightly")
-    day = config.getoption("--nightly-day") or datetime.now(UTC).date()
+    day = _day(config)
     left_out = [item for item in items if item.get_closest_marker("nightly") and not runs_on(item.nodeid, choice, day)]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session")
+def nightly_day(pytestconfig: pytest.Config) -> date:
+    """The day whose share of what is too long for `make test` runs."""
+    return _day(pytestconfig)
+
+
+def _day(config: pytest.Config) -> date:
+    day: date | None = config.getoption("--nightly-day")
+    return day or datetime.now(UTC).date()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

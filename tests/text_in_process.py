@@ -60,7 +60,7 @@ class TextInProcess:
 
     async def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""
-    ) -> str:
+    ) -> bytes:
         return self._do(DecodeJob(list(ids), skip_special_tokens, below), Decoded).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:

@@ -28,6 +28,7 @@ from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import host_device
 from tessera_triton import DeviceFacts, Launcher, TritonAttention, kernels
+from tessera_triton.attention import PagedLayer
 from tessera_triton.served import AttentionPlace, served, served_attention
 
 _LARGE = 1 << 40  # bytes of a cache
@@ -43,6 +44,11 @@ class Recorded:
     constants: dict[tuple[int, ...], Any]
     attributes: dict[tuple[int, ...], list[Any]]
     options: dict[str, Any]
+
+    def constant(self, name: str) -> Any:
+        """A parameter that is a constant; None if the kernel has none of this name."""
+        names = self.kernel.arg_names
+        return self.constants.get((names.index(name),)) if name in names else None
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class Pointer:
 
 class Recorder(Launcher):
     """Notes launches instead of making them; of equal ones the first. caches: tensors that count as large."""
+
+    computes = False
 
     def __init__(self, facts: DeviceFacts) -> None:
         self.target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
@@ -153,6 +161,9 @@ def _attend(attended: AttentionPlace, backend: TritonAttention, launch: Recorder
     norm, cos_sin = empty(spec.head_dim), torch.empty(8192, spec.head_dim)
     weights = {**made.weights, "q_norm": norm, "k_norm": norm, "cos_sin": cos_sin}
     layer = backend.bind(spec, weights, made.ops, made.ops.device)
-    layer.fused(empty(of.key.tokens, heads * spec.head_dim), of.positions, made.caches, of.plans[0])
+    assert isinstance(layer, PagedLayer), "the library's own"
+    copying = layer.copying
+    for layer.copying in (None, copying):  # what they fall back to, too
+        layer.fused(empty(of.key.tokens, heads * spec.head_dim), of.positions, made.caches, of.plans[0])
     k = empty(of.key.tokens, spec.num_kv_heads, spec.head_dim)
     layer.write(k, k, made.caches, of.plans[0])

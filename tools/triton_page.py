@@ -20,8 +20,9 @@ compares them with platforms/triton/targets.json; `--write` renews that table an
 GPU**: it is what compilers said, not a time.
 
 A cell has the registers of a thread (r), the shared memory of a program, and the number of matrix instructions in the
-code (mma). What is **spilled** from registers to memory is in bytes of a thread's stack. An empty cell was not
-compiled: the device lacks the dtype, or the launch is the same as at a place above. {spilling}
+code (mma). "Specialized": some warps copy while others multiply, which shows by `setmaxnreg`; a kernel that is meant to
+be so and is not is an error. What is **spilled** from registers to memory is in bytes of a thread's stack. An empty
+cell was not compiled: the device lacks the dtype, or the launch is the same as at a place above. {spilling}
 """
 
 
@@ -48,6 +49,8 @@ def cell(said: Mapping[str, Any] | None) -> str:
         parts.append(f"{shared} B" if shared < 1024 else f"{round(shared / 1024)} KiB")
     if said["matrix"]:
         parts.append(f"{said['matrix']} mma")
+    if said["setmaxnreg"]:
+        parts.append("specialized")
     if said["spills"]:
         parts.append(f"**{said['spills']} spilled**")
     return ", ".join(parts)

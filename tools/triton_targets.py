@@ -42,6 +42,11 @@ KNOWN: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
 MATRIX = {"cuda": r"\b(?:HGMMA|HMMA|QGMMA|QMMA|IMMA|IGMMA|UTC\w*MMA|OMMA)\b", "hip": r"\bv_(?:mfma|wmma|swmmac)_"}
 """Instructions that multiply matrices, in the assembly."""
 
+MULTIPLYING = (
+    "_product", "_expert_rows", "_shrink", "_expand", "decode_rows", "prefill_tiles", "copied_tiles",
+)  # fmt: skip
+"""Kernels that are slow without such instructions."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -55,6 +60,21 @@ class Compiled:
     setmaxnreg: bool = False
 
 
+class NotSpecializedError(Exception):
+    pass
+
+
+def require_specialized(asm: Mapping[str, str], queries: int) -> None:
+    """Raises NotSpecializedError unless warps exchange registers and the queries are multiplied once: by one warp, or
+    by two groups that have half of them each. Triton specializes where there are no halves too; then both groups do the
+    same."""
+    if "setmaxnreg" not in asm["ptx"]:
+        raise NotSpecializedError("there is no setmaxnreg")
+    rows = {int(number) for number in re.findall(r"warp_group_dot .*-> tensor<(\d+)x", asm["ttgir"])}
+    if "tc_gen5_mma" not in asm["ttgir"] and rows != {queries // 2}:
+        raise NotSpecializedError(f"groups multiply for {sorted(rows)} of {queries} queries, not for {queries // 2}")
+
+
 def compiled(one: Any, facts: Any) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -64,6 +84,8 @@ def compiled(one: Any, facts: Any) -> Compiled:
     target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
     result = triton.compile(source, target=target, options=one.options)
     shared = int(result.metadata.shared)
+    if one.constant("SPECIALIZES"):
+        require_specialized(result.asm, one.constant("BLOCK_M"))
     if facts.backend == "hip":
         text = result.asm["amdgcn"]
         said = re.findall(r"\.(vgpr_count|private_segment_fixed_size):\s*(\d+)", text)
@@ -137,12 +159,15 @@ def compile_for(name: str) -> Found:
 
 
 def complaints(found: Found, facts: Any) -> Iterator[str]:
-    """What is wrong with a device's kernels, apart from the table: failures, and more shared memory than there is."""
+    """What is wrong with a device's kernels, apart from the table: failures, more shared memory than there is, and
+    products without matrix instructions."""
     for where, said in found.items():
         if "failed" in said:
             yield f"{facts.name}: {where}: {said['failed']}"
         elif said["shared"] > facts.shared_bytes:
             yield f"{facts.name}: {where} takes {said['shared']} bytes of shared memory of {facts.shared_bytes}"
+        elif where.startswith(MULTIPLYING) and not said["matrix"]:
+            yield f"{facts.name}: {where} has no matrix instruction"
 
 
 def differences(found: Found, committed: Found, name: str) -> Iterator[str]:

@@ -138,6 +138,17 @@ def chat(measures: Measures) -> dict[str, Any]:
     return fields
 
 
+def long_texts(measures: Measures) -> dict[str, Any]:
+    """More than the demo's context holds, so refused once it is tokenized."""
+    return {"prompt": [text(measures["chars"] // measures["prompts"])] * measures["prompts"]}
+
+
+def long_chat(measures: Measures) -> dict[str, Any]:
+    letters = "\u4e2d" if measures["wide"] else "word "
+    content = letters * (measures["chars"] // measures["messages"] // len(letters) + 1)
+    return {"messages": [{"role": "user", "content": content}] * measures["messages"]}
+
+
 def responses(measures: Measures) -> dict[str, Any]:
     share = measures["chars"] // measures["items"]
     items = [{"role": "user", "content": text(share)} for _ in range(measures["items"])]
@@ -161,6 +172,9 @@ FAMILIES = (
     Family("/v1/completions", SAMPLED | PROMPT, completions),
     Family("/v1/completions", SAMPLED | PROMPT | {"n": (1, 4), "prompts": (1, 64)}, completions),
     Family("/v1/completions", SAMPLED | PROMPT | {"n": (64, 128), "prompts": (1, 1)}, completions),
+    Family("/v1/completions", {"chars": (1, 8_000_000), "prompts": (1, 4)}, long_texts),
+    Family("/v1/completions", {"ids": (1, 2_000_000)}, lambda measures: {"prompt": [300] * measures["ids"]}),
+    Family("/v1/chat/completions", {"chars": (1, 8_000_000), "messages": (1, 1000), "wide": (0, 1)}, long_chat),
     Family(
         "/v1/chat/completions",
         {
@@ -300,7 +314,7 @@ class Watched:
 
 def play(port: int, asked: Asked, watched: Watched) -> None:
     """One round."""
-    body = json.dumps(asked.family.body(asked.measures)).encode()
+    body = json.dumps(asked.family.body(asked.measures), ensure_ascii=False).encode()
     watched.silence()
     before, ended = watched.seconds(), time.monotonic() + ROUND_SECONDS
 

@@ -35,7 +35,7 @@ MEASURES: Mapping[str, tuple[str, float]] = {
     "attention": ("kernels:attention", 90),
     "busy": ("kernels:busy", 120),
     "long": ("engines:long", 150),
-    "transformers": ("peer:transformers", 120),
+    "transformers": ("peer:transformers", 150),
     "int8": ("engines:int8", 100),
     "fp8": ("engines:fp8", 240),
 }

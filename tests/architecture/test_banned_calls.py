@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.conftest import Break
 from tools.checks.banned_calls import banned_calls
 
 BANNED = [
@@ -35,12 +34,20 @@ def test_nothing_runs_what_it_reads(root: Path) -> None:
 
 @pytest.mark.parametrize("code", BANNED)
 @pytest.mark.parametrize("file", ["core/tessera/engine/broken.py", "platforms/cpu/tessera_cpu/broken.py"])
-def test_each_way_of_doing_it_is_found(broken: Break, file: str, code: str) -> None:
-    findings = banned_calls(broken(file, f"{code}\n"))
+def test_each_way_of_doing_it_is_found(tmp_path: Path, file: str, code: str) -> None:
+    findings = banned_calls(alone(tmp_path, file, code))
     assert len(findings) == 1
     assert findings[0].startswith(f"{file}:")
 
 
 @pytest.mark.parametrize("code", ALLOWED)
-def test_what_only_looks_like_it_is_not(broken: Break, code: str) -> None:
-    assert banned_calls(broken("core/tessera/engine/broken.py", f"{code}\n")) == []
+def test_what_only_looks_like_it_is_not(tmp_path: Path, code: str) -> None:
+    assert banned_calls(alone(tmp_path, "core/tessera/engine/broken.py", code)) == []
+
+
+def alone(root: Path, file: str, code: str) -> Path:
+    """A tree of one file."""
+    path = root / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{code}\n", encoding="utf-8")
+    return root

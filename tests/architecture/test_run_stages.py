@@ -29,6 +29,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "nightly gpus",
         "triton versions",
         "npu shapes",
+        "aarch64",
         "nightly tpu targets",
         "structured soak",
         "nightly field fuzz",

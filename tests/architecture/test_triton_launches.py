@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ import triton.language as tl
 
 from tessera_triton import TARGETS
 from tools.triton_launches import Recorded, Recorder
+from tools.triton_targets import NotSpecializedError, complaints, require_specialized
 
 ALIGNED, NEAR = ["tt.divisibility", 16], ["tt.pointer_range", 32]
 
@@ -55,3 +58,47 @@ def test_pointers_say_what_is_known_of_their_memory() -> None:
 def test_launches_at_one_place_are_told_apart() -> None:
     first, second = launched("sm_90", 64, 128, 64)
     assert (first.place, second.place) == ("some_kernel of op", "some_kernel of op, launch 2")
+
+
+def test_constants_are_known_by_name() -> None:
+    (one,) = launched("sm_90", 64)
+    assert (one.constant("BLOCK"), one.constant("SPECIALIZES")) == (64, None)
+
+
+def test_products_without_matrix_instructions_and_too_much_shared_memory_are_wrong() -> None:
+    facts = TARGETS["sm_90"]
+    fine = {"registers": 40, "spills": 0, "shared": 0, "matrix": 1, "setmaxnreg": False}
+    found = {
+        "_product of linear": {**fine, "matrix": 0},
+        "_gate of gate": {**fine, "matrix": 0},
+        "copied_tiles of attention": {"failed": "NotSpecializedError: there is no setmaxnreg"},
+        "_expand of lora": {**fine, "shared": facts.shared_bytes + 1},
+        "_shrink of lora": fine,
+    }
+    assert list(complaints(found, facts)) == [
+        "sm_90: _product of linear has no matrix instruction",
+        "sm_90: copied_tiles of attention: NotSpecializedError: there is no setmaxnreg",
+        f"sm_90: _expand of lora takes {facts.shared_bytes + 1} bytes of shared memory of {facts.shared_bytes}",
+    ]
+
+
+EXCHANGED = "setmaxnreg.inc.sync.aligned.u32 232;"
+GROUPS = "%a = ttng.warp_group_dot %q, %k, %b {inputPrecision = 0 : i32} : !x * !y -> tensor<{}x64xf32, #mma>\n"
+ONE_WARP = "ttng.tc_gen5_mma %q, %k, %a, %false, %more {is_async} : !ttg.memdesc<128x128xbf16, #shared, #smem>\n"
+
+
+@pytest.mark.parametrize(
+    ("ptx", "ttgir", "why"),
+    [
+        (EXCHANGED, GROUPS.replace("{}", "64") * 2, None),
+        (EXCHANGED, ONE_WARP, None),
+        (EXCHANGED, GROUPS.replace("{}", "128") * 2, r"for \[128\] of 128 queries, not for 64"),
+        (EXCHANGED, "", r"for \[\] of 128 queries, not for 64"),
+        ("", GROUPS.replace("{}", "64") * 2, "no setmaxnreg"),
+        ("", ONE_WARP, "no setmaxnreg"),
+    ],
+    ids=("halves", "one-warp", "whole", "no-products", "halves-not-exchanging", "one-warp-not-exchanging"),
+)
+def test_specialized_warps_exchange_registers_and_multiply_once(ptx: str, ttgir: str, why: str | None) -> None:
+    with nullcontext() if why is None else pytest.raises(NotSpecializedError, match=why):
+        require_specialized({"ptx": ptx, "ttgir": ttgir}, 128)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import pytest
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference
+from tests.platforms.emulated import chip, family, one_thread, reference
 
-__all__ = ["family", "one_thread", "reference"]
+__all__ = ["chip", "family", "one_thread", "reference"]
 
 PLATFORM = "tessera_ascend.platform:AscendPlatform"
 
@@ -35,10 +34,3 @@ def python_path() -> str:
 def sizes() -> dict[str, int]:
     """Of the tiny models: multiples of the matrix unit's tiles."""
     return {"head_dim": 32, "hidden_size": 96, "intermediate_size": 160}
-
-
-@pytest.fixture(scope="session")
-def chip() -> Any:
-    from torch_fakechip import compiled
-
-    return compiled

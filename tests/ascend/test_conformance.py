@@ -10,6 +10,7 @@ import pytest
 from tessera.testing.conformance import Case, conformance_cases
 from tests.ascend.conftest import PLATFORM
 from tests.platforms.emulated import conforms
+from tests.platforms.on_page import answers_as_the_page_says
 
 pytestmark = pytest.mark.compiler
 
@@ -26,3 +27,7 @@ NOT_TAKEN = ("no kernel", "no gate of gelu", "no gate of gelu_tanh", "no product
 @pytest.mark.parametrize("case", conformance_cases(PLATFORM, "silver"), ids=str)
 def test_it_conforms(case: Case) -> None:
     conforms(case, absent=ABSENT, declined=DECLINED, not_taken=NOT_TAKEN)
+
+
+def test_the_page_says_what_it_answers() -> None:
+    answers_as_the_page_says("ascend")

@@ -7,8 +7,8 @@ import json
 from tools.triton_page import PAGE, cell, page
 from tools.triton_targets import TABLE
 
-SMALL = {"registers": 40, "spills": 0, "shared": 0, "matrix": 0}
-LARGE = {"registers": 255, "spills": 8, "shared": 49_152, "matrix": 32}
+SMALL = {"registers": 40, "spills": 0, "shared": 0, "matrix": 0, "setmaxnreg": False}
+LARGE = {"registers": 255, "spills": 8, "shared": 49_152, "matrix": 32, "setmaxnreg": False}
 
 
 def test_the_page_is_what_the_table_says() -> None:
@@ -19,6 +19,7 @@ def test_a_cell_says_what_a_kernel_takes() -> None:
     assert cell(SMALL) == "40 r"
     assert cell({**SMALL, "shared": 512}) == "40 r, 512 B"
     assert cell(LARGE) == "255 r, 48 KiB, 32 mma, **8 spilled**"
+    assert cell({**LARGE, "spills": 0, "setmaxnreg": True}) == "255 r, 48 KiB, 32 mma, specialized"
     assert cell(None) == ""
 
 

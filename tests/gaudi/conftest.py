@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
-
-import pytest
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference, sizes
+from tests.platforms.emulated import chip, family, one_thread, reference, sizes
 
-__all__ = ["family", "one_thread", "reference", "sizes"]
+__all__ = ["chip", "family", "one_thread", "reference", "sizes"]
 
 PLATFORM = "tessera_gaudi.platform:GaudiPlatform"
 
@@ -29,10 +26,3 @@ if chosen:
 def python_path() -> str:
     """For processes that the tests start."""
     return emulated.python_path("platforms/gaudi", "tests/gaudi/vendor")
-
-
-@pytest.fixture(scope="session")
-def chip() -> Any:
-    from torch_fakechip import compiled
-
-    return compiled

@@ -10,6 +10,7 @@ import pytest
 from tessera.testing.conformance import Case, conformance_cases
 from tests.gaudi.conftest import PLATFORM
 from tests.platforms.emulated import conforms
+from tests.platforms.on_page import answers_as_the_page_says
 
 pytestmark = pytest.mark.compiler
 
@@ -32,3 +33,7 @@ def test_it_conforms(case: Case) -> None:
 def test_fp8_of_gaudi_2_conforms(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HABANA_STAND_IN", "GAUDI2")
     test_it_conforms(case)
+
+
+def test_the_page_says_what_it_answers() -> None:
+    answers_as_the_page_says("gaudi")

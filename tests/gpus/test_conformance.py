@@ -11,6 +11,7 @@ import pytest
 
 from tessera.testing.conformance import Case, conformance_cases
 from tests.gpus.conftest import PLATFORMS
+from tests.platforms.on_page import answers_as_the_page_says
 
 pytestmark = [
     pytest.mark.compiler,
@@ -54,3 +55,8 @@ def expected(name: str, case: str) -> str:
 @pytest.mark.parametrize(("name", "case"), list(cases()))
 def test_it_conforms(chip: object, name: str, case: Case) -> None:
     assert case.run().status == expected(name, case.id)
+
+
+@pytest.mark.parametrize("name", ["cuda", "rocm", "xpu"])
+def test_the_page_says_what_it_answers(chip: object, name: str) -> None:
+    answers_as_the_page_says(name)

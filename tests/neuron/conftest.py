@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
-
-import pytest
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference, sizes
+from tests.platforms.emulated import chip, compiled, family, one_thread, reference, sizes
 
-__all__ = ["family", "one_thread", "reference", "sizes"]
+__all__ = ["chip", "compiled", "family", "one_thread", "reference", "sizes"]
 
 PLATFORM = "tessera_neuron.platform:NeuronPlatform"
 
@@ -29,19 +26,3 @@ if chosen:
 def python_path() -> str:
     """For processes that the tests start."""
     return emulated.python_path("platforms/neuron", "tests/neuron/vendor")
-
-
-@pytest.fixture(scope="session")
-def chip() -> Any:
-    from torch_fakechip import compiled
-
-    return compiled
-
-
-@pytest.fixture
-def compiled() -> list[str]:
-    """What was compiled since the test began."""
-    from torch_fakechip import ahead
-
-    ahead.compiled.clear()
-    return ahead.compiled

@@ -1,4 +1,4 @@
-"""Engines and servers on platforms over an emulated device, asked the same as the reference platform. The fixtures are
+"""Engines on platforms over an emulated device, asked the same as the reference platform. The fixtures are
 those of each folder that imports them."""
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import torch
 
 from tessera.testing.conformance import Case
 from tessera.testing.conformance.drafts import Known, Uneven
 from tessera.testing.conformance.tiny import save_adapter
-from tests.e2e.served import Served
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.adapters import save_merged
 from tests.platforms.engine_run import EngineRun
@@ -39,6 +37,23 @@ def python_path(*folders: str) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def chip() -> Any:
+    """What counts on the emulated device."""
+    from torch_fakechip import compiled
+
+    return compiled
+
+
+@pytest.fixture
+def compiled() -> list[str]:
+    """What was compiled ahead of time since the test began."""
+    from torch_fakechip import ahead
+
+    ahead.compiled.clear()
+    return ahead.compiled
 
 
 @pytest.fixture(scope="session")
@@ -129,19 +144,3 @@ def share_a_batch(start: Callable[..., EngineRun], model: Path, folder: Path, **
         run.finish()
         assert run.answers[adapted] == expected[0]
         assert text_of(run.answers[chosen]).startswith(("yes", "no"))
-
-
-def served_answers(
-    platform: str, model: Path, log: Path, environment: dict[str, str], dtype: str = "float32"
-) -> list[str]:
-    """A server's, from the command line to the stream."""
-    flags = [str(model), "--platform", platform, "--dtype", dtype, "--kv-cache-memory-bytes", str(4 << 20)]
-    flags += ["--max-num-seqs", "4"]
-    with (
-        Served(flags, log, environment={**os.environ, **environment}) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        ask: dict[str, Any] = {"model": client.models.list().data[0].id, "max_tokens": 8, "seed": 7}
-        warm = client.completions.create(**ask, prompt=["ab cd", "xyz"], temperature=1.0)
-        streamed = client.completions.create(**ask, prompt="ab cd", temperature=0, stream=True)
-        return [choice.text for choice in warm.choices] + ["".join(chunk.choices[0].text for chunk in streamed)]

@@ -193,6 +193,22 @@ async def test_the_first_question_is_asked_before_the_others():
         assert seen[:2] == [0, 0]
 
 
+async def test_the_engine_has_few_of_the_questions_at_once():
+    """Their answers come together, and nothing else is done while they are read."""
+    async with in_process(engine()) as api:
+        seen: list[int] = []
+        generate = api.engine.generate
+
+        def watched(*given: Any, **more: Any) -> Any:
+            seen.append(len(api.engine.running))
+            return generate(*given, **more)
+
+        api.engine.generate = watched
+        response = await api.post("/v1/decisions", {"input": "x", "questions": [CHOICE] * 60})
+        assert len(response.json()["answers"]) == len(seen) == 60
+        assert 1 < max(seen) + 1 <= 16
+
+
 async def test_an_error_of_a_later_question_is_said_as_it_is():
     async with in_process(engine()) as api:
         generate = api.engine.generate

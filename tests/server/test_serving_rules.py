@@ -9,7 +9,8 @@ import httpx
 import openai
 import pytest
 
-from tessera.server.limits import HeldBytes
+from tessera.errors import OverloadedError
+from tessera.server.limits import AskedTokens, Held, RateLimitError
 from tessera.server.openai.generation import merged
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
@@ -129,7 +130,7 @@ async def test_bodies_of_all_requests_together_have_a_limit():
 
 
 def test_a_tenant_leaves_memory_for_the_bodies_of_others():
-    bodies = HeldBytes(1000)
+    bodies = Held(1000)
     for size, full in ((200, False), (50, False), (1, True)):
         bodies.add("key 0", size)
         assert bodies.is_full("key 0", size) == full
@@ -141,6 +142,34 @@ def test_a_tenant_leaves_memory_for_the_bodies_of_others():
     assert not bodies.is_full("", 400)
     bodies.add("", 1)
     assert bodies.is_full("", 401)
+
+
+def test_a_key_may_ask_for_its_share_of_tokens_and_all_for_no_more_than_there_are():
+    asked = AskedTokens(100)
+    with asked.admit("a", 1000), pytest.raises(OverloadedError, match="ask for less"), asked.admit("b", 1):
+        pass  # only the first is alone
+    with asked.admit("a", 20), asked.admit("b", 25), asked.admit("c", 50):
+        with pytest.raises(RateLimitError), asked.admit("a", 6):
+            pass
+        with pytest.raises(OverloadedError), asked.admit("d", 6):
+            pass
+        with asked.admit("a", 5):
+            pass
+
+
+async def test_requests_that_ask_for_too_many_tokens_are_told_to_come_back():
+    engine = FakeEngine(script=Script(hang_at=0))
+    async with in_process(engine, ServerSettings(max_asked_tokens=1000)) as api:
+        first = asyncio.create_task(api.complete(max_tokens=100, n=2, logprobs=2))  # 600
+        await until(lambda: len(engine.running) == 1)
+        refused = await api.complete(max_tokens=100, n=5)
+        check_error(refused, 503, kind="overloaded_error")
+        assert refused.headers["retry-after"] == "1"
+        second = asyncio.create_task(api.complete(max_tokens=100, n=4))
+        await until(lambda: len(engine.running) == 2)
+        for task in (first, second):
+            task.cancel()
+        await asyncio.wait((first, second))
 
 
 async def test_a_slow_reader_of_several_prompts_takes_no_more_than_it_has_read():

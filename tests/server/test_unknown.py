@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from tessera.server.app import create_app
-from tessera.server.settings import ServerSettings
+from tessera.server.settings import Limits, ServerSettings
 from tessera.server.unknown_fields import MOST_NAMES, UnknownFields
 from tessera.server.unserved import why_not
 from tests.server.conftest import in_process
@@ -63,6 +63,16 @@ async def test_an_unknown_field_is_logged_once_and_counted(api, caplog):
     assert 'tessera:unknown_request_fields_total{field="temprature"} 4' in text
     assert 'tessera:unknown_request_fields_total{field="promt"} 1' in text
     assert "store" not in text
+
+
+async def test_unknown_fields_of_long_bodies_are_not_looked_for():
+    """That takes another pass over them, in which nothing else is done."""
+    settings = ServerSettings(limits=Limits(other_bytes=2000))
+    async with in_process(FakeEngine(), settings) as api:
+        for characters, counted in ((100, 1), (3000, 1), (100, 2)):
+            await api.post("/v1/completions", {"model": "m", "prompt": "x" * characters, "temprature": 1})
+            text = (await api.client.get("/metrics")).text
+            assert f'tessera:unknown_request_fields_total{{field="temprature"}} {counted}\n' in text
 
 
 def test_clients_cannot_grow_the_table():

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import pytest
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference
+from tests.platforms.emulated import chip, compiled, family, one_thread, reference
 
-__all__ = ["family", "one_thread", "reference"]
+__all__ = ["chip", "compiled", "family", "one_thread", "reference"]
 
 PLATFORM = "tessera_spyre.platform:SpyrePlatform"
 
@@ -35,19 +34,3 @@ def python_path() -> str:
 def sizes() -> dict[str, int]:
     """Of the tiny models: halves of heads are whole sticks."""
     return {"head_dim": 128}
-
-
-@pytest.fixture(scope="session")
-def chip() -> Any:
-    from torch_fakechip import compiled
-
-    return compiled
-
-
-@pytest.fixture
-def compiled() -> list[str]:
-    """What was compiled since the test began."""
-    from torch_fakechip import ahead
-
-    ahead.compiled.clear()
-    return ahead.compiled

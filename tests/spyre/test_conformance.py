@@ -8,6 +8,7 @@ import pytest
 
 from tessera.testing.conformance import Case, conformance_cases
 from tests.platforms.emulated import conforms
+from tests.platforms.on_page import answers_as_the_page_says
 
 PLATFORM = "tests.spyre.eager:Eager"
 pytestmark = pytest.mark.compiler
@@ -23,3 +24,7 @@ NOT_TAKEN = ("no kernel",)
 @pytest.mark.parametrize("case", conformance_cases(PLATFORM, "silver"), ids=str)
 def test_it_conforms(case: Case) -> None:
     conforms(case, absent=ABSENT, declined=DECLINED, not_taken=NOT_TAKEN)
+
+
+def test_the_page_says_what_it_answers() -> None:
+    answers_as_the_page_says("spyre")

@@ -1,4 +1,5 @@
-"""What is compiled for TPUs that are not there, and that the page shows what came of it. Nothing is compiled here."""
+"""What is compiled for TPUs that are not there, and that the page shows what came of it, and what the platform answers.
+Nothing is compiled here."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.platforms.on_page import answers_as_the_page_says
 from tools.tpu import targets
 from tools.tpu.targets import HEAD, PAGE, PLACES, TOPOLOGIES, Compiled, main
 
@@ -54,3 +56,7 @@ def test_the_page_has_a_row_for_each_step() -> None:
     assert [row.split(" | ")[:3] for row in rows] == [
         [f"| {name}", str(chips), step] for name in TOPOLOGIES for chips, steps in PLACES.items() for step in steps
     ]
+
+
+def test_the_page_says_what_the_platform_answers() -> None:
+    answers_as_the_page_says("tpu")

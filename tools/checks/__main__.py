@@ -13,6 +13,7 @@ from tools.checks.module_state import module_state
 from tools.checks.neutrality import vendor_words
 from tools.checks.places import named_places
 from tools.checks.platform_imports import platform_imports
+from tools.checks.reassigned import reassigned
 from tools.checks.torch_free import torch_free
 
 CHECKS: dict[str, Callable[[Path], list[str]]] = {
@@ -21,6 +22,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "no module-level state": module_state,
     "no modules import each other": import_circles,
     "platforms import tessera.platform alone": platform_imports,
+    "platforms change nothing of another's": reassigned,
     "no machine or registry is named": named_places,
     "the front stack loads no torch": torch_free,
 }

@@ -46,7 +46,7 @@ def selected(cases: Sequence[Case], levels: Sequence[str], only: Sequence[str], 
 
 def with_scratch(target: Target, asked: Path) -> None:
     """Gives Triton the memory that its sanitizer keeps its records in. asked: a file that is made when it asks for
-    some, which no kernel of this library does without the sanitizer."""
+    some. Kernels of this library that want memory too bring an allocator of their own."""
     import torch
     import triton
     from triton.runtime import _allocation

@@ -24,6 +24,7 @@ them."""
 GOLD = ("native/", "composites/", "graphs/", "served/", "perf/")
 RACES = (
     "attention/triton/decode-plain", "attention/triton/mixed-plain-bfloat16", "attention/triton/long-bfloat16",
+    "attention/triton/mixed-wide-heads-bfloat16",
     "op/linear/", "op/sample/",
 )  # fmt: skip
 FEW = ("device/", "op/rms_norm/0", "attention/triton/decode-plain")  # of a rehearsal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,18 +55,20 @@ class MaskedPlan:
 class MaskedAttention(AttentionBackend):
     """Gathers the blocks of each row and attends under a mask that says what each query sees. So all shapes are those
     of the launch's key, and nothing is read on the host. The first layer of a group makes the mask, as part of what is
-    captured or compiled: a plan launches nothing. No soft caps and no sinks. torch: the library. A subclass has a name,
-    blocks and attend_masked(). blocks: tokens of a block, the preferred number first, then those that it may also
-    have."""
+    captured or compiled: a plan launches nothing. No soft caps and no sinks. torch: the library. A subclass has a name
+    and blocks. blocks: tokens of a block, the preferred number first, then those that it may also have."""
 
     blocks: tuple[int, ...]
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
 
-    @abstractmethod
     def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """q [R, H, W, D]; k, v [R, Hk, K, D]; mask [R, 1, W, K], added to the scores -> [R, H, W, D]."""
+        """q [R, H, W, D]; k, v [R, Hk, K, D]; mask [R, 1, W, K], added to the scores -> [R, H, W, D]. Default: torch's
+        scaled dot product."""
+        attend = self.torch.nn.functional.scaled_dot_product_attention
+        mixed: Tensor = attend(q, k, v, mask, scale=scale, enable_gqa=True)
+        return mixed
 
     def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):

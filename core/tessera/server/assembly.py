@@ -1,4 +1,4 @@
-"""Puts large answers together beside the event loop, which goes on serving everyone else."""
+"""Reads large bodies and puts large answers together beside the event loop, which goes on serving everyone else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Large(msgspec.Struct):
 
 
 class Assembly:
-    """Runs what turns large outputs into answers on one thread, request after request. One thread, because several
-    would only wait for each other and for the event loop: all need the interpreter's lock."""
+    """Runs what turns large bodies into requests, and large outputs into answers, on one thread, request after request.
+    One thread, because several would only wait for each other and for the event loop: all need the interpreter's lock.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="assembly")

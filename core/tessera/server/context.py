@@ -17,6 +17,7 @@ from tessera.parsing.formats import response_format
 from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
+from tessera.server.limits import AskedTokens
 from tessera.server.loop_watch import LoopWatch
 from tessera.server.settings import ServerSettings
 
@@ -81,6 +82,9 @@ class ServerContext:
         self.counts = Counts()
         self.assembly = Assembly()
         self.loop = LoopWatch()
+        scheduler = engine.config.scheduler
+        places = scheduler.max_num_seqs + scheduler.max_waiting
+        self.asked = AskedTokens(settings.max_asked_tokens or places * engine.config.model.max_model_len)
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []

@@ -123,8 +123,20 @@ class ErrorBody(msgspec.Struct):
     error: ErrorDetail
 
 
+class _Large(Response):
+    """A response that is sent as fast as the client reads it: what the socket does not take at once is copied."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), _SEND_BYTES):
+            piece = bytes(self.body[start : start + _SEND_BYTES])
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def json_response(body: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    data = msgspec.json.encode(body)
+    return (Response if len(data) <= _SEND_BYTES else _Large)(data, status, media_type="application/json")
 
 
 async def send_json(send: Send, pieces: Sequence[bytes]) -> None:

@@ -1,11 +1,13 @@
-"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key."""
+"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key, and
+the tokens that all ask for."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -87,7 +89,7 @@ class BodyLimits:
         self._untyped = untyped
         self._special = special
         self._json = BodyRules(limits)
-        self._held = {rules: HeldBytes(rules.limits.bodies_bytes) for rules in (self._json, *special.values())}
+        self._held = {rules: Held(rules.limits.bodies_bytes) for rules in (self._json, *special.values())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -139,9 +141,9 @@ def _coding(scope: Scope) -> bytes:
     return (header(scope, b"content-encoding") or b"").strip().lower()
 
 
-class HeldBytes:
-    """The size of the bodies of all requests in progress, in bytes. most: the limit; a tenant may hold one fourth of
-    it, or one body if that is more. Whoever is no tenant may hold all."""
+class Held:
+    """What all requests in progress hold together, such as bytes of bodies. most: the limit; a tenant may hold one
+    fourth of it, or what one request holds if that is more. Whoever is no tenant may hold all."""
 
     SHARE = 4
 
@@ -153,11 +155,44 @@ class HeldBytes:
     def add(self, tenant: str, size: int) -> None:
         self._all += size
         self._of[tenant] += size
+        if not self._of[tenant]:
+            del self._of[tenant]
 
     def is_full(self, tenant: str, own: int) -> bool:
-        """Whether a tenant's body of which `own` bytes have arrived is too much."""
-        share = max(own, self._most // self.SHARE)
-        return self._all > self._most or (bool(tenant) and self._of[tenant] > share)
+        """Whether what a tenant's request holds, which is `own`, is too much."""
+        return self._all > self._most or self.is_over_share(tenant, own)
+
+    def is_over_share(self, tenant: str, own: int) -> bool:
+        return bool(tenant) and self._of[tenant] > max(own, self._most // self.SHARE)
+
+    def is_alone(self, own: int) -> bool:
+        """Whether no other request holds anything."""
+        return self._all <= own
+
+
+class AskedTokens:
+    """The tokens that all requests in progress may generate, each counted once more for every log probability. most: as
+    of Held; a request is taken in any case if there is no other."""
+
+    def __init__(self, most: int) -> None:
+        self._held = Held(most)
+
+    @contextmanager
+    def admit(self, tenant: str, tokens: int) -> Iterator[None]:
+        """Holds the tokens of a request until it ends. Raises RateLimitError or OverloadedError."""
+        self._held.add(tenant, tokens)
+        try:
+            if not self._held.is_alone(tokens) and self._held.is_full(tenant, tokens):
+                raise self._refusal(tenant, tokens)
+            yield
+        finally:
+            self._held.add(tenant, -tokens)
+
+    def _refusal(self, tenant: str, tokens: int) -> TesseraError:
+        less = "try again, or ask for less (n, max_tokens, logprobs)."
+        if self._held.is_over_share(tenant, tokens):
+            return RateLimitError(f"This API key's requests in progress ask for too many tokens: {less}")
+        return OverloadedError(f"The requests in progress ask for too many tokens: {less}")
 
 
 class CountedBody:
@@ -169,7 +204,7 @@ class CountedBody:
         self,
         receive: Receive,
         limits: Limits,
-        all_bodies: HeldBytes,
+        all_bodies: Held,
         gunzip: Gunzip | None = None,
         tenant: str = "",
     ) -> None:

@@ -163,6 +163,11 @@ class ServerSettings:
         None, "Maximum requests in flight per API key; further ones get a 429.", group="security", low=1,
         shown_default="no limit",
     )  # fmt: skip
+    max_asked_tokens: int | None = flag(
+        None, "Maximum tokens that requests in flight may ask for, each with its log probabilities; further ones get a "
+        "503, or a 429 if their API key asks for over a fourth.", kind="size", low=1, high=2**50, metavar="TOKENS",
+        shown_default="what all requests that may run and wait ask for without log probabilities",
+    )  # fmt: skip
     shared_prefix_cache: bool = flag(
         False, "Let API keys use each other's cached prefixes; then each can find out what others have asked.",
         group="security",

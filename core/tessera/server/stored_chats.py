@@ -94,7 +94,7 @@ class StoredChats:
         return json_response((await self._kept(request))["completion"])
 
     async def update(self, request: Request) -> Response:
-        asked = self._decoder.decode(await read_body(request.receive))
+        asked = await self._decoder.decode(await read_body(request.receive))
         check_metadata(asked.metadata)
 
         def change(kept: dict[str, Any]) -> None:

@@ -73,6 +73,12 @@ class DetokenizeAnswer(msgspec.Struct):
     prompt: str
 
 
+class _DetokenizeAnswer(msgspec.Struct):
+    """A DetokenizeAnswer whose text is JSON already."""
+
+    prompt: msgspec.Raw
+
+
 class TokenizerInfo(msgspec.Struct):
     """Beside these, what tokenizer_config.json has."""
 
@@ -99,12 +105,12 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     )
 
     async def tokenize(request: Request) -> Response:
-        asked = tokenize_decoder.decode(await read_body(request.receive))
+        asked = await tokenize_decoder.decode(await read_body(request.receive))
         work = _tokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
     async def detokenize(request: Request) -> Response:
-        asked = detokenize_decoder.decode(await read_body(request.receive))
+        asked = await detokenize_decoder.decode(await read_body(request.receive))
         work = _detokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
@@ -175,10 +181,10 @@ async def _tokenized(
 
 async def _detokenized(
     context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers, client: str
-) -> DetokenizeAnswer:
+) -> _DetokenizeAnswer:
     below = context.engine.config.model.vocab_size
     text = await workers.decode(asked.tokens, skip_special_tokens=False, below=below, owner=client)
-    return DetokenizeAnswer(text)
+    return _DetokenizeAnswer(msgspec.Raw(text))
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:

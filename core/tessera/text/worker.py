@@ -172,7 +172,9 @@ class Listed(msgspec.Struct, tag="listed"):
 
 
 class Decoded(msgspec.Struct, tag="decoded"):
-    text: str
+    """text: as JSON."""
+
+    text: bytes
 
 
 class Checked(msgspec.Struct, tag="checked"):
@@ -230,7 +232,7 @@ class Texts:
             case DecodeJob(tokens, skip_special_tokens, below):
                 if below and tokens and not 0 <= min(tokens) <= max(tokens) < below:
                     raise RequestError(f"tokens must be token ids from 0 to {below - 1}.", param="tokens")
-                return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
+                return Decoded(msgspec.json.encode(self._tokenizer.decode(tokens, skip_special_tokens)))
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._given(job.template)

@@ -18,8 +18,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -65,11 +67,13 @@ MAX_GRAMMARS = 64
 
 STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
+_WRITE_BYTES = 1 << 18  # of a job at once: what the socket does not take is copied
 _MIB = 1 << 20
 _STANDING_SHARE = 0.05
 """Of the clock's limit: a worker that has had less processor time in it stands still."""
 MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
+REST_SECONDS = 0.01
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -140,8 +144,9 @@ class _Process:
             self._streams = await asyncio.open_connection(sock=self._socket, limit=_READ_AHEAD)
         reader, writer = self._streams
         if job is not None:
-            writer.write(job)
-            await writer.drain()
+            for start in range(0, len(job), _WRITE_BYTES):
+                writer.write(job[start : start + _WRITE_BYTES])
+                await writer.drain()
         (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         answer: Answer = msgspec.msgpack.decode(await reader.readexactly(size), type=Answer)
         return answer
@@ -195,11 +200,15 @@ class _Lane:
         """Raises ModelError or TextWorkerError."""
         return await self.begin().load()
 
+    def check_open(self) -> None:
+        """Raises TextWorkerError after close()."""
+        if self._closed:
+            raise TextWorkerError("The text workers are closed.")
+
     async def ask(self, job: bytes, owner: str) -> Answer:
         """Runs a job. A job cancelled while it waits is dropped. owner: who takes turns with others. Raises
         TextLimitError, TextWorkerError or OverloadedError."""
-        if self._closed:
-            raise TextWorkerError("The text workers are closed.")
+        self.check_open()
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name="text worker")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -363,6 +372,7 @@ class TextWorkers:
         self._listing = _Lane(start)
         self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
+        self._packing = ThreadPoolExecutor(1, thread_name_prefix="text packing")
         self.has_template = False
         self.template = self.response_template = ""
         process = self._short.begin()
@@ -408,7 +418,10 @@ class TextWorkers:
         owner: str = "",
     ) -> list[list[int]]:
         """The token ids of each text; see Tokenizer.encode. owner, errors: as of chat()."""
-        return (await self._ask(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded, owner)).ids
+        ids: list[list[int]] = []
+        for some in _grouped(texts):
+            ids += (await self._ask(EncodeJob(some, add_special_tokens, max_tokens), Encoded, owner)).ids
+        return ids
 
     async def list_tokens(self, job: ChatJob | EncodeJob, owner: str = "") -> Listed:
         """The tokens of one text as JSON, which takes a fifth of the memory of a list. No prompt waits for such a job
@@ -418,9 +431,9 @@ class TextWorkers:
 
     async def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""
-    ) -> str:
-        """For many ids; Vocabulary.decode does the same in this process. below: see DecodeJob. owner, errors: as of
-        chat()."""
+    ) -> bytes:
+        """The text of many ids, as JSON; Vocabulary.decode makes one in this process. below: see DecodeJob. owner,
+        errors: as of chat()."""
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens, below), Decoded, owner)).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
@@ -444,10 +457,15 @@ class TextWorkers:
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
+        self._packing.shutdown(wait=False, cancel_futures=True)
         await asyncio.gather(*(lane.close() for lane in self._lanes))
 
     async def _ask(self, job: Job, kind: type[T], owner: str = "") -> T:
-        data = packed(job)
+        self._short.check_open()
+        if _is_long(job):
+            data = await asyncio.get_running_loop().run_in_executor(self._packing, _packed_aside, job)
+        else:
+            data = packed(job)
         lane = self._long
         if isinstance(job, GrammarJob):
             lane = self._grammars
@@ -460,6 +478,53 @@ class TextWorkers:
             raise answer.error()
         assert isinstance(answer, kind)
         return answer
+
+
+def _grouped(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in jobs that are not long, but for texts that are, each of which is a job of its own: others take turns
+    with it, and its ids are read at once."""
+    some: list[str] = []
+    length = 0
+    for text in texts:
+        if some and length + len(text) >= LONG_JOB:
+            yield some
+            some, length = [], 0
+        some.append(text)
+        length += len(text)
+    yield some
+
+
+def give_way() -> None:
+    """What a thread does between two long passes over data, of which each holds the interpreter's lock: the event loop
+    gives the lock up whenever it waits for its sockets, and needs several turns to answer anyone."""
+    time.sleep(REST_SECONDS)
+
+
+def _packed_aside(job: Job) -> bytes:
+    data = packed(job)
+    give_way()
+    return data
+
+
+def _is_long(job: Job) -> bool:
+    """Whether packing a job holds the event loop up. Counts no more than it has to."""
+    room = LONG_JOB
+    left: list[Any] = []
+    match job:
+        case EncodeJob():
+            left = [job.texts]
+        case DecodeJob():
+            room -= len(job.ids)
+        case ChatJob():
+            left = [job.messages, job.tools]
+    while left and room > 0:
+        value = left.pop()
+        room -= len(value) if isinstance(value, str) else 1
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return room <= 0
 
 
 def packed(job: Job) -> bytes:

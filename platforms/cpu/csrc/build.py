@@ -1,8 +1,10 @@
 """Builds the library of native kernels: all instruction sets of one architecture in one file, which depends only on the
-C library. Run `python build.py FILE`; the package's build (hatch_build.py) does the same."""
+C library. Run `python build.py FILE`; the package's build (hatch_build.py) does the same. A library that the same
+compiler made of the same sources is kept, since that takes minutes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -16,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
+KEPT = HERE.parent / "build"
 COMMON = (
     "library.cpp",
     "calls.cpp",
@@ -91,8 +94,43 @@ def compiler() -> str:
 
 
 def build(target: Path, extra: Sequence[str] = ()) -> None:
-    """Compiles and links for the compiler's target. extra: additional flags. Raises BuildError."""
+    """Compiles and links for the compiler's target, unless there is such a library in KEPT. extra: additional flags,
+    with which none is kept. Raises BuildError."""
     cxx = compiler()
+    if extra:
+        _compile(cxx, target, extra)
+        return
+    machine = _target(cxx).partition("-")[0]
+    kept = KEPT / f"{machine}-{_digest(cxx)}.so"
+    if not kept.exists():
+        _compile(cxx, kept, ())
+        for older in KEPT.glob(f"{machine}-*.so"):
+            if older != kept:
+                older.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    ours = _of_this_process(target)
+    shutil.copyfile(kept, ours)
+    ours.replace(target)
+
+
+def _digest(cxx: str) -> str:
+    """Of all that decides what is in the library."""
+    version = subprocess.run([cxx, "--version"], capture_output=True, check=False).stdout
+    sources = sorted(path for path in HERE.rglob("*") if path.suffix in (".cpp", ".h", ".py"))
+    said = [
+        version,
+        repr((VARIANTS, FLAGS)).encode(),
+        *(part for path in sources for part in (str(path.relative_to(HERE)).encode(), path.read_bytes())),
+    ]
+    return hashlib.sha256(b"\0".join(said)).hexdigest()[:16]
+
+
+def _of_this_process(target: Path) -> Path:
+    """Where to write what is then renamed, so that no reader sees half a file."""
+    return target.with_name(f"{target.name}.{os.getpid()}")
+
+
+def _compile(cxx: str, target: Path, extra: Sequence[str]) -> None:
     machine, _, system = _target(cxx).partition("-")
     variants = {
         name: flags
@@ -107,7 +145,7 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *_quiet(cxx), "-c", *job]), jobs))
         target.parent.mkdir(parents=True, exist_ok=True)
-        ours = target.with_name(f"{target.name}.{os.getpid()}")  # then renamed, so that no reader sees half a file
+        ours = _of_this_process(target)
         _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(system), "-o", str(ours)])
         ours.replace(target)
 

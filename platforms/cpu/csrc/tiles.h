@@ -3,8 +3,8 @@
 // registers. Packed weights already have the layout that the instructions need: 16 words of 16 outputs per register. Rows are
 // laid out in the same order beforehand, because registers are loaded fastest from consecutive memory.
 //
-// A processor multiplies two registers in the time in which it reads 16 lines from its L1 cache, or 8 to 10 from its L2 cache.
-// So a chunk of a panel's weights stays in the L1 cache while all tiles use it in turn, and rows stream by from the L2 cache.
+// A processor multiplies two registers in 16 cycles, in which it reads up to 32 lines from its L1 cache, but only 8 from its L2
+// cache. So a chunk of a panel's weights stays in the L1 cache while all tiles use it in turn, and rows stream by from the L2 cache.
 #pragma once
 #include "gemm.h"
 
@@ -20,8 +20,9 @@ constexpr int64_t TALL = 2 * HEIGHT;  // rows of a tile
 constexpr int64_t APART = 4 * PANEL;  // bytes from one row of a panel's words, or sums, to the next
 constexpr int64_t OF_STEP = TALL * WIDTH;  // bytes of a tile's rows, and of a panel's weights, in a step: WIDTH bytes of k
 constexpr int64_t CHUNK = 16;         // the most steps whose weights stay in the L1 cache
-constexpr int64_t BLOCK = 768 << 10;  // bytes of rows that stay in the L2 cache
+constexpr int64_t BLOCK = 1 << 20;    // bytes of rows that stay in the L2 cache
 constexpr int64_t SUMS = 8;           // panels whose sums are kept from one block of k to the next
+constexpr int64_t FAR = 512 << 10;    // more bytes of results than this are written past the caches, where rows and sums are
 
 static_assert(2 * WIDTH == APART && HEIGHT * APART == OF_STEP, "a panel is two registers wide");
 
@@ -47,14 +48,10 @@ struct Bf16 {
   static const char *find(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
     return packed<BYTES>(task, panel, from, to, room);
   }
-  static void lower() {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-  }
-  static void upper() {
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
+  static void lower_left() { _tile_dpbf16ps(0, 4, 6); }
+  static void lower_right() { _tile_dpbf16ps(1, 4, 7); }
+  static void upper_left() { _tile_dpbf16ps(2, 5, 6); }
+  static void upper_right() { _tile_dpbf16ps(3, 5, 7); }
 };
 
 struct Int8 {
@@ -64,14 +61,10 @@ struct Int8 {
   static const char *find(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
     return packed<BYTES>(task, panel, from, to, room);
   }
-  static void lower() {
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-  }
-  static void upper() {
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
-  }
+  static void lower_left() { _tile_dpbsud(0, 4, 6); }
+  static void lower_right() { _tile_dpbsud(1, 4, 7); }
+  static void upper_left() { _tile_dpbsud(2, 5, 6); }
+  static void upper_right() { _tile_dpbsud(3, 5, 7); }
 };
 
 // The thread's tile registers, all of them whole, while it works on a part of a task.
@@ -122,10 +115,21 @@ struct Coming {
   }
 };
 
+// Rows whose sums are complete, some of which are finished during each step: vectors work while the tile registers do.
+template <class Finish> struct Finishing {
+  Finish &finish;
+  int64_t panel = 0, row = 0, end = 0;
+  const char *sums = nullptr;
+  void some(int64_t most) {
+    for (int64_t until = end - row < most ? end : row + most; row < until; row++) finish(panel, row, sums);
+  }
+};
+
 // Multiplies some steps of a tile's rows with as many of a panel's weights, and adds the products to sums in memory, if there are
 // any yet. Rows are loaded past the L1 cache.
-template <class Kind, bool UPPER>
-void multiply(const char *rows, const char *weights, int64_t steps, bool first, char *sums, Coming &coming) {
+template <class Kind, bool UPPER, class Finish>
+void multiply(const char *rows, const char *weights, int64_t steps, bool first, char *sums, Coming &coming,
+              Finishing<Finish> &finishing) {
   char *others = sums + HEIGHT * APART;
   Registers::settle();
   if (first) {
@@ -141,16 +145,20 @@ void multiply(const char *rows, const char *weights, int64_t steps, bool first, 
       _tile_loadd(3, others + WIDTH, APART);
     }
   }
+  int64_t each = groups_of(finishing.end - finishing.row, steps);
   for (int64_t step = 0; step < steps; step++, rows += OF_STEP, weights += OF_STEP) {
     coming.fetch();
-    _tile_loadd(6, weights, APART);
-    _tile_loadd(7, weights + WIDTH, APART);
+    finishing.some(each);
     _tile_stream_loadd(4, rows, WIDTH);
-    Kind::lower();
+    _tile_loadd(6, weights, APART);
+    Kind::lower_left();
     if constexpr (UPPER) {
       _tile_stream_loadd(5, rows + HEIGHT * WIDTH, WIDTH);
-      Kind::upper();
+      Kind::upper_left();
     }
+    _tile_loadd(7, weights + WIDTH, APART);
+    Kind::lower_right();
+    if constexpr (UPPER) Kind::upper_right();
   }
   _tile_stored(0, sums, APART);
   _tile_stored(1, sums + WIDTH, APART);
@@ -161,15 +169,15 @@ void multiply(const char *rows, const char *weights, int64_t steps, bool first, 
   Registers::settle();
 }
 
-// Multiplies all rows with panels first to last, or, with two SIDES, each with its up panel: finish(panel, row, end, sums) is
-// called when the sums of some rows with a panel, and with its up panel behind them, are complete. That is after every tile, while
-// the sums are in the L1 cache and the tile registers have other work.
+// Multiplies all rows with panels first to last, or, with two SIDES, each with its up panel: finish(panel, row, sums) is called
+// when the sums of a row with a panel, and with its up panel behind them, are complete.
 template <class Kind, int SIDES, class Finish> void walk(const Product &task, int64_t first, int64_t last, Finish &&finish) {
   alignas(64) char sums[SUMS][TOGETHER * APART], room[CHUNK * OF_STEP];
   int64_t steps = groups_of(task.k * Kind::BYTES, WIDTH), tiles = groups_of(task.m, TALL);
   int64_t chunk = groups_of(steps, groups_of(steps, CHUNK)), block = BLOCK / (tiles * OF_STEP) / chunk * chunk;
   if (block < chunk) block = chunk;
   int64_t of_panel = task.k * Kind::Vectors::BITS / 8 * PANEL;
+  Finishing<Finish> finishing{finish};
   Registers registers;
   int64_t most = block < steps ? SUMS / SIDES : 1;  // panels, or pairs of them, whose sums are kept
   for (int64_t group = first; group < last; group += most) {
@@ -188,16 +196,17 @@ template <class Kind, int SIDES, class Finish> void walk(const Product &task, in
           const char *weights = Kind::find(task, panel(i), at, until, room);
           const char *rows = (const char *)task.x + at * OF_STEP;
           for (int64_t tile = 0; tile < tiles; tile++, rows += steps * OF_STEP) {
-            auto of_height = task.m - tile * TALL > HEIGHT ? multiply<Kind, true> : multiply<Kind, false>;
-            of_height(rows, weights, until - at, !at, sums[i] + tile * TALL * APART, coming);
+            auto of_height = task.m - tile * TALL > HEIGHT ? multiply<Kind, true, Finish> : multiply<Kind, false, Finish>;
+            of_height(rows, weights, until - at, !at, sums[i] + tile * TALL * APART, coming, finishing);
             if (until < steps || i % SIDES < SIDES - 1) continue;
-            int64_t row = tile * TALL, end = task.m < row + TALL ? task.m : row + TALL;
-            finish(panel(i + 1 - SIDES), row, end, sums[i + 1 - SIDES]);
+            finishing.panel = panel(i + 1 - SIDES), finishing.sums = sums[i + 1 - SIDES];
+            finishing.row = tile * TALL, finishing.end = task.m < finishing.row + TALL ? task.m : finishing.row + TALL;
           }
         }
       }
     }
   }
+  finishing.some(TALL);
 }
 
 // The result of a row and a panel, whose sums began at zero.
@@ -212,29 +221,49 @@ void result_of(const Product &task, int64_t row, int64_t panel, const char *sums
   Vectors::end(task, at, 0, sum, result);
 }
 
-template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
-  walk<Kind, 1>(task, first, last, [&](int64_t panel, int64_t row, int64_t end, const char *sums) {
-    Float bias[PANEL / W], result[1][PANEL / W];
+// Where results go, a line of a row at a time.
+class Results {
+ public:
+  explicit Results(const Product &task) : task(task) {
+    bool whole_lines = !((uintptr_t)task.out % gemm::LINE) && !(task.out_stride % PANEL);
+    far = whole_lines && task.m * task.n * (int64_t)sizeof(bf16) > FAR;
+  }
+  ~Results() {
+    if (far) end_of_far_stores();
+  }
+  void put(int64_t row, int64_t panel, const Float (&x)[PANEL / W]) const {
     int64_t column = panel * PANEL, room = task.n - column;
-    for (int v = 0; v < PANEL / W; v++)
-      bias[v] = task.bias ? gemm::bias_at(task.bias + column + v * W, room - v * W) : zero();
-    for (int64_t m = row; m < end; m++) {
-      result_of<Kind>(task, m, panel, sums, result);
-      for (int v = 0; v < PANEL / W; v++)
-        gemm::put(task.out + m * task.out_stride + column + v * W, add(result[0][v], bias[v]), room - v * W);
-    }
+    bf16 *out = task.out + row * task.out_stride + column;
+    if (far && room >= PANEL) return store_bf16_far(out, x[0], x[1]);
+    for (int v = 0; v < PANEL / W; v++) gemm::put(out + v * W, x[v], room - v * W);
+  }
+
+ private:
+  const Product &task;
+  bool far;
+};
+
+template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
+  Results results(task);
+  walk<Kind, 1>(task, first, last, [&](int64_t panel, int64_t row, const char *sums) {
+    Float result[1][PANEL / W];
+    result_of<Kind>(task, row, panel, sums, result);
+    int64_t column = panel * PANEL;
+    if (task.bias)
+      for (int v = 0; v < PANEL / W; v++, column += W)
+        result[0][v] = add(result[0][v], gemm::bias_at(task.bias + column, task.n - column));
+    results.put(row, panel, result[0]);
   });
 }
 
 template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  walk<Kind, 2>(task, first, last, [&](int64_t panel, int64_t row, int64_t end, const char *sums) {
+  Results results(task);
+  walk<Kind, 2>(task, first, last, [&](int64_t panel, int64_t row, const char *sums) {
     Float gate[1][PANEL / W], up[1][PANEL / W];
-    for (int64_t m = row; m < end; m++) {
-      result_of<Kind>(task, m, panel, sums, gate);
-      result_of<Kind>(task, m, panel + task.n / PANEL, sums + TOGETHER * APART, up);
-      for (int v = 0; v < PANEL / W; v++)
-        store_bf16(task.out + m * task.out_stride + panel * PANEL + v * W, mul(activated(gate[0][v], task.activation), up[0][v]));
-    }
+    result_of<Kind>(task, row, panel, sums, gate);
+    result_of<Kind>(task, row, panel + task.n / PANEL, sums + TOGETHER * APART, up);
+    for (int v = 0; v < PANEL / W; v++) up[0][v] = mul(activated(gate[0][v], task.activation), up[0][v]);
+    results.put(row, panel, up[0]);
   });
 }
 

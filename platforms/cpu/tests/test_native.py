@@ -94,6 +94,28 @@ def test_gates_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> No
     assert ((out.double() - expected).abs() <= 0.005 * expected.abs()).all()
 
 
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("apart", [0, 32, 3])
+def test_many_results_are_written_where_they_belong(name: str, apart: int) -> None:
+    """So many that a processor may write them past its caches; `apart` elements between rows."""
+    torch.manual_seed(apart)
+    rows, n, k = 390, 992, 40
+    x, weight, other = torch.randn(rows, k).bfloat16(), torch.randn(n, k).bfloat16(), torch.randn(n, k).bfloat16()
+    bias, whole = torch.randn(n - 3).bfloat16(), torch.full((2, rows, n + apart), 7.0).bfloat16()
+    with kernels(name):
+        own = products("bfloat16")
+        own.bind(n - 3, k)(x, own.pack({"weight": weight[: n - 3]}), bias, out=whole[0, :, : n - 3])
+        gated = own.bind_gated(n, k, 0)
+        assert gated is not None
+        gated(x, own.pack({"weight": torch.cat((weight, other))}), out=whole[1, :, :n])
+    gate, up = x.double() @ weight.double().T, x.double() @ other.double().T
+    assert close(whole[0, :, : n - 3], gate[:, : n - 3] + bias.double(), k)
+    assert (whole[0, :, n - 3 :] == 7).all()
+    assert close(whole[1, :, :n], torch.nn.functional.silu(gate) * up, k)
+    assert (whole[1, :, n:] == 7).all()
+
+
 IN_ANOTHER_PROCESS = """
 import os, threading, torch
 from tessera_cpu import native

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from tessera.platform import MaskedAttention
 
 BLOCK, LEAST_BLOCK = 128, 16
@@ -14,6 +11,3 @@ BLOCK, LEAST_BLOCK = 128, 16
 class SdpaAttention(MaskedAttention):
     name = "sdpa"
     blocks = (BLOCK, LEAST_BLOCK)
-
-    def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)

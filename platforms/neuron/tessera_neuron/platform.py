@@ -26,7 +26,6 @@ from tessera.platform import (
     StepRules,
     WorkerSpec,
     doubled,
-    make_current,
     with_ranks,
 )
 from tessera_neuron.attention import BLOCK, LEAST_BLOCK, SdpaAttention
@@ -69,10 +68,7 @@ class NeuronPlatform(Platform):
         return with_ranks(parallel)
 
     def open(self, index: int) -> Device:
-        name = make_current(self.torch, "neuron", index)
-        device = NeuronDevice(self.torch, "neuron", index)
-        device.name = name
-        return device
+        return NeuronDevice.open(self.torch, "neuron", index)
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (SdpaAttention(self.torch),)

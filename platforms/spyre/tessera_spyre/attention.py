@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tessera.platform import (
@@ -51,9 +50,6 @@ class StickAttention(MaskedAttention):
         parts = {"mask": mask, "unread": unread, "token": token, "back": back}
         plan.first, plan.masks = None, Masks(**{name: _put(part, name, group, buffers) for name, part in parts.items()})
         return plan
-
-    def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)
 
     def store(self, cache: Tensor, slots: Tensor, values: Tensor) -> None:
         """By the only indexed write that the device's compiler has."""

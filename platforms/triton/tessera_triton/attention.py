@@ -1,10 +1,10 @@
 """Attention over a paged cache: which layers it takes, what a launch needs, and the bound layer. Rows with few queries
-go to decode.py, others to prefill.py; layer.py writes the cache."""
+go to decode.py, others to copied.py or prefill.py; layer.py writes the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import e, log2
 from typing import Any
 
@@ -27,6 +27,7 @@ from tessera.platform import (
     LayerSpec,
 )
 from tessera_triton.cache import IN_FP8, IN_INT8
+from tessera_triton.copying import Attend, Copying, Rows
 from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.layer import CachedLayer
@@ -72,6 +73,7 @@ class TritonAttention(AttentionBackend):
 
     def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
         self.facts, self.launch = facts, launch or Launcher()
+        self._agreeing: dict[LayerSpec, bool] = {}
 
     def supports(self, spec: LayerSpec) -> str | None:
         cache = spec.cache
@@ -92,7 +94,20 @@ class TritonAttention(AttentionBackend):
         return CacheConstraints(block_sizes=(64, 16), align_bytes=16, dense_planes=True, returns_lse=True)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
-        return PagedLayer(spec, weights, ops, self.facts, self.launch)
+        layer = PagedLayer(spec, weights, ops, self.facts, self.launch)
+        copying = Copying(self.facts, self.launch, spec, layer.factors)
+        if copying.able and self._agrees(copying, layer.load, device):
+            layer.copying = copying
+        return layer
+
+    def _agrees(self, copying: Copying, load: Attend, device: Device) -> bool:
+        """Whether copied keys give what loaded ones do, which is tried once for each kind of layer."""
+        if not self.launch.computes or device.target.type == "meta":
+            return True
+        kind = replace(copying.spec, layer=0)
+        if kind not in self._agreeing:
+            self._agreeing[kind] = copying.agrees(load, device.target)
+        return self._agreeing[kind]
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         """The tensors are those of the launch, which keep their addresses. What is captured must hold for all launches
@@ -134,6 +149,10 @@ class TritonAttention(AttentionBackend):
 
 
 class PagedLayer(CachedLayer):
+    """copying: of rows of many queries; None: their keys are loaded."""
+
+    copying: Copying | None = None
+
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         q = q if q.stride(-1) == 1 else q.contiguous()
         if out is not None and out.stride(-1) == 1:
@@ -149,13 +168,12 @@ class PagedLayer(CachedLayer):
         result = made if out is None or made is out else out.copy_(made)
         return (result, sums) if lse else result
 
-    def _common(self, q: Tensor, caches: Caches, plan: PagedPlan) -> tuple[Any, ...]:
-        sinks = self.weights["sinks"] if self.spec.sinks else q
-        of_rows = plan.table, plan.table.stride(0), plan.starts, plan.lengths, plan.ends
-        return q, q.stride(0), q.stride(1), *self._planes(caches), *of_rows, sinks
+    @property
+    def _sinks(self) -> Tensor | None:
+        return self.weights["sinks"] if self.spec.sinks else None
 
     @property
-    def _factors(self) -> tuple[float, float]:
+    def factors(self) -> tuple[float, float]:
         """The scale of scores, in powers of two unless they are capped, and the cap."""
         spec = self.spec
         return (spec.scale * log2(e), 1.0) if spec.softcap is None else (spec.scale, spec.softcap)
@@ -170,7 +188,7 @@ class PagedLayer(CachedLayer):
         }  # fmt: skip
 
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        spec, splits = self.spec, plan.splits
+        spec, splits, sinks = self.spec, plan.splits, self._sinks
         heads = spec.num_heads
         tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group * plan.few_width, prefill=False)
         alone = splits == 1
@@ -180,8 +198,9 @@ class PagedLayer(CachedLayer):
             logs = torch.empty(len(q), heads, splits, dtype=torch.float32, device=q.device)
         self.launch(
             decode_rows, (plan.few, spec.num_kv_heads, splits),
-            *self._common(q, caches, plan), parts, parts.stride(0), parts.stride(1), logs, *self._factors,
-            **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
+            q, q.stride(0), q.stride(1), *self._planes(caches), plan.table, plan.table.stride(0), plan.starts,
+            plan.lengths, plan.ends, q if sinks is None else sinks, parts, parts.stride(0), parts.stride(1), logs,
+            *self.factors, **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
             BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if not alone:
@@ -194,13 +213,23 @@ class PagedLayer(CachedLayer):
             )  # fmt: skip
 
     def _prefill(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        spec = self.spec
-        tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group, prefill=True)
-        queries = tile.queries // self.group
-        tiles = (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
+        def tiles(queries: int) -> int:
+            return (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
+
+        of = Rows(plan.table, plan.starts, plan.lengths, plan.ends, plan.few, plan.rows, plan.tokens, tiles)
+        copying = self.copying
+        attend = self.load if copying is None or not copying.takes(q, plan.size) else copying
+        attend(q, self._planes(caches), plan.size, q if self._sinks is None else self._sinks, of, out, sums)
+
+    def load(
+        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
+    ) -> None:
+        """As Attend says, with prefill.py."""
+        tile = attention_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, prefill=True)
         self.launch(
-            prefill_tiles, (tiles, self.spec.num_kv_heads),
-            *self._common(q, caches, plan), out, out.stride(0), out.stride(1), q if sums is None else sums,
-            *self._factors, plan.few, plan.rows, **self._constants, SIZE=plan.size, SUMS=sums is not None,
-            BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
+            prefill_tiles, (of.tiles(tile.queries // self.group), self.spec.num_kv_heads),
+            q, q.stride(0), q.stride(1), *planes, of.table, of.table.stride(0), of.starts, of.lengths, of.ends, sinks,
+            out, out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, of.first, of.rows,
+            **self._constants, SIZE=size, SUMS=sums is not None, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip

@@ -63,7 +63,11 @@ INTERPRETED = DeviceFacts("cuda", 90, 32, 227 << 10, 4, descriptors=True, fp8="f
 
 class Launcher:
     """Launches a Triton function: `launch(kernel, grid, *arguments, BLOCK=64, num_warps=4)`. All launches of the
-    library go through one, so that a subclass can compile for a device that is not there, or count."""
+    library go through one, so that a subclass can compile for a device that is not there, or count.
+
+    computes: launches have results."""
+
+    computes = True
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         kernel[grid](*arguments, **options)

@@ -1,5 +1,6 @@
 """Softmax over the keys of a paged cache as they are read, for a tile of queries: online softmax (arXiv 1805.02867), as
-FlashAttention has it (arXiv 2205.14135). Decoding and prefilling differ in their tiles and share this loop."""
+FlashAttention has it (arXiv 2205.14135). decode.py and prefill.py differ in their tiles and share this loop; copied.py
+has a loop of its own, of the same steps."""
 
 from __future__ import annotations
 
@@ -24,6 +25,31 @@ def _scales_at(place, there, MASKED: tl.constexpr):
         return tl.load(place, mask=there, other=0.0)
     else:
         return tl.load(place)
+
+
+@triton.jit
+def capped(scores, cap) -> Any:
+    """cap * tanh(scores / cap), in powers of two."""
+    return (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
+
+
+@triton.jit
+def sees(position, key, WINDOW: tl.constexpr) -> Any:
+    """Whether queries at positions [M] see keys [N]."""
+    seen = key[None, :] <= position[:, None]
+    if WINDOW:
+        seen &= key[None, :] > position[:, None] - WINDOW
+    return seen
+
+
+@triton.jit
+def weighed(scores, peak, total) -> Any:
+    """Adds scores [M, N], as powers of two, to a softmax. Returns their weights, what earlier sums are to be multiplied
+    by, and the new peak and total."""
+    higher = tl.maximum(peak, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    fading = tl.exp2(peak - higher)
+    return weights, fading, higher, total * fading + tl.sum(weights, 1)
 
 
 @triton.jit
@@ -69,21 +95,14 @@ def over_keys(
             value_scale = _scales_at(value_scales + scale_at, there, MASKED)
             scores *= key_scale[None, :]
         scores *= scale
-        if CAPPED:  # cap * tanh(scores / cap), in powers of two
-            scores = (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
+        if CAPPED:
+            scores = capped(scores, cap)
         if MASKED:
-            seen = there[None, :] & (key[None, :] <= position[:, None])
-            if WINDOW:
-                seen &= key[None, :] > position[:, None] - WINDOW
-            scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        fading = tl.exp2(peak - higher)
-        total = total * fading + tl.sum(weights, 1)
+            scores = tl.where(there[None, :] & sees(position, key, WINDOW), scores, float("-inf"))
+        weights, fading, peak, total = weighed(scores, peak, total)
         if IN_INT8:
             weights *= value_scale[None, :]
         mixed = tl.dot(
             weights.to(q.dtype), from_eight_bits(v, q.dtype), mixed * fading[:, None], input_precision="ieee"
         )
-        peak = higher
     return mixed, peak, total

@@ -3,6 +3,8 @@ a tile of one row's queries, with all heads that share a head of keys."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -13,7 +15,7 @@ _SEARCHED = tl.constexpr(128)  # rows that the search looks at together
 
 
 @triton.jit
-def _row_of(tile, starts, first_row, rows, BLOCK_Q: tl.constexpr):
+def row_of(tile, starts, first_row, rows, BLOCK_Q: tl.constexpr) -> Any:
     """The row of a tile, and the tile's number in it. Row i, whose tokens begin at s, has the tiles from s // BLOCK_Q +
     i, so rows share no tile whatever their lengths, and a launch of T tokens needs at most T / BLOCK_Q + rows."""
     tile += tl.load(starts + first_row) // BLOCK_Q + first_row
@@ -37,7 +39,7 @@ def prefill_tiles(
     The last tiles of a row see the most keys, so they start first."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     head = tl.program_id(1)
-    row, tile = _row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, BLOCK_Q)
+    row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, BLOCK_Q)
     length = tl.load(lengths + row)
     if tile * BLOCK_Q < length:
         end = tl.load(ends + row)

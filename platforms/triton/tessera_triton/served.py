@@ -149,7 +149,7 @@ class AttentionPlace(NamedTuple):
 
 
 _SPLIT = ((1, 4100),)
-_LAUNCHES = {"decode": ((1, 300),) * 4, "prefill": ((200, 200), (120, 300))}
+_LAUNCHES = {"decode": ((1, 300),) * 4, "prefill": ((70, 200), (20, 300)), "prefill of many": ((4096, 4096),)}
 
 
 def served_attention() -> Iterator[AttentionPlace]:

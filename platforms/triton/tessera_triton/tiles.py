@@ -131,3 +131,32 @@ def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, 
     narrow, wide = (tiles.prefill, tiles.prefill_wide) if prefill else (tiles.decode, tiles.decode_wide)
     tile = narrow if head_dim <= _NARROW_HEADS else wide
     return tile._replace(queries=max(tile.queries, power_of_two(queries)))
+
+
+class CopiedTile(NamedTuple):
+    """Of copied.py. queries, keys: of a program, and per turn of its loop. warps: before the compiler adds some.
+    specializes: its warps are specialized."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    specializes: bool
+
+
+_HOPPER = 90
+
+
+def tiles_that_copy(facts: DeviceFacts, head_dim: int) -> tuple[CopiedTile, CopiedTile] | None:
+    """Of launches of few queries, and of many; None if keys and values are not copied so.
+
+    On sm_90, two groups of four warps multiply half of the queries each. 64, which an instruction takes at once, have
+    no halves: both groups would multiply all of them. On sm_100 and 103, one warp multiplies, and more warps than four
+    hold the scores of 128 queries; specialized programs spill there where heads are wide."""
+    if not facts.descriptors or kind_of(facts) != "warp groups":
+        return None
+    wide = head_dim > _NARROW_HEADS
+    keys, stages = (32, 2) if wide else (64, 3)
+    if facts.arch == _HOPPER:
+        return CopiedTile(64, keys, 4, stages, False), CopiedTile(128, keys, 4, stages, True)
+    return CopiedTile(64, keys, 4, stages, not wide), CopiedTile(128, keys, 8, stages, not wide)

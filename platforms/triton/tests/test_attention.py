@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
@@ -76,13 +77,15 @@ def test_the_kit_names_addresses_that_are_cut() -> None:
 
 
 class Counting(Launcher):
-    """Notes what is launched, and over which grid."""
+    """Notes what is launched, and over which grid and with which options last."""
 
     def __init__(self) -> None:
         self.grids: dict[str, tuple[int, ...]] = {}
+        self.options: dict[str, dict[str, Any]] = {}
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         self.grids[kernel.fn.__name__] = grid
+        self.options[kernel.fn.__name__] = options
         super().__call__(kernel, grid, *arguments, **options)
 
 
@@ -108,6 +111,100 @@ def test_keys_are_split_where_rows_are_few(case: AttentionCase) -> None:
         assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
     assert launch.grids["decode_rows"][2] > 1
     assert {"combine_splits", "decode_rows", "write_heads"} == launch.grids.keys()
+
+
+COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 2, 1, 16, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        COPIED,
+        replace(COPIED, window=9, sinks=True, stride=70, padding=3, dtype="float16"),
+        replace(COPIED, softcap=0.7, block_size=128, kv_heads=2),
+        replace(COPIED, rows=((5, 5), (66, 130)), head_dim=256, block_size=32, heads=1),
+    ],
+    ids=("plain", "window-sinks-spaced", "softcap-large-blocks", "wide-heads"),
+)
+@pytest.mark.parametrize("queries", [64, 128])
+def test_hardware_copies_keys_where_it_can(case: AttentionCase, queries: int) -> None:
+    """Every slot that was not written holds NaN, those behind the last key of a tile too."""
+    processors = 1 if queries == 128 else 64
+    launch = Counting()
+    made = AttentionTrial(TritonAttention(replace(INTERPRETED, processors=processors), launch), case)
+    launch.grids.clear()
+    for found, expected in zip((*made.run(), *made.sums()), (*made.expected(), *made.expected_sums()), strict=True):
+        assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
+    assert "copied_tiles" in launch.grids
+    assert "prefill_tiles" not in launch.grids
+    assert launch.options["copied_tiles"]["BLOCK_M"] == queries
+
+
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [
+        ("sm_90", replace(COPIED, dtype="float32")),
+        ("sm_90", replace(COPIED, kv_dtype="int8")),
+        ("sm_90", replace(COPIED, kv_dtype="fp8")),
+        ("sm_90", replace(COPIED, head_dim=24)),
+        ("sm_90", replace(COPIED, head_dim=8)),
+        ("sm_80", COPIED),
+        ("sm_120", COPIED),
+        ("gfx942", COPIED),
+    ],
+    ids=("float32", "int8", "fp8", "heads-of-24", "heads-of-8", "sm_80", "sm_120", "gfx942"),
+)
+def test_other_layers_load_keys(target: str, case: AttentionCase) -> None:
+    assert AttentionTrial(TritonAttention(TARGETS[target]), case).layer.copying is None
+
+
+def test_small_blocks_are_loaded() -> None:
+    launch = Counting()
+    made = AttentionTrial(TritonAttention(INTERPRETED, launch), replace(COPIED, block_size=16, rows=((66, 66),)))
+    launch.grids.clear()
+    made.run()
+    assert {"prefill_tiles", "write_heads"} == launch.grids.keys()
+
+
+def test_descriptors_want_aligned_queries_and_whole_tiles() -> None:
+    copying = AttentionTrial(TritonAttention(INTERPRETED), COPIED).layer.copying
+    fused = torch.empty(70, 6 * 16, dtype=torch.bfloat16)
+    inside, shifted = fused[:, 16:48].view(70, 2, 16), fused[:, 4:36].view(70, 2, 16)
+    narrow = torch.empty(70, 36, dtype=torch.bfloat16)[:, :32].view(70, 2, 16)
+    turned = torch.empty(2, 70, 16, dtype=torch.bfloat16).transpose(0, 1)
+    assert [copying.takes(q, 64) for q in (inside, shifted, narrow, turned)] == [True, False, False, False]
+    assert [copying.takes(inside, size) for size in (32, 64, 96, 128)] == [False, True, False, True]
+
+
+class Faulty(Counting):
+    """Where the tiles have so many queries, the kernel is compiled wrongly, or not at all."""
+
+    def __init__(self, queries: int, error: Exception | None) -> None:
+        super().__init__()
+        self.queries, self.error = queries, error
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        faulty = kernel.fn.__name__ == "copied_tiles" and options["BLOCK_M"] == self.queries
+        if faulty and self.error is not None:
+            raise self.error
+        super().__call__(kernel, grid, *arguments, **options)
+        if faulty:
+            arguments[kernel.arg_names.index("out")][3, 1].fill_(float("nan"))
+
+
+@pytest.mark.parametrize("queries", [64, 128])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(None, "it gives other numbers"), (RuntimeError("PassManager::run failed\nmore"), "PassManager::run failed")],
+    ids=("wrong", "not-compiled"),
+)
+def test_copies_that_are_compiled_wrongly_are_not_used(
+    queries: int, error: Exception | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = TritonAttention(INTERPRETED, Faulty(queries, error))
+    layers = [AttentionTrial(backend, replace(COPIED, kv_heads=number)).layer for number in (1, 1, 2)]
+    assert [layer.copying for layer in layers] == [None] * 3
+    assert [line.endswith(f": {why}") for line in caplog.messages] == [True, True]  # of each kind of layer one
 
 
 class Kept:

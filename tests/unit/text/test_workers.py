@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text import workers as workers_module
-from tessera.text.worker import ChatJob, EncodeJob, Limits, Start
+from tessera.text.worker import ChatJob, EncodeJob, Job, Limits, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -109,7 +110,8 @@ async def test_what_comes_back_is_what_the_tokenizer_and_the_template_say(
         assert await workers.encode(texts, add_special_tokens=False) == [tokenizer.encode(t, False) for t in texts]
         answer = await workers.chat(chat("Hi"))
         assert (answer.text, answer.ids) == ("[Hi]", [tokenizer.encode("[Hi]", False)])
-        assert await workers.decode(answer.ids[0]) == workers.vocabulary.decode(answer.ids[0]) == "[Hi]"
+        assert workers.vocabulary.decode(answer.ids[0]) == "[Hi]"
+        assert await workers.decode(answer.ids[0]) == b'"[Hi]"'
         listed = await workers.list_tokens(EncodeJob(["Hi there"], spelled=True))
         ids = json.loads(listed.ids)
         assert (listed.count, ids) == (len(ids), tokenizer.encode("Hi there"))
@@ -128,7 +130,7 @@ async def test_a_grammar_is_checked_where_it_can_do_no_harm(served: Served) -> N
             with pytest.raises(RequestError, match=said) as refused:
                 await workers.check_grammar(params(regex))
             assert refused.value.param == "structured_outputs.regex"
-        assert await workers.decode((await workers.encode(["a"]))[0]) == "a"
+        assert await workers.decode((await workers.encode(["a"]))[0]) == b'"a"'
         assert workers.restarts == 0
 
 
@@ -415,3 +417,42 @@ def test_normalizer_that_grows_does_not_hold_up_the_front(
     begin = time.monotonic()
     assert Vocabulary.from_folder(folder).added_token_texts
     assert time.monotonic() - begin < 1
+
+
+# ---- what holds up the event loop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "thread"), [(1, "MainThread"), (LONG_JOB, "text packing")])
+async def test_a_long_job_is_packed_on_another_thread(
+    served: Served, monkeypatch: pytest.MonkeyPatch, length: int, thread: str
+) -> None:
+    threads = []
+    before = workers_module.packed
+
+    def noted(job: Job) -> bytes:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return before(job)
+
+    monkeypatch.setattr(workers_module, "packed", noted)
+    async with served() as workers:
+        await workers.chat(ChatJob([{"role": "user", "content": [{"type": "text", "text": "a" * length}]}]))
+        await workers.encode(["a" * length])
+        await workers.decode([1] * length)
+    assert threads == [thread] * 3
+
+
+async def test_long_texts_are_jobs_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[list[str]] = []
+    before = workers_module.packed
+
+    def noted(job: Job) -> bytes:
+        assert isinstance(job, EncodeJob)
+        jobs.append(job.texts)
+        return before(job)
+
+    monkeypatch.setattr(workers_module, "packed", noted)
+    long = "a " * LONG_JOB
+    async with served() as workers:
+        ids = await workers.encode(["a", "b", long, "b", "a"])
+        assert jobs == [["a", "b"], [long], ["b", "a"]]
+        assert ids == [(await workers.encode([text]))[0] for text in ("a", "b", long, "b", "a")]

@@ -42,7 +42,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     counting = RequestDecoder(context, CountTokensRequest, {}, large)
 
     async def read(body: bytes, scope: Scope) -> MessagesAnswer:
-        asked = decoder.decode(body)
+        asked = await decoder.decode(body)
         chat = whole_chat_of(context, asked)
         return MessagesAnswer(asked, await ChatRun.begin(context, chat, scope, "msg", NAMES))
 
@@ -52,7 +52,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         return answering
 
     async def count(request: Request) -> Response:
-        asked = counting.decode(await read_body(request.receive))
+        asked = await counting.decode(await read_body(request.receive))
         counted = count_tokens(context, chat_of(context, asked), request.scope, NAMES)
         return json_response(TokenCount(await unless_gone(request.receive, counted)))
 

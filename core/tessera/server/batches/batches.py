@@ -53,7 +53,7 @@ class Batches:
         self._decoder = RequestDecoder(context, BatchRequest, {"output_expires_after": ()}, {})
 
     async def create(self, request: Request) -> Response:
-        asked = self._decoder.decode(await read_body(request.receive))
+        asked = await self._decoder.decode(await read_body(request.receive))
         tenant = tenant_of(request.scope)
         if asked.endpoint not in ENDPOINTS:
             raise RequestError("endpoint must be that of chat completions, completions or responses.", param="endpoint")

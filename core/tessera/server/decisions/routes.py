@@ -43,7 +43,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     labels = None if vocabulary is None else Labels(vocabulary, context.engine.config.model.vocab_size)
 
     async def read(body: bytes, scope: Scope) -> Deciding:
-        asked = decoder.decode(body)
+        asked = await decoder.decode(body)
         context.check_model(asked.model)
         if labels is None:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")

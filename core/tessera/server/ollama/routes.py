@@ -73,13 +73,13 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     served = Served(context)
 
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:
-        chat = of_chat(context, chats.decode(body))
+        chat = of_chat(context, await chats.decode(body))
         return OllamaAnswer(
             await ChatRun.begin(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
         )
 
     async def read_prompt(body: bytes, scope: Scope) -> OllamaAnswer:
-        chat = of_prompt(context, prompts.decode(body))
+        chat = of_prompt(context, await prompts.decode(body))
         run = await ChatRun.begin(context, chat, scope, "generate", _NAMES)
         return OllamaAnswer(run, stream=bool(chat.stream), chats=False)
 

@@ -62,7 +62,7 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
     )
 
     async def read(body: bytes, scope: Scope) -> ChatAnswer:
-        request = decoder.decode(body)
+        request = await decoder.decode(body)
         return answer(request, await ChatRun.begin(context, request, scope, "chatcmpl"), scope)
 
     answering = GenerationEndpoint(read, context)

@@ -64,7 +64,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     )
 
     async def read(body: bytes, scope: Scope) -> CompletionAnswer:
-        request = decoder.decode(body)
+        request = await decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
         check_alternatives(request, "logprobs", request.logprobs, context.engine.config.model)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from tessera.errors import RequestError
+from tessera.text.workers import give_way
 
 if TYPE_CHECKING:
     from tessera.server.context import ServerContext
@@ -112,6 +114,8 @@ _HINTS: Mapping[str, str] = {
     "structural_tag": "is not served; response_format has it",
 }
 _LONGEST_DEFAULT = 64
+LONG_BODY = 1 << 16
+"""Bytes of JSON that take the event loop some tenths of a millisecond; those that are longer are decoded beside it."""
 
 
 class Envelope:
@@ -153,6 +157,7 @@ class RequestDecoder(Generic[R]):
         self._large = large
         self._other_bytes = context.settings.limits.other_bytes
         self._further = further
+        self._assembly = context.assembly
         self._unknown = context.counts.unknown_fields
         fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in (*unserved, *large, *also)]
         self._envelope = msgspec.json.Decoder(msgspec.defstruct("Envelope", fields, kw_only=True))
@@ -160,18 +165,29 @@ class RequestDecoder(Generic[R]):
         own = (field.encode_name for field in msgspec.structs.fields(kind))  # type: ignore[arg-type]  # of a struct
         self._known = WITHOUT_EFFECT.union(unserved, large, also, own)
 
-    def decode(self, body: bytes) -> R:
+    async def decode(self, body: bytes) -> R:
         """Raises RequestError."""
+        if len(body) < LONG_BODY:
+            request, unknown = self._decode(body)
+        else:
+            request, unknown = await self._assembly.run(partial(self._decode, body, give_way))
+        self._unknown.add(unknown)
+        return request
+
+    def _decode(self, body: bytes, between: Callable[[], None] = lambda: None) -> tuple[R, Set[str]]:
+        """The request, and the names of its unknown fields. between: called between two passes over the body."""
         envelope = Envelope(decoded(self._envelope, body))
+        between()
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
             _check_unserved(name, envelope.raw(name), defaults)
         if self._further is not None:
             self._further(envelope)
+        between()
         request = decoded(self._request, body)
-        if len(body) <= self._other_bytes:  # another pass over a long body would hold the loop up
-            self._unknown.add(_MEMBERS.decode(body).keys() - self._known)
-        return request
+        between()
+        # Another pass over a long body would make others wait.
+        return request, _MEMBERS.decode(body).keys() - self._known if len(body) <= self._other_bytes else frozenset()
 
     def _check_sizes(self, envelope: Envelope, left: int) -> None:
         for name, most in self._large.items():

@@ -80,6 +80,8 @@ class Generation:
         self._answers = context.settings.answers
         self.assembly = context.assembly
         self._engine = context.engine
+        self._asked = context.asked
+        self._vocab_size = context.engine.config.model.vocab_size
         self._way = way
         self._owner = owner
         # Clients may repeat their ids; the number makes the name unique.
@@ -102,7 +104,24 @@ class Generation:
         return self.prompt_logprobs[choice // self.params.n]
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests."""
+        """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests. Raises
+        RateLimitError and OverloadedError, before the first, if all together ask for too much."""
+        with self._asked.admit(self._owner.tenant, self._num_asked()):
+            async with aclosing(self._outputs()) as outputs:
+                async for output in outputs:
+                    yield output
+
+    def _num_asked(self) -> int:
+        """Tokens that the answers may have, each counted with its log probabilities."""
+        logprobs = self.params.logprobs or 0
+        values = 1 + (self._vocab_size if logprobs < 0 else logprobs)
+        each = (self._bounded(len(prompt.token_ids)).max_tokens or self._room(prompt) for prompt in self.prompts)
+        return self._way.width * values * sum(each)
+
+    def _room(self, prompt: Prompt) -> int:
+        return max(self._engine.info.max_model_len - len(prompt.token_ids), 1)
+
+    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         streams = [self._engine_outputs(index) for index in range(len(self.prompts))]
         async with aclosing(merged(streams)) as merged_streams:
             async for index, output in merged_streams:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
-from tessera.server.openai.decode import Envelope, asks_for_nothing, decoded
+from tessera.server.openai.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
 from tessera.server.openai.protocol import MAX_ROLE_CHARS, ChatMessage, ContentPart, ToolCall
 from tessera.server.settings import Limits
@@ -18,7 +19,7 @@ from tessera.text.worker import ChatJob
 _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
-_IDS_LISTS = msgspec.json.Decoder(list[list[int]])
+_LISTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ASSISTANT = "assistant"
 # developer is OpenAI's newer name for the system role, which few templates know; function is the older one of tool.
 _RENAMED_ROLES = {"developer": "system", "function": "tool"}
@@ -39,7 +40,11 @@ async def read_prompts(
     """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). kept: how many of a
     prompt's last tokens are kept; None is all. wrap: makes the prompt of a text. Raises RequestError,
     TextWorkerError."""
-    texts, ids = decode_prompt(bytes(raw), context.settings.limits)
+    limits = context.settings.limits
+    if len(memoryview(raw)) < LONG_BODY:
+        texts, ids = decode_prompt(bytes(raw), limits)
+    else:
+        texts, ids = await context.assembly.run(partial(decode_prompt, bytes(raw), limits))
     if wrap is not None and ids:
         raise RequestError("suffix needs a prompt that is a text.", param="suffix")
     prompts = [Prompt(prompt) for prompt in ids]
@@ -94,7 +99,9 @@ def decode_prompt(raw: bytes, limits: Limits) -> tuple[list[str], list[list[int]
     elif kind == "texts":
         texts = decoded(_TEXTS, raw, "prompt")
     elif kind == "ids lists":
-        ids = decoded(_IDS_LISTS, raw, "prompt")
+        # One by one: decoding holds the interpreter's lock, which the event loop gets in between.
+        lists = decoded(_LISTS, raw, "prompt")
+        ids = [decoded(_IDS, bytes(own), f"prompt[{index}]") for index, own in enumerate(lists)]
     elif kind == "ids":
         ids = [decoded(_IDS, raw, "prompt")]
     else:

@@ -99,7 +99,7 @@ class Conversations:
 
     async def _decoded(self, request: Request) -> ConversationRequest:
         """Raises RequestError."""
-        asked = self._decoder.decode(await read_body(request.receive) or b"{}")
+        asked = await self._decoder.decode(await read_body(request.receive) or b"{}")
         if asked.metadata is not None and not isinstance(asked.metadata, UnsetType):
             check_metadata(asked.metadata)
         if asked.items is not None and len(asked.items) > MAX_NEW_ITEMS:

@@ -87,7 +87,7 @@ class Responses:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def read(self, body: bytes, scope: Scope) -> ResponseAnswer:
-        asked = self._decoder.decode(body)
+        asked = await self._decoder.decode(body)
         if asked.background:
             _check_background(asked)
         turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
@@ -99,7 +99,7 @@ class Responses:
         return ResponseAnswer(self._context, self._store, asked, turn, tools, run)
 
     async def count(self, request: Request) -> HttpResponse:
-        asked = self._counting.decode(await read_body(request.receive))
+        asked = await self._counting.decode(await read_body(request.receive))
         turn, tools = await Turn.of(self._store, asked, request.scope), Tools.of(asked.tools)
         chat = chat_of(asked, turn, tools)
 

@@ -50,6 +50,14 @@ inline void store_bf16(uint16_t *p, Float x) {
 #endif
 }
 
+#ifdef __AVX512BF16__
+// Stores a line, which p is the beginning of, past the caches. Other threads see it after end_of_far_stores().
+inline void store_bf16_far(uint16_t *p, Float low, Float high) {
+  _mm512_stream_si512((__m512i *)p, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+inline void end_of_far_stores() { _mm_sfence(); }
+#endif
+
 inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 #ifdef __AVX512BF16__
 inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }

@@ -77,6 +77,9 @@ inline __m512i _mm512_loadu_si512(const void *p) { return emulated::read<__m512i
 inline __m256i _mm256_loadu_si256(const __m256i *p) { return emulated::read<__m256i>(p); }
 inline void _mm512_storeu_ps(void *p, __m512 x) { std::memcpy(p, &x, sizeof x); }
 inline void _mm512_storeu_si512(void *p, __m512i x) { std::memcpy(p, &x, sizeof x); }
+// Only where in the caches the memory goes is another.
+inline void _mm512_stream_si512(__m512i *p, __m512i x) { _mm512_storeu_si512(p, x); }
+inline void _mm_sfence() {}
 inline void _mm256_storeu_si256(__m256i *p, __m256i x) { std::memcpy(p, &x, sizeof x); }
 inline void _mm_storeu_si128(__m128i *p, __m128i x) { std::memcpy(p, &x, sizeof x); }
 template <class P> inline void _mm_prefetch(const P *p, int) { __builtin_prefetch(p); }
@@ -195,6 +198,10 @@ inline __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
 }
 inline __m256bh _mm512_cvtneps_pbh(__m512 x) {
   return emulated::as<__m256bh>(emulated::Lanes<uint16_t, 16>::of([=](int i) { return emulated::rounded(x[i]); }));
+}
+inline __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
+  return emulated::as<__m512bh>(
+      emulated::UnsignedShorts::of([=](int i) { return emulated::rounded(i < 16 ? low[i] : high[i - 16]); }));
 }
 
 // What the kernels ask for by an instruction's name, as sum, then the other sources from the left to the right of Intel's
