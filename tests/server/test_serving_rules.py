@@ -14,7 +14,7 @@ from tessera.server.limits import AskedTokens, Held, RateLimitError
 from tessera.server.openai.generation import merged
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
-from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, Script
+from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, FakeInfo, Script
 from tests.server.sse import check_chat, check_completion
 from tests.server.test_errors import check_error
 from tests.server.test_lifecycle import until
@@ -170,6 +170,16 @@ async def test_requests_that_ask_for_too_many_tokens_are_told_to_come_back():
         for task in (first, second):
             task.cancel()
         await asyncio.wait((first, second))
+
+
+async def test_nobody_who_asks_for_one_answer_is_refused_by_the_default():
+    engine = FakeEngine(script=Script(hang_at=0), info=FakeInfo(max_model_len=10**6))
+    async with in_process(engine) as api:
+        waiting = [asyncio.create_task(api.chat()) for _ in range(200)]
+        await until(lambda: len(engine.running) == len(waiting))
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
 
 
 async def test_a_slow_reader_of_several_prompts_takes_no_more_than_it_has_read():

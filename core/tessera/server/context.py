@@ -84,7 +84,7 @@ class ServerContext:
         self.loop = LoopWatch()
         scheduler = engine.config.scheduler
         places = scheduler.max_num_seqs + scheduler.max_waiting
-        self.asked = AskedTokens(settings.max_asked_tokens or places * engine.config.model.max_model_len)
+        self.asked = AskedTokens(settings.max_asked_tokens or places * engine.info.max_model_len)
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
