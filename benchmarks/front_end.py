@@ -1,6 +1,10 @@
 """What the HTTP front ends of Tessera and vLLM cost, whatever their engines do: processor time a request and a token.
 
     python -m benchmarks.front_end --vllm ENVIRONMENT --rounds 3
+    python -m benchmarks.front_end --beside TREE --rounds 8 --starts 7
+
+The second compares with another tree of Tessera, such as that of an earlier commit, whose CPU kernels must have been
+built, and with --starts also how long both take until they are ready.
 
 Both servers run the bundled demo, each with its engine in a process of its own, and get the same two loads in turn:
 chats that stream, and chats of one token that do not. Counted is the processor time of all of a server's processes but
@@ -124,7 +128,7 @@ def served(command: list[str], variables: Mapping[str, str], port: int) -> Itera
             while not asyncio.run(is_ready(port)):
                 if server.poll() is not None or time.monotonic() > end:
                     raise RuntimeError(f"{command[0]} did not get ready")
-                time.sleep(0.2)
+                time.sleep(0.05)
             yield server.pid
         finally:
             server.send_signal(signal.SIGTERM)
@@ -135,9 +139,12 @@ def served(command: list[str], variables: Mapping[str, str], port: int) -> Itera
                     os.killpg(server.pid, signal.SIGKILL)
 
 
-def tessera(port: int, rows: int) -> tuple[list[str], dict[str, str]]:
+def tessera(port: int, rows: int, tree: Path | None = None) -> tuple[list[str], dict[str, str]]:
+    """tree: of another version, instead of the one that is installed."""
     command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(port), "--served-model-name", NAME]
-    return [*command, "--disable-log-requests", "--max-num-seqs", str(rows)], {}
+    packages = [] if tree is None else [tree / "core", *sorted(tree.glob("platforms/*"))]
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, packages)), "PYTHONSAFEPATH": "1"} if packages else {}
+    return [*command, "--disable-log-requests", "--max-num-seqs", str(rows)], variables
 
 
 def vllm(environment: Path, port: int, rows: int) -> tuple[list[str], dict[str, str]]:
@@ -158,7 +165,7 @@ def measured(pids: Mapping[str, int], ports: Mapping[str, int], loads: Sequence[
     figures: Figures = defaultdict(list)
     for number in range(rounds + 1):
         for load in loads:
-            for name, pid in pids.items():
+            for name, pid in list(pids.items())[:: 1 if number % 2 else -1]:
                 before = front_seconds(pid)
                 done = asyncio.run(load.run(ports[name]))
                 used = front_seconds(pid) - before
@@ -170,9 +177,25 @@ def measured(pids: Mapping[str, int], ports: Mapping[str, int], loads: Sequence[
     return figures
 
 
+def starts(trees: Mapping[str, Path | None], times: int) -> None:
+    """Prints how many seconds each takes until it is ready, in turn."""
+    took: dict[str, list[float]] = {name: [] for name in trees}
+    for number in range(times):
+        for name, tree in list(trees.items())[:: 1 if number % 2 else -1]:
+            port = free_port()
+            command, variables = tessera(port, 64, tree)
+            began = time.monotonic()
+            with served(command, variables, port):
+                took[name].append(time.monotonic() - began)
+    for name, seconds in took.items() if times else ():
+        print(f"{name:8} ready after {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--vllm", type=Path, metavar="ENVIRONMENT", help="folder of vLLM's; without it Tessera alone")
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="folder of another version of Tessera")
+    parser.add_argument("--starts", type=int, default=0, help="how often each version of Tessera is started (0)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=64)
     options = parser.parse_args()
@@ -180,17 +203,22 @@ def main() -> None:
         Load("streams of 128 tokens", options.clients, 4, 128, stream=True),
         Load("requests of 1 token", options.clients, 16, 1, stream=False),
     )
-    ports, pids = {"tessera": free_port(), "vllm": free_port()}, {}
+    trees = {"tessera": None} if options.beside is None else {"tessera": None, "beside": options.beside.resolve()}
+    starts(trees, options.starts)
+    ports, pids = {"vllm": free_port()}, {}
     with contextlib.ExitStack() as stack:
-        command, variables = tessera(ports["tessera"], options.clients)
-        pids["tessera"] = stack.enter_context(served(command, variables, ports["tessera"]))
+        for name, tree in trees.items():
+            ports[name] = free_port()
+            command, variables = tessera(ports[name], options.clients, tree)
+            pids[name] = stack.enter_context(served(command, variables, ports[name]))
         if options.vllm is not None:
             command, variables = vllm(options.vllm, ports["vllm"], options.clients)
             pids["vllm"] = stack.enter_context(served(command, variables, ports["vllm"]))
         figures = measured(pids, ports, loads, options.rounds)
-    for unit in ("tokens", "events", "requests") if options.vllm is not None else ():
-        ratios = [a / b for a, b in zip(figures[unit, "tessera"], figures[unit, "vllm"], strict=True)]
-        print(f"{unit}: Tessera's front end serves {statistics.median(ratios):.2f} times as many a core")
+    for unit, other in [(unit, other) for unit in ("tokens", "events", "requests") for other in pids]:
+        if other != "tessera":
+            ratios = [a / b for a, b in zip(figures[unit, "tessera"], figures[unit, other], strict=True)]
+            print(f"{unit}: Tessera's front end serves {statistics.median(ratios):.2f} times as many a core as {other}")
 
 
 if __name__ == "__main__":

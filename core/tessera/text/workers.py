@@ -74,6 +74,7 @@ _STANDING_SHARE = 0.05
 MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
 REST_SECONDS = 0.01
+_UNWATCHED_SECONDS = 0.5  # that a job may take before anybody looks whether its worker works
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -255,16 +256,20 @@ class _Lane:
         await self._loaded()
         if answer.done():
             return None
-        doing = asyncio.create_task(self._done(job))
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait((doing, answer), return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done():
-                await asyncio.wait((doing,), timeout=_LEFT_SECONDS)
-            if doing.done():
-                return doing.result()
-        finally:
-            doing.cancel()
-        await asyncio.wait((doing,))
+            async with asyncio.timeout(None) as longest:
+
+                def left(_: object) -> None:
+                    longest.reschedule(loop.time() + _LEFT_SECONDS)
+
+                answer.add_done_callback(left)
+                try:
+                    return await self._done(job)
+                finally:
+                    answer.remove_done_callback(left)
+        except TimeoutError:
+            pass
         if self._process is not None:
             process, self._process = self._process, None
             await process.end()
@@ -330,18 +335,23 @@ async def _answered(process: _Process, job: bytes, limits: Limits) -> Answer:
     """Raises TimeoutError if the worker has had hardly any processor time for as long as the clock's limit: it stands
     still, or the machine is too busy. A job that takes too much of it ends the worker by itself. Also raises as
     exchange() does."""
-    exchange = asyncio.create_task(process.exchange(job))
-    try:
-        used = processor_seconds(process.pid)
-        while True:
-            done, _ = await asyncio.wait((exchange,), timeout=limits.clock_seconds)
-            if done:
-                return await exchange
-            before, used = used, processor_seconds(process.pid)
-            if used - before < _STANDING_SHARE * limits.clock_seconds:
-                raise TimeoutError
-    finally:
-        exchange.cancel()
+    loop = asyncio.get_running_loop()
+    next_look: asyncio.TimerHandle | None = None
+    async with asyncio.timeout(None) as standing:
+
+        def look(before: float | None) -> None:
+            nonlocal next_look
+            used = processor_seconds(process.pid)
+            if before is not None and used - before < _STANDING_SHARE * limits.clock_seconds:
+                standing.reschedule(loop.time())
+            else:
+                next_look = loop.call_later(limits.clock_seconds, look, used)
+
+        next_look = loop.call_later(_UNWATCHED_SECONDS, look, None)
+        try:
+            return await process.exchange(job)
+        finally:
+            next_look.cancel()
 
 
 def processor_seconds(pid: int) -> float:
