@@ -18,7 +18,6 @@ from tests.platforms.packed_models import save_packed
         ({"quantization": "int4"}, "does not take --quantization int4 .it multiplies int8 weights that have a scale"),
         ({"kv_cache_dtype": "int8"}, "does not take --kv-cache-dtype int8; remove the flag"),
         ({"check_kv_cache": True}, "does not take --check-kv-cache; remove the flag"),
-        ({"features": ["lora"], "enable_lora": True}, "does not take --enable-lora; remove the flag"),
     ],
 )
 def test_flags_that_it_does_not_take(start: Any, flags: dict, said: str) -> None:
@@ -26,8 +25,8 @@ def test_flags_that_it_does_not_take(start: Any, flags: dict, said: str) -> None
         start("llama", enforce_eager=True, **flags)
 
 
-def test_a_feature_that_computes_in_the_model(start: Any) -> None:
-    with pytest.raises(RefusedError, match="does not run the part of a feature that computes in a model; remove it"):
+def test_a_feature_that_changes_logits(start: Any) -> None:
+    with pytest.raises(RefusedError, match="logits or sampled tokens, as EvenInWorker does; remove it from --features"):
         start("llama", features=["even"], plugins=["tests.platforms.fake_feature"])
 
 

@@ -47,7 +47,15 @@ from tessera.platform.device import (
 )
 from tessera.platform.drafts import sampled_at, step_output, write_drafts
 from tessera.platform.explain import Explained
-from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
+from tessera.platform.feature import (
+    Column,
+    EngineFeature,
+    Feature,
+    FeatureState,
+    WorkerFeature,
+    asked_bits,
+    possible_bits,
+)
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
@@ -219,12 +227,14 @@ __all__ = [
     "WorkerFeature",
     "WorkerSpec",
     "Wrapper",
+    "asked_bits",
     "doubled",
     "graph_class",
     "hookimpl",
     "in_order",
     "make_current",
     "persistent",
+    "possible_bits",
     "replace",
     "rotary_angles",
     "sampled_at",

@@ -7,9 +7,11 @@ of the others nothing exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from tessera.arrays import Array
 from tessera.platform.attention import CacheSpec
@@ -129,8 +131,8 @@ class Column:
 
 
 class WorkerFeature:
-    """The half of a feature in each worker of op depth. Enabled features are in one list, in the order of
-    `--features`."""
+    """The half of a feature in each worker. Enabled features are in one list, in the order of `--features`. A runner of
+    a platform's own says which methods it calls."""
 
     def columns(self) -> Sequence[Column]:
         """Numbers that the feature keeps for each row; a launch has them in Launch.columns. The feature chooses their
@@ -144,6 +146,12 @@ class WorkerFeature:
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         """Called once, after the model was built and before its weights are loaded. products: its linear layers. arena:
         counts what the feature allocates. Raises ModelError, PlatformError. Default: does nothing."""
+
+    def tensors(self) -> Sequence[MutableMapping[str, Tensor]]:
+        """The tensors that its part of the forward pass reads, each in the mapping where it looks it up whenever it is
+        called. Asked once, after wrap(). A runner that traces the model exchanges them there, as it does with weights,
+        for copies of its own. Default: none."""
+        return ()
 
     def cache_specs(self) -> Sequence[CacheSpec]:
         """What it stores in the cache in addition to the model's layers. Default: nothing."""
@@ -162,8 +170,10 @@ class WorkerFeature:
         Warm-up captures launches with the bits of default values, and with all. Default: all."""
         return self.keys()
 
-    def open(self, opened: Sequence[RowOpened]) -> None:
-        """Called at the start of a step that opens rows, with these. Default: does nothing."""
+    def open(self, opened: Sequence[RowOpened]) -> bool:
+        """Called at the start of a step that opens rows, with these. Returns whether it changed any of its tensors() in
+        place. Default: changes none."""
+        return False
 
     def before(self, launch: Launch) -> None:
         """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.
@@ -178,3 +188,20 @@ class WorkerFeature:
 
     def after(self, launch: Launch, sampled: Tensor) -> None:
         """Called after sampling. sampled [S] int32: the sampled tokens, on the device. Default: does nothing."""
+
+
+def possible_bits(features: Sequence[WorkerFeature]) -> list[frozenset[str]]:
+    """The bits that launches may have: those of rows that ask for nothing, then those with more."""
+    variants = [frozenset[str]()]
+    for feature in features:
+        idle = feature.bits({column.name: np.array([column.default], column.dtype) for column in feature.columns()})
+        variants = [known | bits for bits in dict.fromkeys((idle, feature.keys())) for known in variants]
+    return variants
+
+
+def asked_bits(features: Sequence[WorkerFeature], columns: Mapping[str, Array], rows: Array) -> frozenset[str]:
+    """The bits that features add to a step. columns: InputBatch.columns. rows: of the step."""
+    asked = (
+        feature.bits({column.name: columns[column.name][rows] for column in feature.columns()}) for feature in features
+    )
+    return frozenset[str]().union(*asked)

@@ -149,7 +149,8 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
         "kv_cache_dtype": "--kv-cache-dtype: config.cache.dtype; LoadedModel.needs has the layouts",
         "check_kv_cache": "--check-kv-cache: config.cache.check; the runner keeps a record of its own",
         "lora": (
-            "--enable-lora: RowOpened.adapter is the folder of a row's adapter, which RunnerServices.adapter() reads; "
+            "--enable-lora: the feature's worker half is in the model of RunnerServices.build_model(); without it, "
+            "RowOpened.adapter is the folder of a row's adapter, which RunnerServices.adapter() reads; "
             "LoadedModel.linear_layers must name the layers that adapters may change"
         ),
         "drafts": (
@@ -319,6 +320,9 @@ class RunnerServices(Protocol):
         tensor that two layers share. Returns each weight as the mapping in which the model looks its parts up whenever
         it is called: a runner that traces the model as a function of its weights exchanges them there. Raises
         ModelError for broken files."""
+
+    def linear_layers(self) -> Mapping[str, tuple[int, int]]:
+        """LoadedModel.linear_layers of the model that build_model() built."""
 
     def accept(self, facts: ModelFacts) -> None:
         """Fills the platform's defaults for this model into `config`, and asks Platform.check. Call it in load() as

@@ -18,7 +18,7 @@ from tessera.errors import ConfigError
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
-from tessera.platform.feature import Column, WorkerFeature
+from tessera.platform.feature import Column, WorkerFeature, asked_bits
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey
 from tessera.platform.runner import CachePlan
 from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
@@ -330,15 +330,13 @@ class LaunchBuilder:
         first = int(others.argmax())
         decode = first if others[first] and not len(step.drafts) else len(step.rows)
         blocks = (seq_lens + (self.smallest_block - 1)) // self.smallest_block
-        return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self._bits(step.rows))
-
-    def _bits(self, rows: Array) -> frozenset[str]:
-        """The bits that the features add for these rows."""
-        asked = (
-            feature.bits({column.name: self.batch.columns[column.name][rows] for column in feature.columns()})
-            for feature in self.features
+        return StepShape(
+            decode,
+            step.num_scheduled_tokens,
+            seq_lens,
+            blocks,
+            asked_bits(self.features, self.batch.columns, step.rows),
         )
-        return frozenset[str]().union(*asked)
 
     def restore_rows(self, prepared: PreparedLaunch) -> Launch:
         """The launch as sampling sees it: with its rows and their columns written again if another launch has

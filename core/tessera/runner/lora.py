@@ -7,7 +7,7 @@ product's own result is, so adapters need no collectives of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -54,7 +54,7 @@ class LoraInWorker(WorkerFeature):
         self._kept: dict[str, tuple[float, Sequence[Halves | None]]] = {}
         self._products: list[AdaptedProduct] = []
         self._layers: dict[str, tuple[int, int]] = {}
-        self._scales: Tensor
+        self._scales: dict[str, Tensor] = {}  # one, as tensors() hands it out
 
     # ---- at load
 
@@ -71,12 +71,12 @@ class LoraInWorker(WorkerFeature):
         return {"linear": Wrapper(self._around, lambda: self.slots is not None)}
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
-        self._scales = arena.hold(torch.zeros(self.number, device=ops.device.target))
+        self._scales["scales"] = arena.hold(torch.zeros(self.number, device=ops.device.target))
         for product in products:
             self._products.append(AdaptedProduct(product, ops, self.number, self.max_rank, arena))
             self._layers.update({layer.name: (layer.k, layer.n) for layer in product.layers})
             product.attach(self._products[-1])
-        if self._scales.is_meta:
+        if self._scales["scales"].is_meta:
             return
         for number, folder in enumerate(dict.fromkeys(self._modules)):
             self._kept[folder] = self._read(folder)
@@ -86,26 +86,32 @@ class LoraInWorker(WorkerFeature):
     def wrap(self, model: Model) -> Model:
         return AdaptedModel(model, self)
 
+    def tensors(self) -> Sequence[MutableMapping[str, Tensor]]:
+        return [self._scales, *(product.tensors for product in self._products)]
+
     def _around(self, spec: Any, call: HotCall) -> HotCall:
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             y: Tensor = call(x, weight, out=out)
             if self.slots is not None and isinstance(weight, Attached):
-                weight.attached.add(y, x, self._scales, self.slots)
+                weight.attached.add(y, x, self._scales["scales"], self.slots)
             return y
 
         return linear
 
     # ---- in steps
 
-    def open(self, opened: Sequence[RowOpened]) -> None:
+    def open(self, opened: Sequence[RowOpened]) -> bool:
+        filled = False
         for row in opened:
             slot = int(row.columns.get(SLOT, -1))
             if slot >= 0 and self.loaded[slot] != row.adapter:
                 self._fill(slot, row.adapter)
+                filled = True
+        return filled
 
     def _fill(self, slot: int, folder: str) -> None:
         scale, halves = self._kept.get(folder) or self._read(folder)
-        self._scales[slot] = scale
+        self._scales["scales"][slot] = scale
         for product, both in zip(self._products, halves, strict=True):
             product.fill(slot, both)
         self.loaded[slot] = folder
@@ -121,26 +127,30 @@ class LoraInWorker(WorkerFeature):
 
 
 class AdaptedProduct:
-    """The adapters of one product. a [slots, layers * rank, k], b [slots, rank, n]: unused rows are 0."""
+    """The adapters of one product. tensors: a [slots, layers * rank, k] and b [slots, rank, n], whose unused rows are
+    0."""
 
     def __init__(self, product: Product, ops: BoundOps, slots: int, rank: int, arena: Arena) -> None:
         self.product, self.rank, self._device = product, rank, ops.device
         sizes = tuple(len(layer.outputs) for layer in product.layers)
         k, dtype, target = product.spec.k, product.spec.dtype, ops.device.target
-        self.a = arena.hold(torch.zeros(slots, len(sizes) * rank, k, dtype=torch_dtype(dtype), device=target))
-        self.b = arena.hold(torch.zeros(slots, rank, sum(sizes), dtype=torch_dtype(dtype), device=target))
+        shapes = {"a": (slots, len(sizes) * rank, k), "b": (slots, rank, sum(sizes))}
+        self.tensors = {
+            half: arena.hold(torch.zeros(shape, dtype=torch_dtype(dtype), device=target))
+            for half, shape in shapes.items()
+        }
         self._call = ops.bind("lora", LoraSpec(sizes, k, rank, slots, dtype))
 
     def add(self, y: Tensor, x: Tensor, scales: Tensor, slots: Tensor) -> None:
-        self._call(y, x, self.a, self.b, scales, slots)
+        self._call(y, x, self.tensors["a"], self.tensors["b"], scales, slots)
 
     def read(self, adapter: Adapter, tensor: Callable[[str], Tensor]) -> Halves | None:
         """This rank's shard of an adapter's weights; None if it changes no layer of the product. tensor: reads one of
         the adapter's tensors. Raises ModelError for NaN and infinity, which would reach other rows: 0 * NaN is NaN."""
         if not any(layer.name in adapter.layers for layer in self.product.layers):
             return None
-        halves = [np.zeros(half.shape[1:], _INTEGERS[half.element_size()]) for half in (self.a, self.b)]
-        a, b = (torch.from_numpy(half).view(self.a.dtype) for half in halves)
+        halves = [np.zeros(half.shape[1:], _INTEGERS[half.element_size()]) for half in self.tensors.values()]
+        a, b = (torch.from_numpy(half).view(self.tensors["a"].dtype) for half in halves)
         first = 0
         for place, layer in enumerate(self.product.layers):
             if layer.name in adapter.layers:
@@ -156,7 +166,7 @@ class AdaptedProduct:
         return halves[0], halves[1]
 
     def fill(self, slot: int, halves: Halves | None) -> None:
-        for own, half in zip((self.a, self.b), halves or (None, None), strict=True):
+        for own, half in zip(self.tensors.values(), halves or (None, None), strict=True):
             if half is None:
                 own[slot].zero_()
             else:

@@ -22,7 +22,7 @@ from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, AttentionGroup, KVLayout, LayerSpec, StateSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.drafts import accepted
-from tessera.platform.feature import WorkerFeature
+from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
 from tessera.platform.model import Model
@@ -154,7 +154,7 @@ class CoreRunner(ModelRunner):
         check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
         self._check_drafts()
         captured = self.graphs.keys(self.shapes, services.config.scheduler.max_decode_samples)
-        self.keys = [replace(key, bits=key.bits | bits) for bits in _variants(self.features) for key in captured]
+        self.keys = [replace(key, bits=key.bits | bits) for bits in possible_bits(self.features) for key in captured]
         weight_bytes, figures = arena.nbytes + services.feature_bytes, self.device.memory()
         workspace = self._workspace()
         left = cache_bytes(services.config, budget, figures, weight_bytes, workspace)
@@ -176,7 +176,7 @@ class CoreRunner(ModelRunner):
             ),
             choices=explain(self.build),
             num_weights=count_numbers(self.build.parameters),
-            linear_layers=_linear_layers(self.build) if self.features else {},
+            linear_layers=services.linear_layers() if self.features else {},
         )
 
     def _workspace(self) -> int:
@@ -427,24 +427,10 @@ def attention_groups(
     return groups
 
 
-def _variants(features: Sequence[WorkerFeature]) -> list[frozenset[str]]:
-    """The bits that launches may have: those of rows that ask for nothing, then those with more."""
-    variants = [frozenset[str]()]
-    for feature in features:
-        idle = feature.bits({column.name: np.array([column.default], column.dtype) for column in feature.columns()})
-        variants = [known | bits for bits in dict.fromkeys((idle, feature.keys())) for known in variants]
-    return variants
-
-
 def _sees_sampling(feature: WorkerFeature) -> bool:
     """Whether a feature uses logits or sampled tokens. Without any, head and sampling run as one composite."""
     own = type(feature)
     return own.logits is not WorkerFeature.logits or own.after is not WorkerFeature.after
-
-
-def _linear_layers(build: Build) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of the model's linear layers, by name."""
-    return {layer.name: (layer.k, layer.n) for product in build.products for layer in product.layers}
 
 
 class ExecutedStep:

@@ -122,6 +122,10 @@ class Services:
                 found[name] = wrapper
         return found
 
+    def linear_layers(self) -> dict[str, tuple[int, int]]:
+        assert self.build is not None, "build_model() comes first"
+        return {layer.name: (layer.k, layer.n) for product in self.build.products for layer in product.layers}
+
     def accept(self, facts: ModelFacts) -> None:
         if self.accepted:
             return

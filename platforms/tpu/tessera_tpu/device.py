@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 
 from tessera.platform import Device, Future, MemoryFigures, Ready
 
@@ -29,6 +30,11 @@ class JaxDevice(Device):
     def synchronize(self) -> None:
         """A device runs what it is given in order."""
         jax.device_put(np.int32(0), self.device).block_until_ready()
+
+    def to_device(self, values: Any, out: Any = None) -> Any:
+        """Into `target`: what features keep there, the runner copies on."""
+        made = torch.tensor(values)
+        return made if out is None else out.copy_(made)
 
     def to_host(self, tensor: Any) -> Future[Any]:
         if not isinstance(tensor, jax.Array):

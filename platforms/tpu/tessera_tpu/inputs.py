@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,12 +14,15 @@ import numpy as np
 from tessera.platform import (
     Array,
     CachePlan,
+    Column,
     InputBatch,
     LaunchKey,
     LaunchShape,
     SchedulerOutput,
     ShapePolicy,
     StepShape,
+    WorkerFeature,
+    asked_bits,
 )
 
 
@@ -48,15 +51,21 @@ def as_float(bits: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def launch_fields(key: LaunchKey, plan: CachePlan) -> Fields:
+def launch_fields(key: LaunchKey, plan: CachePlan, columns: Sequence[Column] = ()) -> Fields:
     """token_at [T]: where each token is in the flattened table of all rows' tokens. given [T]: the token, if the host
     says it (a draft), else -1. row, positions [T], start, count, first [R]: as in Rows. at [S]: the tokens whose hidden
-    states become logits. tables0, ... [R, blocks]: block tables by cache group."""
+    states become logits. tables0, ... [R, blocks]: block tables by cache group. By column_part(), the columns of
+    features, [R] or [T]."""
     tokens, rows = (key.tokens,), (key.rows,)
-    fields = {"token_at": tokens, "given": tokens, "row": tokens, "positions": tokens}
+    fields: dict[str, tuple[int, ...]] = {"token_at": tokens, "given": tokens, "row": tokens, "positions": tokens}
     fields |= {"start": rows, "count": rows, "first": rows, "at": (key.num_samples,)}
-    columns = (group.blocks_of(plan.max_model_len) for group in plan.groups)
-    return Fields(fields | {f"tables{number}": (key.rows, width) for number, width in enumerate(columns)})
+    widths = (group.blocks_of(plan.max_model_len) for group in plan.groups)
+    fields |= {f"tables{number}": (key.rows, width) for number, width in enumerate(widths)}
+    return Fields(fields | {column_part(column): rows if column.each == "row" else tokens for column in columns})
+
+
+def column_part(column: Column) -> str:
+    return f"column {column.name}"
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,14 @@ class Prepared:
 
 
 class Launches:
-    """Divides steps into launches. width: tokens of a row in the table of all rows' tokens, whose last row is for
-    padding."""
+    """Divides steps into launches. features: whose columns and bits launches have. width: tokens of a row in the table
+    of all rows' tokens, whose last row is for padding."""
 
-    def __init__(self, plan: CachePlan, batch: InputBatch, shapes: ShapePolicy) -> None:
-        self.plan, self.batch, self.shapes = plan, batch, shapes
+    def __init__(
+        self, plan: CachePlan, batch: InputBatch, shapes: ShapePolicy, features: Sequence[WorkerFeature] = ()
+    ) -> None:
+        self.plan, self.batch, self.shapes, self.features = plan, batch, shapes, features
+        self.columns = [column for feature in features for column in feature.columns()]
         self.width = batch.tokens.shape[1]
         self.spare = plan.num_rows * self.width
         self._fields: dict[LaunchKey, Fields] = {}
@@ -87,7 +99,8 @@ class Launches:
         first = int(others.argmax())
         decode = first if others[first] and not len(step.drafts) else len(counts)
         ends = step.starts + counts
-        for shape in self.shapes.launches(StepShape(decode, counts, ends, np.ones_like(counts))):
+        bits = asked_bits(self.features, self.batch.columns, step.rows)
+        for shape in self.shapes.launches(StepShape(decode, counts, ends, np.ones_like(counts), bits)):
             part = slice(shape.first, shape.last)
             rows, starts, lengths = step.rows[part], step.starts[part], counts[part]
             drafts = int(lengths.sum()) - len(rows) if shape.key.kind == "verify" else 0
@@ -96,7 +109,7 @@ class Launches:
 
     def _fields_of(self, key: LaunchKey) -> Fields:
         if key not in self._fields:
-            self._fields[key] = launch_fields(key, self.plan)
+            self._fields[key] = launch_fields(key, self.plan, self.columns)
         return self._fields[key]
 
     def _launch(
@@ -118,6 +131,13 @@ class Launches:
         for group, table in enumerate(self.batch.tables):
             own = parts[f"tables{group}"]
             own[:number] = table[rows, : own.shape[1]]
+        for column in self.columns:
+            own, values = parts[column_part(column)], self.batch.columns[column.name].view(np.int32)
+            own[:] = np.array(column.default, column.dtype).view(np.int32)
+            if column.each == "token":
+                own[place] = values[rows[row_of]]
+            else:
+                own[:number] = values[rows]
         if key.kind == "verify":
             parts["given"][place[within > 0]] = drafts
             parts["at"][:] = np.arange(key.tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.platform import CachePlan, Launch, LaunchKey, Model, OpSet, Tensor
+from tessera.platform import CachePlan, Column, Launch, LaunchKey, Model, OpSet, RowOpened, Tensor, WorkerFeature
 from tessera_tpu.arrays import as_jax, as_torch, traced
-from tessera_tpu.inputs import launch_fields
+from tessera_tpu.inputs import as_float, column_part, launch_fields
 from tessera_tpu.plan import AttentionPlan, Rows, Tiles
 from tessera_tpu.sampling import DeviceSampler
 
@@ -24,21 +24,42 @@ _NONE = np.zeros(0, np.int32)
 
 class TracedModel:
     """weights: where the model looks its weights up. Tensors that several of them hold are one argument. tensors: the
-    arguments of this kind, as the model holds them; values: as JAX does."""
+    arguments of this kind, as the model holds them; values: as JAX does. features: what is part of the model; their
+    tensors are in the host's memory, and are the last arguments. place: copies one of these to the devices."""
 
-    def __init__(self, model: Model, ops: OpSet, weights: Sequence[MutableMapping[str, Tensor]]) -> None:
-        self.model, self.ops = model, ops
+    def __init__(
+        self,
+        model: Model,
+        ops: OpSet,
+        weights: Sequence[MutableMapping[str, Tensor]],
+        features: Sequence[WorkerFeature] = (),
+        place: Callable[[Tensor], Any] = as_jax,
+    ) -> None:
+        self.model, self.ops, self.features, self._place = model, ops, features, place
+        self.columns = [column for feature in features for column in feature.columns()]
         self._places: dict[int, list[tuple[MutableMapping[str, Tensor], str]]] = {}
-        held: dict[int, Any] = {}
-        for mapping in weights:
+        held = self._found(weights)
+        self._number = len(held)
+        self.tensors = [*held, *self._found(mapping for feature in features for mapping in feature.tensors())]
+
+    def _found(self, mappings: Iterable[MutableMapping[str, Tensor]]) -> list[Tensor]:
+        held: dict[int, Tensor] = {}
+        for mapping in mappings:
             for part, tensor in mapping.items():
                 held[id(tensor)] = tensor
                 self._places.setdefault(id(tensor), []).append((mapping, part))
-        self.tensors = list(held.values())
+        return list(held.values())
 
     @cached_property
     def values(self) -> list[Any]:
-        return [as_jax(tensor) for tensor in self.tensors]
+        weights, others = self.tensors[: self._number], self.tensors[self._number :]
+        return [*map(as_jax, weights), *map(self._place, others)]
+
+    def open(self, rows: Sequence[RowOpened]) -> None:
+        """Tells the features which rows a step opens, and copies again what they change for them."""
+        changed = [feature.open(rows) for feature in self.features]
+        if any(changed):
+            self.values = [*self.values[: self._number], *map(self._place, self.tensors[self._number :])]
 
     @contextmanager
     def _with(self, values: Sequence[Any]) -> Iterator[None]:
@@ -62,7 +83,7 @@ class TracedModel:
     ) -> tuple[list[Any], Any, Any]:
         """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
         the caches, the tokens with those that were given, and the hidden states [S, hidden] after the final norm."""
-        parts = launch_fields(key, plan).of(flat)
+        parts = launch_fields(key, plan, self.columns).of(flat)
         known = tokens.reshape(-1)[parts["token_at"]]
         ids = jnp.where(parts["given"] < 0, known, parts["given"])
         tokens = fed(tokens, parts["token_at"], ids)
@@ -75,7 +96,7 @@ class TracedModel:
             by_layer |= dict.fromkeys(group.layers, AttentionPlan(rows, tiles, tables, width))
         kept = list(caches)
         with self._with(values):
-            launch = _launch(key, ids, parts, [by_layer[layer] for layer in sorted(by_layer)])
+            launch = _launch(key, ids, parts, [by_layer[layer] for layer in sorted(by_layer)], self.columns)
             model = self.model
             hidden = model.finish(model.forward(model.embed(as_torch(ids)), launch, kept))
             return kept, tokens, as_jax(hidden)
@@ -112,7 +133,9 @@ def copied(layers: Sequence[int], caches: Sequence[Any], sources: Any, targets: 
     ]
 
 
-def _launch(key: LaunchKey, ids: Any, parts: Mapping[str, Any], plans: list[AttentionPlan]) -> Launch:
+def _launch(
+    key: LaunchKey, ids: Any, parts: Mapping[str, Any], plans: list[AttentionPlan], columns: Sequence[Column]
+) -> Launch:
     return Launch(
         key=key,
         num_rows=key.rows,
@@ -131,4 +154,9 @@ def _launch(key: LaunchKey, ids: Any, parts: Mapping[str, Any], plans: list[Atte
         block_tables=(),
         logits_indices=as_torch(parts["at"]),
         plans=plans,
+        columns={column.name: as_torch(_column(column, parts[column_part(column)])) for column in columns},
     )
+
+
+def _column(column: Column, values: Any) -> Any:
+    return as_float(values) if column.dtype == "float32" else values

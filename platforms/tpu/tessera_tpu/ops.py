@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tessera.platform import (
     ActSpec,
@@ -14,6 +15,7 @@ from tessera.platform import (
     Device,
     Kernel,
     LinearSpec,
+    LoraSpec,
     OpSet,
     Packed,
     QuantSpec,
@@ -69,6 +71,32 @@ class Linear(Compiled):
         return said if isinstance(said, str) else None
 
 
+class Lora(Compiled):
+    """The definition computes each slot for all tokens; here, all slots are one product."""
+
+    def bind(self, spec: LoraSpec, ops: BoundOps, device: Device) -> Any:
+        def lora(y: Tensor, *given: Tensor) -> None:
+            y.copy_(as_torch(adapted(spec, as_jax(y), *map(as_jax, given))))
+
+        return lora
+
+
+def adapted(spec: LoraSpec, y: Any, x: Any, a: Any, b: Any, scales: Any, slots: Any) -> Any:
+    """As the op lora, with its result returned. What lies between the two products is rounded to the dtype, as matrix
+    units take it."""
+    tokens, joined = len(x), len(spec.layers)
+    exact = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    narrow = jnp.einsum("tk,srk->tsr", x, a, precision=exact, preferred_element_type=jnp.float32)
+    own = (slots[:, None] == jnp.arange(spec.slots))[..., None]
+    narrow = jnp.where(own, narrow * scales[:, None], 0).astype(x.dtype).reshape(tokens, spec.slots, joined, spec.rank)
+    ends = np.cumsum(spec.layers)[:-1]
+    parts = [
+        jnp.einsum("tsr,srn->tn", narrow[:, :, layer], part, precision=exact, preferred_element_type=jnp.float32)
+        for layer, part in enumerate(jnp.split(b, ends, axis=-1))
+    ]
+    return (y.astype(jnp.float32) + jnp.concatenate(parts, axis=-1)).astype(y.dtype)
+
+
 def product(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
     """x [T, k], rounded to int8 with a scale for each token; weight [n, k] int8 -> [T, n] of the dtype of x."""
     wide = x.astype(jnp.float32)
@@ -83,4 +111,4 @@ def compiled(reference: OpSet) -> OpSet:
     """core's table, with every plain op compiled."""
     plain = {name: op.reference for name in reference.names() if (op := reference[name]).reference is not None}
     kernels: dict[str, Any] = {name: Compiled(call) for name, call in plain.items()}
-    return replace(reference, **{**kernels, "linear": Linear(plain["linear"])})
+    return replace(reference, **{**kernels, "linear": Linear(plain["linear"]), "lora": Lora(plain["lora"])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,8 @@ from tessera.platform import (
     SchedulerOutput,
     StepOutput,
     TokenMasks,
+    WorkerFeature,
+    possible_bits,
     sampled_at,
     step_output,
     write_drafts,
@@ -93,7 +95,7 @@ class JaxRunner(ModelRunner):
     """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
     [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
 
-    takes = frozenset({"drafts", "quantization"})
+    takes = frozenset({"drafts", "lora", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
         self.services, self.mesh, self.kernels = services, mesh, kernels
@@ -104,8 +106,8 @@ class JaxRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
-        if services.features():
-            raise RefusedError("This platform does not run the part of a feature that computes in a model; remove it.")
+        for feature in services.features():
+            refuse_beyond_the_model(feature)
         ops = compiled(services.reference())
         model = services.build_model(ops, [attention])
         if not model.facts.functional:
@@ -119,10 +121,14 @@ class JaxRunner(ModelRunner):
         tables = {name: self._placed("norm", name, table) for name, table in attention.tables.items()}
         attention.tables.update(tables)
         weights = services.load_weights(self._placed)
-        self.model = TracedModel(model, services.reference(), [*weights, attention.tables])
+        features = services.features()
+        self.model = TracedModel(
+            model, services.reference(), [*weights, attention.tables], features, self._copied_whole
+        )
         self.shapes = bucketed(config)
         keys = self.shapes.keys()
-        self.samples = sorted({key.num_samples for key in keys})
+        self.keys = [replace(key, bits=bits) for bits in possible_bits(features) for key in keys]
+        self.samples = sorted({key.num_samples for key in self.keys})
         weight_bytes, workspace = nbytes(self.model.values), self._workspace()
         self.layouts = {cache.layer: cache.spec for cache in model.facts.caches}
         needs = tuple(self._needs(cache) for cache in model.facts.caches)
@@ -141,7 +147,9 @@ class JaxRunner(ModelRunner):
             services.device.name,
             granted_bytes=budget.total,
             workspace_bytes=workspace,
+            columns=tuple(column.name for column in self.model.columns if not column.internal),
             unsupported=("prompt_logprobs",),
+            linear_layers=services.linear_layers() if features else {},
         )
 
     def _needs(self, cache: LayerCache) -> CacheNeeds:
@@ -153,6 +161,9 @@ class JaxRunner(ModelRunner):
         array = host_array(tensor)
         return as_torch(jax.device_put(array, self.mesh.weight(layer, array.shape)))
 
+    def _copied_whole(self, tensor: Any) -> Any:
+        return jax.device_put(host_array(tensor).copy(), self.mesh.whole)
+
     def _workspace(self) -> int:
         """Bytes that a step takes beside weights and cache: logits in float32 three times, as filters sort them, and
         the widest activations."""
@@ -161,7 +172,7 @@ class JaxRunner(ModelRunner):
 
     def allocate(self, plan: CachePlan) -> None:
         self.plan, self.batch = plan, self.services.input_batch(plan)
-        self.launches = Launches(plan, self.batch, self.shapes)
+        self.launches = Launches(plan, self.batch, self.shapes, self.model.features)
         blocks = {layer: group for group in plan.groups for layer in group.layers}
         self.caches: list[Any] = []
         for layer, group in sorted(blocks.items()):
@@ -185,8 +196,7 @@ class JaxRunner(ModelRunner):
 
     def _programs(self) -> Iterator[Callable[[], Any]]:
         """What compiles each program that a step may need."""
-        keys = self.shapes.keys()
-        yield from (partial(self._forward, key) for key in keys)
+        yield from (partial(self._forward, key) for key in self.keys)
         for samples in self.samples:
             yield from (partial(make, samples) for make in (self._sample, self._logits, self._feed))
         yield self._open
@@ -197,7 +207,8 @@ class JaxRunner(ModelRunner):
     def _forward(self, key: LaunchKey) -> Any:
         def describe() -> Program:
             call = partial(self.model.forward, key, self.plan)
-            given = self.model.values, self.caches, self.tokens, self._int32(launch_fields(key, self.plan).size)
+            flat = self._int32(launch_fields(key, self.plan, self.model.columns).size)
+            given = self.model.values, self.caches, self.tokens, flat
             return Program(call, given, (self._planes, self.mesh.whole, self.mesh.whole), donated=(1, 2))
 
         return self.programs.get(("forward", key), describe)
@@ -255,6 +266,8 @@ class JaxRunner(ModelRunner):
     def execute(self, step: SchedulerOutput) -> Executed:
         batch = self.batch
         batch.apply(step)
+        if step.opened:
+            self.model.open(step.opened)
         for one in step.opened:
             self.tokens = self._open()(self.tokens, np.int32(one.row), batch.tokens[one.row].copy())
         for copy in step.copies:
@@ -309,6 +322,23 @@ class JaxRunner(ModelRunner):
             done += number
             self.tokens = self._feed(prepared.key.num_samples)(self.tokens, at, ids)
         return Ready(step_output(step, sampled))
+
+
+def refuse_beyond_the_model(feature: WorkerFeature) -> None:
+    """Raises RefusedError for a feature whose methods the runner does not call, or whose columns no launch has."""
+    own = type(feature)
+    called = ("before", "logits", "after")
+    if any(getattr(own, name) is not getattr(WorkerFeature, name) for name in called):
+        raise RefusedError(
+            "This platform runs no features that change launches, logits or sampled tokens, "
+            f"as {own.__name__} does; remove it from --features."
+        )
+    for column in feature.columns():
+        if column.dtype not in ("int32", "float32"):
+            raise RefusedError(
+                f"This platform takes columns of int32 and float32, and '{column.name}' of {own.__name__} is "
+                f"{column.dtype}; remove it from --features."
+            )
 
 
 def _padded(ids: Array, size: int) -> Array:
