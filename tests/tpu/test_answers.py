@@ -41,6 +41,26 @@ def test_kernels_answer_as_the_reference(start: Any, expected: Any) -> None:
     assert run.ask(questions, 6, ignore_eos=True) == expected("gemma2", questions, 6)
 
 
+@pytest.mark.parametrize(
+    ("platform", "options"),
+    [("HostPlatform", {}), ("HostPlatform", {"tensor_parallel_size": 2}), ("InterpretedPlatform", {})],
+    ids=["plain", "two devices", "kernels"],
+)
+def test_int8_caches_answer_as_on_the_reference(start: Any, family: Any, platform: str, options: dict) -> None:
+    """Rounding moves log probabilities further than two ways to compute them differ."""
+    folder, found = family("gemma2"), []
+    runs = (
+        start("gemma2", platform=platform, kv_cache_dtype="int8", **options),
+        EngineRun(folder, "reference", kv_cache_dtype="int8"), EngineRun(folder, "reference"),
+    )  # fmt: skip
+    for run in runs:
+        keys = [run.add(question, 6, logprobs=0, ignore_eos=True) for question in prompts(3, longest=40, seed=2)]
+        run.finish()
+        found.append(np.array([[row.logprobs[0, 0] for row in run.logprobs[key]] for key in keys]))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+    assert np.abs(found[1] - found[2]).max() > 5e-4
+
+
 def test_prompts_are_divided_where_a_step_ends(start: Any, expected: Any) -> None:
     questions = prompts(3, longest=90, seed=4)
     run = start(max_num_batched_tokens=24)

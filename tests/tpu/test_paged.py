@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.platform import FullAttentionSpec, LayerSpec
+from tessera.platform import KV_INT8, FullAttentionSpec, LayerSpec
 from tessera.reference.attention import PagedPlan, ReferenceAttentionLayer, RowGrid
+from tessera_tpu.arrays import host_array
 from tessera_tpu.paged import Plain
 from tessera_tpu.plan import AttentionPlan, Rows, Tiles
 
@@ -19,8 +20,9 @@ ROWS = ((0, 13), (37, 1), (16, 8), (5, 3), (40, 9))
 """Of each row: tokens in the cache, and tokens to compute."""
 
 
-def tensors(dtype: str) -> dict[str, Any]:
-    """Planes [blocks, token, head, dim], NaN where nobody wrote, and q, k, v of the tokens."""
+def tensors(dtype: str, scaled: bool) -> dict[str, Any]:
+    """Planes [blocks, token, head, dim], NaN where nobody wrote, and q, k, v of the tokens. scaled: the planes are
+    int8, and those of scales [blocks, token, head] come first."""
     rng, kind = np.random.default_rng(3), getattr(torch, dtype)
     tables = rng.permutation(np.arange(1, 36)).reshape(5, 7)
     planes = [torch.full((36, SIZE, OF_HEADS, DIM), torch.nan) for _ in range(2)]
@@ -28,9 +30,19 @@ def tensors(dtype: str) -> dict[str, Any]:
         for position in range(before):
             for plane in planes:
                 plane[tables[row, position // SIZE], position % SIZE] = torch.tensor(rng.normal(size=(OF_HEADS, DIM)))
+    if scaled:
+        scales = [plane.abs().amax(-1) / 127 for plane in planes]
+        data = [(plane / scale[..., None]).round().nan_to_num(0) for plane, scale in zip(planes, scales, strict=True)]
+        planes = [*scales, *(plane.to(torch.int8) for plane in data)]
     tokens = sum(count for _, count in ROWS)
     q, k, v = (torch.tensor(rng.normal(size=(tokens, n, DIM))).to(kind) for n in (HEADS, OF_HEADS, OF_HEADS))
-    return {"tables": tables, "planes": [plane.to(kind) for plane in planes], "q": q, "k": k, "v": v}
+    return {
+        "tables": tables,
+        "planes": planes if scaled else [plane.to(kind) for plane in planes],
+        "q": q,
+        "k": k,
+        "v": v,
+    }
 
 
 def by_core(given: dict[str, Any], spec: LayerSpec) -> Any:
@@ -59,10 +71,9 @@ def by_jax(given: dict[str, Any], spec: LayerSpec) -> Any:
     tables = jnp.asarray(np.pad(given["tables"], ((0, 1), (0, 0))), jnp.int32)
     width = int(counts.max())
     plan = AttentionPlan(rows, Tiles.of(rows, width, 4), tables, width)
-    q, k, v, *planes = (
-        jnp.asarray(one.float().numpy(), spec.dtype) for one in (given["q"], given["k"], given["v"], *given["planes"])
-    )
-    kept = Plain().write(tuple(plane.transpose(0, 2, 1, 3) for plane in planes), k, v, plan)
+    q, k, v = (jnp.asarray(one.float().numpy(), spec.dtype) for one in (given["q"], given["k"], given["v"]))
+    planes = tuple(jnp.swapaxes(jnp.asarray(host_array(plane)), 1, 2) for plane in given["planes"])
+    kept = Plain().write(planes, k, v, plan)
     grouped = q[jnp.minimum(plan.tiles.token, len(q) - 1)]
     mixed = Plain().attend(grouped, kept, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap)
     return np.asarray(mixed.reshape(-1, HEADS, DIM)[plan.tiles.place], np.float32)
@@ -70,9 +81,10 @@ def by_jax(given: dict[str, Any], spec: LayerSpec) -> Any:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"softcap": 3.0}, {"window": 19, "softcap": 3.0}])
-def test_it_computes_what_the_reference_does(dtype: str, tolerance: float, options: dict) -> None:
-    cache = FullAttentionSpec(OF_HEADS, DIM, dtype)
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "int8"])
+def test_it_computes_what_the_reference_does(dtype: str, tolerance: float, options: dict, scaled: bool) -> None:
+    cache = FullAttentionSpec(OF_HEADS, DIM, "int8", KV_INT8) if scaled else FullAttentionSpec(OF_HEADS, DIM, dtype)
     spec = LayerSpec(0, "attention", HEADS, OF_HEADS, DIM, 0.3, dtype, cache, **options)
-    given = tensors(dtype)
+    given = tensors(dtype, scaled)
     found, expected = by_jax(given, spec), by_core(given, spec).float().numpy()
     np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance)

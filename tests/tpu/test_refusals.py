@@ -16,7 +16,10 @@ from tests.platforms.packed_models import save_packed
     ("flags", "said"),
     [
         ({"quantization": "int4"}, "does not take --quantization int4 .it multiplies int8 weights that have a scale"),
-        ({"kv_cache_dtype": "int8"}, "does not take --kv-cache-dtype int8; remove the flag"),
+        (
+            {"kv_cache_dtype": "fp8"},
+            "no attention backend supports layer 0 .paged: keys and values are kept in float32 or",
+        ),
         ({"check_kv_cache": True}, "does not take --check-kv-cache; remove the flag"),
     ],
 )

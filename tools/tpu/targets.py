@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -31,7 +31,7 @@ from tessera.platform import Alone, CacheGroup, CachePlan, LaunchKey
 from tessera.runner.meta import MetaDevice, Shapes
 from tessera.runner.services import Services
 from tessera.testing import ReferencePlatform
-from tessera_tpu.attention import BLOCK, PagedAttention
+from tessera_tpu.attention import PagedAttention, block_of
 from tessera_tpu.inputs import launch_fields
 from tessera_tpu.kernels import Pallas
 from tessera_tpu.mesh import DeviceMesh
@@ -40,7 +40,7 @@ from tessera_tpu.ops import compiled
 from tessera_tpu.sampling import sample_fields, words
 
 TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
-LAYERS, ROWS, TOKENS, BLOCKS, MOST = 2, 64, 512, 2048, 8192
+LAYERS, ROWS, TOKENS, CACHED, MOST = 2, 64, 512, 2112 * 32, 8192
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128256, 4096, 14336, 32, 8, 128
 MODEL = MappingProxyType(
     {
@@ -50,11 +50,13 @@ MODEL = MappingProxyType(
         "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }
 )  # fmt: skip
+DECODE, PROMPTS = LaunchKey("decode", ROWS, 1, 1, ROWS), LaunchKey("mixed", ROWS, TOKENS, 1, TOKENS)
 STEPS = {
-    "decode": LaunchKey("decode", ROWS, 1, 1, ROWS),
-    "prompts": LaunchKey("mixed", ROWS, TOKENS, 1, TOKENS),
-}
-PLACES = {1: ("decode", "prompts"), 4: ("decode",)}
+    "decode": (DECODE, "auto"), "prompts": (PROMPTS, "auto"),
+    "decode, int8 cache": (DECODE, "int8"), "prompts, int8 cache": (PROMPTS, "int8"),
+}  # fmt: skip
+"""Of each, its launch and --kv-cache-dtype."""
+PLACES = {1: tuple(STEPS), 4: ("decode", "decode, int8 cache")}
 """By number of chips, the steps that are compiled for them."""
 WORKSPACE = 96 << 20
 """Bytes that a step of these may take beside weights and cache."""
@@ -96,14 +98,14 @@ HEAD = "| Topology | Chips | Step | Gflop | Of products | MB read and written | 
 
 
 class Abstract:
-    """The model on a mesh, with shapes instead of weights."""
+    """The model on a mesh, with shapes instead of weights. kv: --kv-cache-dtype."""
 
-    def __init__(self, mesh: DeviceMesh, folder: Path) -> None:
+    def __init__(self, mesh: DeviceMesh, folder: Path, kv: str) -> None:
         self.mesh = mesh
         folder.joinpath("config.json").write_text(json.dumps(dict(MODEL)), encoding="utf-8")
         config = build_config(
             model=str(folder), platform="tessera.testing:ReferencePlatform", load_format="dummy",
-            skip_tokenizer_init=True, dtype="bfloat16",
+            skip_tokenizer_init=True, dtype="bfloat16", kv_cache_dtype=kv,
         )  # fmt: skip
         device, platform = MetaDevice(ReferencePlatform().open(0)), ReferencePlatform()
         services = Services(config, [device], {TENSOR_GROUP: Alone()}, platform, source=Shapes("bfloat16"))
@@ -112,10 +114,12 @@ class Abstract:
         self.names: dict[int, str] = {}
         weights = services.load_weights(self._named)
         self.model = TracedModel(model, services.reference(), [*weights, self.attention.tables])
-        group = CacheGroup(tuple(range(LAYERS)), "paged", BLOCK, 0, BLOCKS)
+        spec = model.facts.caches[0].spec
+        size = block_of(spec)
+        group = CacheGroup(tuple(range(LAYERS)), "paged", size, 0, CACHED // size)
         self.plan = CachePlan((group,), ROWS, MOST)
-        layout = self.attention.kv_cache_layout(model.facts.caches[0].spec, BLOCK)
-        shapes = [((BLOCKS, *plane.shape), plane.dtype) for plane in layout.planes]
+        layout = self.attention.kv_cache_layout(spec, size)
+        shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
         self.caches = [tuple(jax.ShapeDtypeStruct(*one, sharding=mesh.planes) for one in shapes) for _ in range(LAYERS)]
         self.values = [self._struct(tensor) for tensor in self.model.tensors]
 
@@ -158,10 +162,10 @@ def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compil
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[:chips]
     mesh = DeviceMesh(devices)
     with tempfile.TemporaryDirectory() as folder, use_abstract_mesh(mesh.mesh.abstract_mesh):  # which kernels ask
-        abstract = Abstract(mesh, Path(folder))
-        caches = sum(prod(one.shape) * one.dtype.itemsize for planes in abstract.caches for one in planes)
         for step in PLACES[chips]:
-            key = STEPS[step]
+            key, kv = STEPS[step]
+            abstract = Abstract(mesh, Path(folder), kv)
+            caches = sum(prod(one.shape) * one.dtype.itemsize for planes in abstract.caches for one in planes)
             began = time.perf_counter()
             program = abstract.forward(key)
             seconds = time.perf_counter() - began
@@ -171,17 +175,22 @@ def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compil
                 memory.temp_size_in_bytes, memory.alias_size_in_bytes,
                 len(re.findall(r"\ball-reduce(?:-start)?\(", text)),
             )  # fmt: skip
-            check(found, text, caches // chips)
+            shapes = {mesh.planes.shard_shape(plane.shape) for planes in abstract.caches for plane in planes}
+            check(found, text, caches // chips, shapes)
             yield found
         if sampling:
             abstract.sample()
 
 
-def check(found: Compiled, text: str, caches: int) -> None:
+def check(found: Compiled, text: str, caches: int, shapes: Collection[tuple[int, ...]]) -> None:
+    """text: the program. caches, shapes: of one chip, the bytes of its caches and the shapes of their planes."""
     what = f"{found.topology}, {found.chips} chips, {found.step}"
     for kernel in ("ragged_paged_attention", "kv_update"):
         number = len(re.findall(rf"%{kernel}[.\d]* = .*custom-call\(", text))
         assert number == LAYERS, f"{what}: {number} calls of {kernel}, expected {LAYERS}"
+    for shape in shapes:
+        moved = re.search(rf"\[{','.join(map(str, shape))}\]\{{[^}}]*S\(1\)", text)
+        assert moved is None, f"{what}: planes of {shape} are copied into the fast memory"
     kept = caches + 4 * (ROWS + 1) * (MOST + 1)  # and the tokens of all rows
     assert found.donated >= kept, f"{what}: {found.donated} bytes are updated in place, of {kept}"
     assert found.temporary < WORKSPACE, f"{what}: a step takes {found.temporary} bytes beside weights and cache"

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tessera.platform import (
+    KV_INT8,
     AttentionBackend,
     AttentionGroup,
     AttentionLayer,
@@ -31,8 +32,14 @@ from tessera_tpu.arrays import as_jax, as_torch
 from tessera_tpu.paged import Kernels
 from tessera_tpu.plan import AttentionPlan
 
-BLOCK = 32
-"""Tokens of a block, and multiples: what a tile of int8 holds."""
+BLOCK, SCALED_BLOCK = 32, 128
+"""Tokens of a block, and multiples: a tile of the device's memory has as many rows of int8, and as many scales of
+tokens side by side."""
+
+
+def block_of(spec: CacheSpec) -> int:
+    assert isinstance(spec, FullAttentionSpec)
+    return BLOCK if spec.quant is None else SCALED_BLOCK
 
 
 class PagedAttention(AttentionBackend):
@@ -50,15 +57,19 @@ class PagedAttention(AttentionBackend):
             return f"no attention over {spec.kind}"
         if spec.sinks:
             return "no kernel for sinks"
-        return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
+        if spec.cache.quant is None and spec.cache.dtype == spec.dtype:
+            return None
+        return None if spec.cache.quant == KV_INT8 else f"keys and values are kept in {spec.dtype} or int8 alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints((BLOCK,), dense_planes=True, host_lengths="none")
+        return CacheConstraints((block_of(spec.cache),), dense_planes=True, host_lengths="none")
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, FullAttentionSpec)
-        axes = ("head", spec.num_kv_heads), ("token", block_size), ("dim", self.kernels.dim(spec.head_dim))
-        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
+        rows = ("head", spec.num_kv_heads), ("token", block_size)
+        scales = (Plane(f"{name}_scale", KV_INT8.scale_dtype, rows) for name in "kv" if spec.quant == KV_INT8)
+        axes = *rows, ("dim", self.kernels.dim(spec.head_dim))
+        return KVLayout((*scales, Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         table = ""
@@ -89,21 +100,19 @@ class Layer(AttentionLayer):
         self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
 
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: AttentionPlan) -> None:
-        keys, values = caches[self.spec.layer]
-        new_k, new_v = (self._padded(as_jax(each), keys) for each in (k, v))
-        caches[self.spec.layer] = self.kernels.write((keys, values), new_k, new_v, plan)
+        planes = tuple(caches[self.spec.layer])
+        new_k, new_v = (self._padded(as_jax(each), planes[-1]) for each in (k, v))
+        caches[self.spec.layer] = self.kernels.write(planes, new_k, new_v, plan)
 
     def attend(
         self, q: Tensor, caches: Caches, plan: AttentionPlan, out: Tensor | None = None, lse: bool = False
     ) -> Tensor:
         assert not lse, "constraints() do not offer it"
         spec, tiles = self.spec, plan.tiles
-        keys, values = caches[spec.layer]
-        queries = self._padded(as_jax(q), keys)
+        planes = tuple(caches[spec.layer])
+        queries = self._padded(as_jax(q), planes[-1])
         grouped = queries[jnp.minimum(tiles.token, len(queries) - 1)]  # [N, Q, H, D]
-        mixed = self.kernels.attend(
-            grouped, (keys, values), plan, scale=spec.scale, window=spec.window, softcap=spec.softcap
-        )
+        mixed = self.kernels.attend(grouped, planes, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap)
         result = as_torch(mixed[..., : spec.head_dim].reshape(-1, spec.num_heads, spec.head_dim)[tiles.place])
         return result if out is None else out.copy_(result)
 

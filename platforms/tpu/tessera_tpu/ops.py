@@ -25,9 +25,9 @@ from tessera.platform import (
     replace,
 )
 from tessera_tpu.arrays import as_jax, as_torch
+from tessera_tpu.paged import rounded
 
 _WEIGHT, _ACTIVATION = QuantSpec("int8", "channel"), ActSpec("int8", granularity="token")
-_LEAST, _LARGEST = 1e-12, 127
 
 
 def multiplied(scheme: Scheme) -> Scheme | Reason:
@@ -99,11 +99,9 @@ def adapted(spec: LoraSpec, y: Any, x: Any, a: Any, b: Any, scales: Any, slots: 
 
 def product(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
     """x [T, k], rounded to int8 with a scale for each token; weight [n, k] int8 -> [T, n] of the dtype of x."""
-    wide = x.astype(jnp.float32)
-    step = jnp.maximum(jnp.abs(wide).max(-1, keepdims=True), _LEAST) / _LARGEST
-    rounded = jnp.clip(jnp.round(wide / step), -_LARGEST - 1, _LARGEST).astype(jnp.int8)
-    sums = jax.lax.dot_general(rounded, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
-    result = sums.astype(jnp.float32) * step * scale
+    data, own = rounded(x)
+    sums = jax.lax.dot_general(data, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+    result = sums.astype(jnp.float32) * own[:, None] * scale
     return (result if bias is None else result + bias.astype(jnp.float32)).astype(x.dtype)
 
 

@@ -1,4 +1,8 @@
-"""Keys and values in blocks: what the kernels compute, in plain JAX. Planes are [blocks, Hk, tokens, D]."""
+"""Keys and values in blocks: what the kernels compute, in plain JAX.
+
+The planes of a layer are its keys and its values, [blocks, Hk, tokens, D]. In int8, tokens have a scale for each head;
+the planes of these, [blocks, Hk, tokens] float32, come first.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from jax import Array as Jax
 
 from tessera_tpu.plan import AttentionPlan
 
+Planes = tuple[Jax, ...]
+
 
 class Kernels(Protocol):
     """What writes keys and values, and attends to them."""
@@ -17,11 +23,11 @@ class Kernels(Protocol):
     def dim(self, head_dim: int) -> int:
         """Elements of a head in the planes, at least its own; the others are 0."""
 
-    def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+    def write(self, planes: Planes, k: Jax, v: Jax, plan: AttentionPlan) -> Planes:
         """k, v [T, Hk, D] -> the planes, with them at the positions of their tokens."""
 
     def attend(
-        self, q: Jax, planes: tuple[Jax, Jax], plan: AttentionPlan, *, scale: float, window: int | None,
+        self, q: Jax, planes: Planes, plan: AttentionPlan, *, scale: float, window: int | None,
         softcap: float | None,
     ) -> Jax:  # fmt: skip
         """q [N, Q, H, D], in the tiles of the plan -> the same shape."""
@@ -33,11 +39,11 @@ class Plain:
     def dim(self, head_dim: int) -> int:
         return head_dim
 
-    def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+    def write(self, planes: Planes, k: Jax, v: Jax, plan: AttentionPlan) -> Planes:
         return write(planes, k, v, plan)
 
     def attend(
-        self, q: Jax, planes: tuple[Jax, Jax], plan: AttentionPlan, *, scale: float, window: int | None,
+        self, q: Jax, planes: Planes, plan: AttentionPlan, *, scale: float, window: int | None,
         softcap: float | None,
     ) -> Jax:  # fmt: skip
         tiles = plan.tiles
@@ -49,19 +55,32 @@ LEAST = -0.7 * float(jnp.finfo(jnp.float32).max)
 """Instead of minus infinity, whose differences are no numbers."""
 
 
-def write(planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+def rounded(x: Jax) -> tuple[Jax, Jax]:
+    """x [..., D] -> int8 of the same shape, and a scale [...] float32 for each row, as core's op quantize rounds."""
+    wide = x.astype(jnp.float32)
+    scale = jnp.maximum(jnp.abs(wide).max(-1), 1e-12) / 127
+    return jnp.clip(jnp.round(wide / scale[..., None]), -128, 127).astype(jnp.int8), scale
+
+
+def stored(planes: Planes, k: Jax, v: Jax) -> Planes:
+    """k, v [T, Hk, D] as the planes have them: [T, Hk, D], or [T, Hk] for scales."""
+    if len(planes) == 2:
+        return k.astype(planes[0].dtype), v.astype(planes[1].dtype)
+    (keys, of_keys), (values, of_values) = rounded(k), rounded(v)
+    return of_keys, of_values, keys, values
+
+
+def write(planes: Planes, k: Jax, v: Jax, plan: AttentionPlan) -> Planes:
     """k, v [T, Hk, D] at the positions of their tokens."""
     size, rows = planes[0].shape[2], plan.rows
     block, offset = plan.tables[rows.row, rows.positions // size], rows.positions % size
-    kept_k, kept_v = (
-        plane.at[block, :, offset].set(values.astype(plane.dtype)) for plane, values in zip(planes, (k, v), strict=True)
-    )
-    return kept_k, kept_v
+    new = stored(planes, k, v)
+    return tuple(plane.at[block, :, offset].set(values) for plane, values in zip(planes, new, strict=True))
 
 
 def attend(
     q: Jax,
-    planes: tuple[Jax, Jax],
+    planes: Planes,
     tables: Jax,
     first: Jax,
     count: Jax,
@@ -74,9 +93,12 @@ def attend(
     on. tables [N, blocks]: of the tile's row. -> [N, Q, H, D]. What nobody wrote may be NaN, and reaches no result."""
     tiles, places, heads, dim = q.shape
     of_heads = planes[0].shape[1]
-    keys, values = (  # [N, Hk, K, D]
-        jnp.moveaxis(plane[tables], 2, 1).reshape(tiles, of_heads, -1, dim).astype(jnp.float32) for plane in planes
+    *scales, keys, values = (  # [N, Hk, K], [N, Hk, K, D]
+        jnp.moveaxis(plane[tables], 2, 1).reshape(tiles, of_heads, -1, *plane.shape[3:]).astype(jnp.float32)
+        for plane in planes
     )
+    if scales:
+        keys, values = (x * scale[..., None] for x, scale in zip((keys, values), scales, strict=True))
     query = first[:, None] + jnp.arange(places)  # [N, Q]
     key = jnp.arange(keys.shape[2])
     seen = (key <= query[..., None]) & (jnp.arange(places) < count[:, None])[..., None]  # [N, Q, K]

@@ -38,7 +38,7 @@ from tessera.platform import (
     write_drafts,
 )
 from tessera_tpu.arrays import as_torch, host_array, nbytes
-from tessera_tpu.attention import BLOCK, PagedAttention
+from tessera_tpu.attention import PagedAttention, block_of
 from tessera_tpu.inputs import Launches, Prepared, launch_fields
 from tessera_tpu.mesh import DeviceMesh
 from tessera_tpu.model import TracedModel, copied, fed, opened
@@ -95,7 +95,7 @@ class JaxRunner(ModelRunner):
     """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
     [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
 
-    takes = frozenset({"drafts", "lora", "quantization"})
+    takes = frozenset({"drafts", "kv_cache_dtype", "lora", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
         self.services, self.mesh, self.kernels = services, mesh, kernels
@@ -154,7 +154,9 @@ class JaxRunner(ModelRunner):
 
     def _needs(self, cache: LayerCache) -> CacheNeeds:
         layout = partial(self.attention.kv_cache_layout, cache.spec)
-        return CacheNeeds(cache.layer, cache.spec, (BLOCK,), True, "int32", "none", 1, layout, dense_planes=True)
+        return CacheNeeds(
+            cache.layer, cache.spec, (block_of(cache.spec),), True, "int32", "none", 1, layout, dense_planes=True
+        )
 
     def _placed(self, layer: str, part: str, tensor: Any) -> Any:
         """A weight on the device, which holds it alone from then on."""

@@ -24,10 +24,10 @@ RACES = pltpu.InterpretParams(detect_races=True)
 
 @dataclass
 class Batch:
-    """plan; planes [blocks, Hk, size, D] x 2, NaN where nobody wrote."""
+    """plan; planes [blocks, Hk, size, D] x 2, NaN where nobody wrote; of int8, those of scales come first."""
 
     plan: AttentionPlan
-    planes: tuple[Any, Any]
+    planes: tuple[Any, ...]
     k: Any
     v: Any
     q: Any
@@ -35,7 +35,7 @@ class Batch:
 
 def batch(
     lengths: list[tuple[int, int]], *, heads: int = 4, of_heads: int = 2, dim: int = 24, size: int = 8,
-    dtype: str = "float32", tile: int = 4, padding: int = 3, seed: int = 0,
+    dtype: str = "float32", tile: int = 4, padding: int = 3, seed: int = 0, scaled: bool = False,
 ) -> Batch:  # fmt: skip
     """lengths: of each row, tokens in the cache before, and tokens of the launch."""
     rng = np.random.default_rng(seed)
@@ -61,7 +61,11 @@ def batch(
             for plane in planes:
                 plane[tables[each, position // size], :, position % size] = rng.normal(size=(of_heads, dim))
     q, k, v = (jnp.asarray(rng.normal(size=(tokens, n, dim)), dtype) for n in (heads, of_heads, of_heads))
-    return Batch(plan, tuple(jnp.asarray(plane, dtype) for plane in planes), k, v, q)
+    kept = tuple(jnp.asarray(plane, dtype) for plane in planes)
+    if scaled:
+        data, scales = zip(*map(paged.rounded, kept), strict=True)
+        kept = (*scales, *data)
+    return Batch(plan, kept, k, v, q)
 
 
 MIXED = [(0, 13), (37, 1), (16, 8), (5, 3), (0, 1), (40, 9)]
@@ -93,15 +97,18 @@ WINDOW, BOTH = {"window": 7}, {"window": 17, "softcap": 2.0}
 
 
 @pytest.mark.parametrize(
-    ("launch", "dtype", "options"),
+    ("launch", "dtype", "options", "scaled"),
     [
-        ("mixed", "float32", {}), ("mixed", "float32", WINDOW), ("mixed", "bfloat16", BOTH),
-        ("decode", "float32", WINDOW), ("decode", "float32", BOTH), ("decode", "bfloat16", {}),
-        ("verify", "float32", {}), ("verify", "bfloat16", BOTH),
+        ("mixed", "float32", {}, False), ("mixed", "float32", WINDOW, False), ("mixed", "bfloat16", BOTH, False),
+        ("decode", "float32", WINDOW, False), ("decode", "float32", BOTH, False), ("decode", "bfloat16", {}, False),
+        ("verify", "float32", {}, False), ("verify", "bfloat16", BOTH, False),
+        ("mixed", "float32", WINDOW, True), ("decode", "bfloat16", {}, True), ("verify", "float32", BOTH, True),
     ],
 )  # fmt: skip
-def test_kernels_compute_what_plain_jax_does_without_races(launch: str, dtype: str, options: dict) -> None:
-    one = batch(LAUNCHES[launch], dtype=dtype)
+def test_kernels_compute_what_plain_jax_does_without_races(
+    launch: str, dtype: str, options: dict, scaled: bool
+) -> None:
+    one = batch(LAUNCHES[launch], dtype=dtype, scaled=scaled)
     planes, found = computed(kernels.Pallas(ONE, RACES), one, **options)
     assert not interpreter.races.races_found
     expected_planes, expected = computed(paged.Plain(), one, **options)

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as Part
 
 from tessera_tpu.kernels import attention, update
 from tessera_tpu.mesh import AXIS, DeviceMesh
+from tessera_tpu.paged import Planes
 from tessera_tpu.plan import AttentionPlan, Pages
 
 LANES = 128
@@ -26,31 +27,28 @@ class Pallas:
     def dim(self, head_dim: int) -> int:
         return -(-head_dim // LANES) * LANES
 
-    def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+    def write(self, planes: Planes, k: Jax, v: Jax, plan: AttentionPlan) -> Planes:
         pages = Pages.of(plan.rows, plan.tables, plan.width, planes[0].shape[2])
 
-        def call(keys: Jax, values: Jax, k: Jax, v: Jax, *parts: Jax) -> tuple[Jax, Jax]:
-            return update.write((keys, values), k, v, Pages(*parts), self.interpret)
+        def call(planes: Planes, k: Jax, v: Jax, *parts: Jax) -> Planes:
+            return update.write(planes, k, v, Pages(*parts), self.interpret)
 
         heads, whole = Part(None, AXIS), Part()
-        given = pages.block, pages.first, pages.last, pages.token
-        divided = self._divided(call, (heads, heads, heads, heads, whole, whole, whole, whole), (heads, heads))
-        updated: tuple[Jax, Jax] = divided(*planes, k, v, *given)
+        kept = (heads,) * len(planes)
+        divided = self._divided(call, (kept, heads, heads, whole, whole, whole, whole), kept)
+        updated: Planes = divided(planes, k, v, pages.block, pages.first, pages.last, pages.token)
         return updated
 
     def attend(
-        self, q: Jax, planes: tuple[Jax, Jax], plan: AttentionPlan, *, scale: float, window: int | None,
+        self, q: Jax, planes: Planes, plan: AttentionPlan, *, scale: float, window: int | None,
         softcap: float | None,
     ) -> Jax:  # fmt: skip
         options = partial(attention.attend, scale=scale, window=window, softcap=softcap, interpret=self.interpret)
 
-        def call(q: Jax, keys: Jax, values: Jax, *parts: Jax) -> Jax:
-            return options(q, (keys, values), *parts)
-
         tiles, whole, queries = plan.tiles, Part(), Part(None, None, AXIS)
-        heads = Part(None, AXIS)
-        divided = self._divided(call, (queries, heads, heads, whole, whole, whole, whole), queries)
-        mixed: Jax = divided(q, *planes, tiles.row, plan.tables, tiles.first, tiles.count)
+        kept = (Part(None, AXIS),) * len(planes)
+        divided = self._divided(options, (queries, kept, whole, whole, whole, whole), queries)
+        mixed: Jax = divided(q, planes, tiles.row, plan.tables, tiles.first, tiles.count)
         return mixed
 
     def _divided(self, call: Callable[..., Any], given: Any, made: Any) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ from jax import Array as Jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from tessera_tpu.paged import LEAST
+from tessera_tpu.kernels.memory import in_hbm
+from tessera_tpu.paged import LEAST, Planes
 
 KEYS = 256
 """Keys that a tile computes with at a time: enough for a matrix unit of 256, in a few copies."""
@@ -25,7 +26,7 @@ LANES = 128
 
 def attend(
     q: Jax,
-    planes: tuple[Jax, Jax],
+    planes: Planes,
     row: Jax,
     tables: Jax,
     first: Jax,
@@ -38,45 +39,50 @@ def attend(
 ) -> Jax:
     """As tessera_tpu.paged.attend(). interpret: what pallas_call() takes."""
     tiles, places, heads, dim = q.shape
-    _, of_heads, size, _ = planes[0].shape
+    _, of_heads, size = planes[0].shape[:3]
     group = heads // of_heads
     pages = max(min(KEYS // size, tables.shape[1]), 1)
     by_head = q.reshape(tiles, places, of_heads, group, dim).transpose(0, 2, 1, 3, 4)
     by_head = by_head.reshape(tiles, of_heads, places * group, dim)
     one = pl.BlockSpec((1, of_heads, places * group, dim), lambda tile, *_: (tile, 0, 0, 0))
-    kept = pl.BlockSpec(memory_space=pl.ANY)
-    buffer = pltpu.VMEM((2, of_heads, pages * size, dim), planes[0].dtype)
+    number = len(planes)
+    buffers = [pltpu.VMEM((2, of_heads, pages * size, *plane.shape[3:]), plane.dtype) for plane in planes]
     narrow = pltpu.VMEM((of_heads, places * group, LANES), jnp.float32)
     mixed = pl.pallas_call(
-        partial(_tile, group=group, scale=scale, window=window, softcap=softcap),
+        partial(_tile, number, group=group, scale=scale, window=window, softcap=softcap),
         out_shape=jax.ShapeDtypeStruct(by_head.shape, q.dtype),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(tiles,),
-            in_specs=[one, kept, kept],
+            in_specs=[one, *[pl.BlockSpec(memory_space=pltpu.HBM)] * number],
             out_specs=one,
             scratch_shapes=[
-                buffer, buffer, narrow, narrow, pltpu.VMEM((of_heads, places * group, dim), jnp.float32),
-                pltpu.SemaphoreType.DMA((2, 2, pages)),
+                *buffers,
+                narrow,
+                narrow,
+                pltpu.VMEM((of_heads, places * group, dim), jnp.float32),
+                pltpu.SemaphoreType.DMA((2, number, pages)),
             ],
         ),
         interpret=interpret,
         name="ragged_paged_attention",
-    )(row, first, count, tables, by_head, *planes)  # fmt: skip
+    )(row, first, count, tables, by_head, *in_hbm(planes, interpret))
     return mixed.reshape(tiles, of_heads, places, group, dim).transpose(0, 2, 1, 3, 4).reshape(q.shape)
 
 
 def _tile(
-    row: Any, first: Any, count: Any, tables: Any, q: Any, keys: Any, values: Any, out: Any,
-    key_buffer: Any, value_buffer: Any, peak: Any, total: Any, mixed: Any, arrived: Any,
-    *, group: int, scale: float, window: int | None, softcap: float | None,
+    planes: int, row: Any, first: Any, count: Any, tables: Any, q: Any, *parts: Any,
+    group: int, scale: float, window: int | None, softcap: float | None,
 ) -> None:  # fmt: skip
-    """q, out [1, Hk, Q * G, D]. keys, values [blocks, Hk, tokens, D], in large memory. buffers [2, Hk, K, D]. peak,
-    total [Hk, Q * G, 128]: of the scores so far, the same in every lane; mixed [Hk, Q * G, D]. arrived [2, 2, blocks of
-    a buffer]: semaphores of the copies of keys and of values into each buffer."""
+    """q [1, Hk, Q * G, D]. parts: the planes, in large memory; out, as q; of each plane two buffers, [2, Hk, K, D] or
+    of scales [2, Hk, K]; peak and total [Hk, Q * G, 128], of the scores so far, the same in every lane; mixed [Hk,
+    Q * G, D]; semaphores [2, planes, blocks of a buffer] of the copies into each buffer."""
+    sources, out, buffers = parts[:planes], parts[planes], parts[planes + 1 :][:planes]
+    peak, total, mixed, arrived = parts[-4:]
+    *scale_buffers, key_buffer, value_buffer = buffers
     tile = pl.program_id(0)
     _, of_heads, width, _ = key_buffer.shape
-    size = keys.shape[2]
+    size = sources[0].shape[2]
     begin, number = first[tile], count[tile]
     end = begin + number
     seen = 0 if window is None else jnp.maximum(begin - (window - 1), 0)
@@ -91,7 +97,7 @@ def _tile(
             @pl.when((place * size < end) & ((place + 1) * size > seen))
             def copy(place: Any = place, page: int = page) -> None:
                 block, at = tables[row[tile], place], pl.ds(page * size, size)
-                for which, (source, buffer) in enumerate(((keys, key_buffer), (values, value_buffer))):
+                for which, (source, buffer) in enumerate(zip(sources, buffers, strict=True)):
                     do(pltpu.make_async_copy(source.at[block], buffer.at[slot, :, at], arrived.at[slot, which, page]))
 
     peak[...] = jnp.full_like(peak, LEAST)
@@ -113,29 +119,40 @@ def _tile(
         key = start + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
         query = begin + jax.lax.broadcasted_iota(jnp.int32, shape, 0) // group
         visible = (key <= query) & (query < end)
-        there = start + jax.lax.broadcasted_iota(jnp.int32, (width, 1), 0)
-        there = (there < end) & (there >= seen)  # all else was not copied, and may be NaN
         if window is not None:
             visible &= key > query - window
+
+        def copied(values: Any, axis: int) -> Any:
+            """0 for what was not copied, which may be NaN."""
+            at = start + jax.lax.broadcasted_iota(jnp.int32, (width, 1) if axis == 0 else (1, width), axis)
+            return jnp.where((at < end) & (at >= seen), values, 0)
+
         for head in range(of_heads):
+            keys, values = key_buffer[slot, head], value_buffer[slot, head]
+            scales = [buffer[slot, pl.ds(head, 1)] for buffer in scale_buffers]  # [1, K]
+            if scales:
+                scales[1] = copied(scales[1], 1)
+            else:
+                values = copied(values, 0)
             _add(
-                q[0, head], key_buffer[slot, head], jnp.where(there, value_buffer[slot, head], 0), visible,
-                peak.at[head], total.at[head], mixed.at[head], scale, softcap,
-            )  # fmt: skip
+                q[0, head], keys, values, scales, visible, peak.at[head], total.at[head], mixed.at[head], scale, softcap
+            )
 
     jax.lax.fori_loop(0, steps, compute, None)
     out[0] = (mixed[...] / jnp.maximum(total[:, :, :1], 1e-30)).astype(out.dtype)
 
 
 def _add(
-    q: Any, k: Any, v: Any, visible: Any, peak: Any, total: Any, mixed: Any, scale: float, softcap: float | None
-) -> None:
-    """Adds K keys of a head to the softmax of its queries."""
+    q: Any, k: Any, v: Any, scales: Any, visible: Any, peak: Any, total: Any, mixed: Any, scale: float,
+    softcap: float | None,
+) -> None:  # fmt: skip
+    """Adds K keys of a head to the softmax of its queries. scales: of keys and of values [1, K], which multiply the
+    scores and the weights instead; empty if these have none."""
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jax.lax.dot_general(
         q, k.astype(q.dtype), (((1,), (1,)), ((), ())), precision=exact, preferred_element_type=jnp.float32
     )
-    scores *= scale
+    scores *= scale * scales[0] if scales else scale
     if softcap is not None:
         scores = jnp.tanh(scores / softcap) * softcap
     scores = jnp.where(visible, scores, LEAST)
@@ -145,8 +162,8 @@ def _add(
     kept = jnp.exp(before - after)
     sums = total[:, :1] * kept + weights.sum(-1, keepdims=True)
     product = jax.lax.dot_general(
-        weights.astype(q.dtype), v.astype(q.dtype), (((1,), (0,)), ((), ())), precision=exact,
-        preferred_element_type=jnp.float32,
+        (weights * scales[1] if scales else weights).astype(q.dtype), v.astype(q.dtype), (((1,), (0,)), ((), ())),
+        precision=exact, preferred_element_type=jnp.float32,
     )  # fmt: skip
     mixed[...] = mixed[...] * kept + product
     peak[...] = jnp.broadcast_to(after, peak.shape)
