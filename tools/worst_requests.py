@@ -135,6 +135,7 @@ def chat(measures: Measures) -> dict[str, Any]:
     elif measures["depth"]:
         shape = {"name": "s", "schema": schema(measures["properties"], measures["depth"])}
         fields["response_format"] = {"type": "json_schema", "json_schema": shape}
+        fields.pop("allowed_token_ids", None)  # with a grammar they may leave no token
     return fields
 
 

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import zmq
@@ -160,7 +161,10 @@ def _private_directory() -> Path:
 log = logging.getLogger(__name__)
 
 SHUTDOWN = 5.0  # seconds the engine has to shut down before it is killed
-TURN = 0.01  # seconds of handling messages before the loop may do something else
+TURN = 0.005
+"""Seconds of handling messages before the loop may do something else."""
+ROUNDS = 4
+"""Rounds of the loop that this takes: a request on a new connection is answered in the fifth."""
 LAST_WORDS = 1.0  # seconds to wait, after the process has ended, for messages it sent before
 STACKS = 2.0  # seconds the process has to write its stacks
 STACKS_LOOK = 0.1
@@ -179,6 +183,7 @@ class EngineLife:
     ) -> None:
         self.hangs = False
         self._deaf = False
+        self._next_turn: asyncio.Handle | None = None
         self.watchdog = Watchdog(stall_seconds)
         self._spawned = spawned
         self._hear = hear
@@ -186,7 +191,7 @@ class EngineLife:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self._started: asyncio.Future[EngineInfo | TesseraError] = self._loop.create_future()
-        self._loop.add_reader(spawned.descriptor, self._receive)
+        self._loop.add_reader(spawned.descriptor, self._readable)
         spawned.on_exit(self._tell_exit)
 
     @property
@@ -246,9 +251,19 @@ class EngineLife:
 
     # ---- from the engine ----------------------------------------------------
 
+    def _readable(self) -> None:
+        if self._next_turn is None:
+            self._receive()
+
+    def _rest(self, rounds: int) -> None:
+        """The rest of the messages have their turn after so many rounds of the loop."""
+        again = partial(self._rest, rounds - 1) if rounds else self._receive
+        self._next_turn = self._loop.call_soon(again)
+
     def _receive(self, seconds: float = TURN) -> None:
         """Handles the messages that have arrived, for so long that the loop can do something else in between. An error
         ends this engine, because requests could wait forever for what is lost."""
+        self._next_turn = None
         if self._spawned.closed or self._deaf:
             return
         end = time.monotonic() + seconds
@@ -265,7 +280,7 @@ class EngineLife:
                     case Failure():
                         self._settle(answer.error())
                 if time.monotonic() > end:
-                    self._loop.call_soon(self._receive)
+                    self._rest(ROUNDS)
                     break
         except Exception:
             log.exception("the front end failed to process a message from the engine")
