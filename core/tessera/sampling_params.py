@@ -237,6 +237,14 @@ def changed(params: SamplingParams, **fields: Any) -> SamplingParams:
     return copied
 
 
+def with_max_tokens(params: SamplingParams, max_tokens: int | None) -> SamplingParams:
+    """params itself if it has this limit. Raises RequestError if it is below min_tokens."""
+    if max_tokens == params.max_tokens:
+        return params
+    _check_min_tokens(params.min_tokens, max_tokens)
+    return changed(params, max_tokens=max_tokens)
+
+
 def normalised(params: SamplingParams) -> dict[str, Any]:
     """Fields that callers may write in several forms, in their internal form. Raises RequestError."""
     stop = params.stop
@@ -310,10 +318,12 @@ def _check_bounds(params: SamplingParams) -> None:
             integer(name, getattr(params, name), low, high)
     for name, bounds in NUMBERS.items():
         number(name, getattr(params, name), bounds.low, bounds.high, open_low=bounds.open_low)
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise RequestError(
-            f"min_tokens must be at most max_tokens={params.max_tokens}, got {params.min_tokens}.", param="min_tokens"
-        )
+    _check_min_tokens(params.min_tokens, params.max_tokens)
+
+
+def _check_min_tokens(min_tokens: int, max_tokens: int | None) -> None:
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise RequestError(f"min_tokens must be at most max_tokens={max_tokens}, got {min_tokens}.", param="min_tokens")
 
 
 def _check_stops(params: SamplingParams) -> None:

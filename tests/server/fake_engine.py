@@ -18,7 +18,7 @@ from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput
-from tessera.sampling_params import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams, changed
 from tessera.text import Tokenizer
 from tests.text_in_process import TextInProcess
 
@@ -127,6 +127,7 @@ class FakeEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     steps: int = 0
+    tokenized: int = 0
     template: str | None = None
     text: TextInProcess | None = field(init=False, default=None)
 
@@ -184,6 +185,13 @@ class FakeEngine:
             self.running.discard(request_id)
             if not finished:
                 self.aborted.append(request_id)
+
+    async def with_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
+        """A word's ids are its length."""
+        if not params.bad_words:
+            return params
+        self.tokenized += 1
+        return changed(params, bad_words_ids=[[len(word)] for word in params.bad_words])
 
     async def prepare(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> Prompt:
         self._admit(prompt, params)

@@ -116,6 +116,12 @@ async def test_a_bad_value_is_a_400_that_names_the_field(api, name, value):
     assert not api.engine.calls
 
 
+async def test_bad_words_are_tokenized_once_for_all_prompts(api):
+    await api.complete(prompt=["one", "two", "three"], bad_words=["no", "never"], max_tokens=3)
+    assert api.engine.tokenized == 1
+    assert [call.params.bad_words_ids for call in api.engine.calls] == [[[2], [5]]] * 3
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
 @pytest.mark.parametrize("name", ["presence_penalty", "repetition_penalty", "logit_bias"])
 async def test_no_number_is_not_a_number(api, name, value):

@@ -7,8 +7,10 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from tessera.config import Supervision
 from tessera.engine.child import EngineChild, executor_path
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
 MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 200 MB at most
@@ -86,6 +89,8 @@ class AsyncEngine:
         self._counted = 0.0
         self._numbers = itertools.count()
         self._trials = Trials()
+        # One thread: more would wait for each other, and the event loop for all of them, since they never wait.
+        self._checking = ThreadPoolExecutor(1, thread_name_prefix="checking")
         self._error: str | None = None
         self._over = False
 
@@ -176,20 +181,27 @@ class AsyncEngine:
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client)
-        words: list[list[int]] = []
-        if params.bad_words:
-            if self.text is None:
-                raise no_bad_words()
-            words = await self.text.encode(bad_word_texts(params), False, owner=client)
+        params = await self.with_bad_words(params, client)
         if self.text is not None:
             await self.text.check_grammar(params, client)
+        is_long = len(ids) >= LONG_PROMPT or _length(params) >= LONG_LISTS
+        return await self._run(partial(self._front.prepare, ids, params, text=text), is_long)
 
-        def check() -> Prompt:
-            return self._front.prepare(ids, with_bad_words(params, words) if words else params, text=text)
+    async def with_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
+        """params with the token ids of its bad_words, for several prompts. Raises RequestError, TextWorkerError."""
+        if not params.bad_words:
+            return params
+        if self.text is None:
+            raise no_bad_words()
+        words = await self.text.encode(bad_word_texts(params), False, owner=client)
+        return await self._run(partial(with_bad_words, params, words), _length(params) >= LONG_LISTS)
 
-        if len(ids) < LONG_PROMPT and _length(params) < LONG_LISTS:
+    async def _run(self, check: Callable[[], T], is_long: bool) -> T:
+        if not is_long:
             return check()
-        return await asyncio.to_thread(check)
+        if self._over:
+            self._check_alive()
+        return await asyncio.get_running_loop().run_in_executor(self._checking, check)
 
     async def _encoded(self, text: str, add_special_tokens: bool, client: str) -> list[int]:
         if self.text is None:
@@ -250,6 +262,7 @@ class AsyncEngine:
         """Ends the engine; requests that are still running end with EngineDeadError. Leaves no process, socket or
         directory behind. May be called again."""
         self._given_up(SHUT_DOWN)
+        self._checking.shutdown(wait=False)
         await self._supervisor.stop()
 
     # ---- called by the supervisor -------------------------------------------

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, with_max_tokens
 from tessera.server.access import name_by_body, request_id_of
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
@@ -115,14 +115,16 @@ class Generation:
         """Tokens that the answers may have, each counted with its log probabilities."""
         logprobs = self.params.logprobs or 0
         values = 1 + (self._vocab_size if logprobs < 0 else logprobs)
-        each = (self._bounded(len(prompt.token_ids)).max_tokens or self._room(prompt) for prompt in self.prompts)
-        return self._way.width * values * sum(each)
+        return self._way.width * values * sum(self._limit(prompt) or self._room(prompt) for prompt in self.prompts)
 
     def _room(self, prompt: Prompt) -> int:
+        """Tokens that the context has room for. The engine refuses a prompt that leaves none."""
         return max(self._engine.info.max_model_len - len(prompt.token_ids), 1)
 
     async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        streams = [self._engine_outputs(index) for index in range(len(self.prompts))]
+        # Once for all prompts: there may be thousands of words.
+        params = await self._engine.with_bad_words(self.params, self._owner.arguments["client"])
+        streams = [self._engine_outputs(index, params) for index in range(len(self.prompts))]
         async with aclosing(merged(streams)) as merged_streams:
             async for index, output in merged_streams:
                 for answer in output.outputs:
@@ -157,18 +159,15 @@ class Generation:
         cached = self._cached[choice // self.params.n]
         return _usage(len(self.prompt_of(choice).token_ids), 0 if begins else self._generated[choice], cached)
 
-    def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
-        ids = self.prompts[index].token_ids
-        params = self._bounded(len(ids))
-        return self._way.generate(ids, params, f"{self._name}-{index}", **self._owner.arguments)
+    def _engine_outputs(self, index: int, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        prompt = self.prompts[index]
+        limited = with_max_tokens(params, self._limit(prompt))
+        return self._way.generate(prompt.token_ids, limited, f"{self._name}-{index}", **self._owner.arguments)
 
-    def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
-        """The params, with the server's limit on tokens if the request sets none, and with the room that is left if it
-        asks for more. The engine refuses a prompt that leaves none."""
-        room = self._engine.info.max_model_len - num_prompt_tokens
-        asked = self.params.max_tokens
-        limit = self._answers.unasked(room) if asked is None else min(asked, max(room, 1))
-        return self.params if limit == asked else msgspec.structs.replace(self.params, max_tokens=limit)
+    def _limit(self, prompt: Prompt) -> int | None:
+        """max_tokens: the server's limit if the request sets none, and the room that is left if it asks for more."""
+        asked, room = self.params.max_tokens, self._room(prompt)
+        return self._answers.unasked(room) if asked is None else min(asked, room)
 
 
 def _usage(prompt: int, generated: int, cached: int) -> Usage:
