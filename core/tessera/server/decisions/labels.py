@@ -31,10 +31,15 @@ class Labels:
         self._size = min(vocabulary.vocab_size, vocab_size)
         self._tokens: Mapping[str, Sequence[int]] | None = None
 
-    async def known(self) -> Mapping[str, Sequence[int]]:
-        """The tokens of each text that may be a label. The first call looks at the whole vocabulary."""
+    async def load(self) -> None:
+        """Call it before the others: the first call looks at the whole vocabulary."""
         if self._tokens is None:
             self._tokens = await asyncio.to_thread(self._found)
+
+    @property
+    def _known(self) -> Mapping[str, Sequence[int]]:
+        """The tokens of each text that may be a label."""
+        assert self._tokens is not None
         return self._tokens
 
     def _found(self) -> Mapping[str, Sequence[int]]:
@@ -47,20 +52,19 @@ class Labels:
                 found.setdefault(text, []).append(token)
         return found
 
-    async def of(self, texts: Sequence[str]) -> list[Label]:
+    def of(self, texts: Sequence[str]) -> list[Label]:
         """A label for each text, whose tokens may also write it in small or capital letters; [] if one has no single
         token."""
-        known = await self.known()
-        labels = []
+        known, labels = self._known, []
         for text in texts:
             spellings = dict.fromkeys((text, text.lower(), text.upper()))
             labels.append(Label(text, tuple(token for spelling in spellings for token in known.get(spelling, ()))))
         return labels if all(label.tokens for label in labels) else []
 
-    async def distinct(self, count: int, place: str) -> list[Label]:
+    def distinct(self, count: int, place: str) -> list[Label]:
         """Labels for `count` possible answers: letters, or if there are not enough of these, numbers, pairs of letters,
         or letters and digits. place: in the request, for the RequestError that is raised if none of them suffice."""
-        known, most = await self.known(), 0
+        known, most = self._known, 0
         for alphabet in _alphabets(count):
             labels = [Label(text, tuple(known[text])) for text in alphabet if text in known][:count]
             if len(labels) == count:

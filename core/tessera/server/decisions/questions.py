@@ -44,27 +44,27 @@ class Asked:
     text: str
 
     @classmethod
-    async def of(cls, question: Question, place: str, known: Labels) -> Asked:
-        """place: in the request. Raises RequestError."""
+    def of(cls, question: Question, place: str, known: Labels) -> Asked:
+        """place: in the request. known: is loaded. Raises RequestError."""
         if question.name is not None and len(question.name) > MAX_NAME_CHARS:
             raise RequestError(f"{place}.name has at most {MAX_NAME_CHARS} characters.", param=f"{place}.name")
         instructions = _text(question.instructions, f"{place}.instructions")
         match question:
             case Predicate():
-                shown, labels = f"Is the following true?\n{instructions}", await known.of(("Yes", "No"))
+                shown, labels = f"Is the following true?\n{instructions}", known.of(("Yes", "No"))
                 if labels:
                     return cls(question, labels, f"{shown}\n\nAnswer with Yes or No only.")
                 entries: list[tuple[str, str | None]] = [("Yes", None), ("No", None)]
-                return cls._labelled(question, await known.distinct(2, place), shown, entries)
+                return cls._labelled(question, known.distinct(2, place), shown, entries)
             case Choice(choices=choices):
                 _check_choices(choices, f"{place}.choices")
-                labels = await known.distinct(len(choices), f"{place}.choices")
+                labels = known.distinct(len(choices), f"{place}.choices")
                 entries = [(_written(option.value), option.description) for option in choices]
                 return cls._labelled(question, labels, instructions, entries)
             case Score(levels=levels):
                 _check_count(levels, MAX_LEVELS, f"{place}.levels")
-                labels = await known.of([str(number) for number in range(len(levels))])
-                labels = labels or await known.distinct(len(levels), f"{place}.levels")
+                labels = known.of([str(number) for number in range(len(levels))])
+                labels = labels or known.distinct(len(levels), f"{place}.levels")
                 entries = [(level.label, level.description) for level in levels]
                 return cls._labelled(question, labels, instructions, entries)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -28,7 +29,11 @@ from tessera.server.openapi import JsonRoute
 from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTokensDetails, ResponseUsage
 
+T = TypeVar("T")
+U = TypeVar("U")
 _NOT_SERVED: Mapping[str, Values] = {"prompt_cache_options": ({},)}
+_FEW = 16
+"""Questions of a request that take the event loop little."""
 _AT_ONCE = 16
 """Questions of a request that the engine has at once. Their answers come together, and are read without a pause."""
 
@@ -86,9 +91,10 @@ class Deciding:
         if not 1 <= len(request.questions) <= MAX_QUESTIONS:
             count = len(request.questions)
             raise RequestError(f"questions must have 1 to {MAX_QUESTIONS} entries, got {count}.", param="questions")
-        asked = [
-            await Asked.of(question, f"questions[{index}]", labels) for index, question in enumerate(request.questions)
-        ]
+        await labels.load()
+        asked = await _for_each(
+            context, lambda index, question: Asked.of(question, f"questions[{index}]", labels), request.questions
+        )
         messages = _messages(request.input)
         chat = ChatCompletionRequest(
             messages=messages, model=request.model, priority=request.priority, user=request.user,
@@ -114,11 +120,12 @@ class Deciding:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         outputs += [task.result() for task in tasks]
+        answers = await _for_each(self._context, lambda index, output: _answered(self._asked[index], output), outputs)
         tokens = sum(map(len, self._prompts))
         cached = sum(output.num_cached_tokens for output in outputs)
         return Decision(
             model=self._model,
-            answers=[_answered(asked, output) for asked, output in zip(self._asked, outputs, strict=True)],
+            answers=answers,
             usage=ResponseUsage(tokens, InputTokensDetails(cached), 0, OutputTokensDetails(), tokens),
         )
 
@@ -135,6 +142,15 @@ class Deciding:
         outputs = self._context.engine.generate(prompt, params, name, **self._owner.arguments)
         async with aclosing(outputs):
             return [output async for output in outputs][-1]
+
+
+async def _for_each(context: ServerContext, work: Callable[[int, T], U], values: Sequence[T]) -> list[U]:
+    """The results of work(index, value); beside the event loop if there are many."""
+
+    def results() -> list[U]:
+        return [work(index, value) for index, value in enumerate(values)]
+
+    return results() if len(values) <= _FEW else await context.assembly.run(results)
 
 
 def _answered(asked: Asked, output: RequestOutput) -> Answer:
