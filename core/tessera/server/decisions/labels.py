@@ -30,6 +30,8 @@ class Labels:
         self._vocabulary = vocabulary
         self._size = min(vocabulary.vocab_size, vocab_size)
         self._tokens: Mapping[str, Sequence[int]] | None = None
+        self._distinct: dict[int, Sequence[Label]] = {}
+        """By their number: hundreds of questions share them."""
 
     async def load(self) -> None:
         """Call it before the others: the first call looks at the whole vocabulary."""
@@ -52,7 +54,7 @@ class Labels:
                 found.setdefault(text, []).append(token)
         return found
 
-    def of(self, texts: Sequence[str]) -> list[Label]:
+    def of(self, texts: Sequence[str]) -> Sequence[Label]:
         """A label for each text, whose tokens may also write it in small or capital letters; [] if one has no single
         token."""
         known, labels = self._known, []
@@ -61,13 +63,16 @@ class Labels:
             labels.append(Label(text, tuple(token for spelling in spellings for token in known.get(spelling, ()))))
         return labels if all(label.tokens for label in labels) else []
 
-    def distinct(self, count: int, place: str) -> list[Label]:
+    def distinct(self, count: int, place: str) -> Sequence[Label]:
         """Labels for `count` possible answers: letters, or if there are not enough of these, numbers, pairs of letters,
         or letters and digits. place: in the request, for the RequestError that is raised if none of them suffice."""
+        if count in self._distinct:
+            return self._distinct[count]
         known, most = self._known, 0
         for alphabet in _alphabets(count):
             labels = [Label(text, tuple(known[text])) for text in alphabet if text in known][:count]
             if len(labels) == count:
+                self._distinct[count] = labels
                 return labels
             most = max(most, len(labels))
         raise RequestError(f"{place} must have at most {most} entries for this model's tokenizer.", param=place)

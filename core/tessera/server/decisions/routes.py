@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.arrays import Array, int32
 from tessera.errors import EngineStepError, RequestError
-from tessera.request import RequestOutput
+from tessera.request import Logprob
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.decisions.labels import Labels
-from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Answer, Decision, DecisionRequest
+from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Decision, DecisionRequest
 from tessera.server.decisions.questions import Asked, text_of
 from tessera.server.openai.chat_run import in_terms_of, render
 from tessera.server.openai.decode import RequestDecoder, Values
@@ -71,6 +71,14 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     ]
 
 
+class Given(NamedTuple):
+    """What is kept of the engine's output until all questions are answered. position: the log probabilities of the
+    labels."""
+
+    position: Mapping[int, Logprob]
+    num_cached_tokens: int
+
+
 class Deciding:
     """The questions of one request, of which each is a prompt of its own, and the first token of each answer. prompts:
     with the input in front, so all but the first find it in the cache."""
@@ -110,7 +118,7 @@ class Deciding:
         outputs = [await self._output(first)]
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def in_turn(index: int) -> RequestOutput:
+        async def in_turn(index: int) -> Given:
             async with places:
                 return await self._output(index)
 
@@ -120,16 +128,19 @@ class Deciding:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         outputs += [task.result() for task in tasks]
-        answers = await _for_each(self._context, lambda index, output: _answered(self._asked[index], output), outputs)
+        answers = await _for_each(
+            self._context, lambda index, given: self._asked[index].answer(given.position), outputs
+        )
         tokens = sum(map(len, self._prompts))
-        cached = sum(output.num_cached_tokens for output in outputs)
+        cached = sum(given.num_cached_tokens for given in outputs)
         return Decision(
             model=self._model,
             answers=answers,
             usage=ResponseUsage(tokens, InputTokensDetails(cached), 0, OutputTokensDetails(), tokens),
         )
 
-    async def _output(self, index: int) -> RequestOutput:
+    async def _output(self, index: int) -> Given:
+        """Raises EngineStepError if the engine cut the answer short."""
         params = SamplingParams(
             max_tokens=1,
             temperature=0.0,
@@ -141,7 +152,11 @@ class Deciding:
         prompt = self._prompts[index].tolist()
         outputs = self._context.engine.generate(prompt, params, name, **self._owner.arguments)
         async with aclosing(outputs):
-            return [output async for output in outputs][-1]
+            output = [output async for output in outputs][-1]
+        (answer,) = output.outputs
+        if not answer.logprobs:
+            raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
+        return Given(answer.logprobs[0], output.num_cached_tokens)
 
 
 async def _for_each(context: ServerContext, work: Callable[[int, T], U], values: Sequence[T]) -> list[U]:
@@ -151,14 +166,6 @@ async def _for_each(context: ServerContext, work: Callable[[int, T], U], values:
         return [work(index, value) for index, value in enumerate(values)]
 
     return results() if len(values) <= _FEW else await context.assembly.run(results)
-
-
-def _answered(asked: Asked, output: RequestOutput) -> Answer:
-    """Raises EngineStepError if the engine cut the answer short."""
-    (answer,) = output.outputs
-    if not answer.logprobs:
-        raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
-    return asked.answer(answer.logprobs[0])
 
 
 # ---- the prompt ------------------------------------------------------------------------------------------------------
