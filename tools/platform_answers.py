@@ -57,6 +57,7 @@ PLACES: Mapping[str, Place] = {
     ),
     "neuron": Place("neuron", "tessera_neuron.platform:NeuronPlatform", "tests.neuron.test_conformance"),
     "spyre": Place("spyre", "tessera_spyre.platform:SpyrePlatform", "tests.spyre.test_conformance"),
+    "torch-tpu": Place("torch-tpu", "tessera_xla.platform:TorchTpuPlatform", "tests.torch_tpu.test_conformance"),
 }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ TPU_STEPS = "| Topology | Chips | Step |"
 NOT_SO = ("no", "never", "nothing")
 BACKENDS = {"cuda": "cuda", "rocm": "hip"}
 """Platforms whose kernels are compiled for the devices of platforms/triton/targets.json, by Triton's backend."""
+PACKAGES = {"torch-tpu": "xla"}
+"""Where platforms are that do not have the name of their package."""
 FOLDERS = ("", "core", "tests/fakechip", "tests/torch_fakechip")
 
 
@@ -84,7 +86,7 @@ def page(text: str, asked: Mapping[str, Sequence[str]]) -> str:
 def names(text: str) -> list[str]:
     """The platform packages, in the page's order."""
     named = (cells[0].strip("`") for cells in rows_of(text, STATES))
-    return [name for name in named if (ROOT / f"platforms/{name}").is_dir()]
+    return [name for name in named if name in PLACES]
 
 
 def row(name: str, answers: Sequence[str], text: str) -> str:
@@ -145,8 +147,9 @@ def count(package: Path) -> int:
 
 def packages(name: str) -> Iterator[Path]:
     """The platform's own, and libraries among the platforms that it requires."""
-    folder = ROOT / "platforms" / name
-    yield folder / f"tessera_{name}"
+    own = PACKAGES.get(name, name)
+    folder = ROOT / "platforms" / own
+    yield folder / f"tessera_{own}"
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {match[1] for one in project["dependencies"] if (match := re.match(r"tessera-(\w+)\b", one))}
     yield from (ROOT / f"platforms/{one}/tessera_{one}" for one in sorted(required - {"llm"}))

@@ -48,6 +48,7 @@ BREAKS = [
     (PLATFORM, "platforms/gaudi/tessera_gaudi/broken.py", "import tessera.ops"),
     (PLATFORM, "platforms/neuron/tessera_neuron/broken.py", "import tessera.runner"),
     (PLATFORM, "platforms/spyre/tessera_spyre/broken.py", "import tessera.models"),
+    (PLATFORM, "platforms/xla/tessera_xla/broken.py", "import tessera.layers"),
     (SHARED, "platforms/rocm/tessera_rocm/broken.py", "import tessera_cuda"),
     (SHARED, "platforms/triton/tessera_triton/broken.py", "import tessera_xpu"),
     (SHARED, "core/tessera/runner/broken.py", "import tessera_triton"),

@@ -24,6 +24,7 @@ WORDS = [
     "gaudi",
     "neuron",
     "spyre",
+    "xla",
     "triton",
 ]
 

@@ -21,11 +21,12 @@ MANIFESTS = [
     "platforms/rocm/pyproject.toml",
     "platforms/tpu/pyproject.toml",
     "platforms/triton/pyproject.toml",
+    "platforms/xla/pyproject.toml",
     "platforms/xpu/pyproject.toml",
 ]
 LIBRARIES = ("triton",)
 """What platform packages share; they register no platform."""
-PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "tpu", "gaudi", "ascend", "neuron", "spyre")
+PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "tpu", "gaudi", "ascend", "neuron", "spyre", "xla")
 
 
 def read(path: Path) -> dict:

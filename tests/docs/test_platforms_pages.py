@@ -13,7 +13,7 @@ PAGE = ROOT / "docs/plugins/platforms.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PLATFORMS = {
     "`cpu`", "`cuda`", "`rocm`", "`tpu`", "`xpu`", "`gaudi`", "`ascend`", "`neuron`", "`spyre`", "`reference`",
-    "`strict`", "NumPy runner", "`fakechip`",
+    "`torch-tpu`", "`torch-xla`", "`strict`", "NumPy runner", "`fakechip`",
 }  # fmt: skip
 LINKS = re.findall(r"\[`([^`]+)`\]\((?:<([^>]+)>|([^)]+))\)", TEXT)
 

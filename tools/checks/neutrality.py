@@ -7,7 +7,7 @@ from pathlib import Path
 
 VENDOR_WORDS = (
     "cuda", "rocm", "hip", "nccl", "rccl", "npu", "hpu", "xpu", "tpu",
-    "nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "spyre", "triton",
+    "nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "spyre", "xla", "triton",
 )  # fmt: skip
 # Underscores separate words, so that an attribute or flag such as is_<vendor> is found as well.
 _VENDOR = re.compile(rf"(?<![a-z0-9])({'|'.join(VENDOR_WORDS)})(?![a-z0-9])", re.IGNORECASE)

@@ -382,15 +382,20 @@ def uniforms(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
     other = _mix(_mix(high + position) ^ key)
     entries = torch.arange(vocab, dtype=torch.int32, device=seed.device) * _signed(_GOLDEN)
     bits = _mix(_mix(entries[None, :] ^ key[:, None]) + other[:, None])
-    return (((bits >> 9) & 0x7FFFFF).float() + 0.5) * 2.0**-23
+    return (_shifted(bits, 9).float() + 0.5) * 2.0**-23
 
 
 def _mix(x: Tensor) -> Tensor:
     """A bijection of 32-bit words with good avalanche: xor-shift and multiply, twice, then xor-shift (constants of C.
     Wellons' hash prospector). Wraps modulo 2^32."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
-        x = (x ^ ((x >> shift) & ((1 << (32 - shift)) - 1))) * _signed(factor)
-    return x ^ ((x >> 15) & 0x1FFFF)
+        x = (x ^ _shifted(x, shift)) * _signed(factor)
+    return x ^ _shifted(x, 15)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """32-bit words, shifted to the right as unsigned numbers. Not by >>, which some libraries take for a division."""
+    return torch.bitwise_right_shift(x, by) & ((1 << (32 - by)) - 1)
 
 
 def _signed(value: int) -> int:
