@@ -31,6 +31,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "npu shapes",
         "aarch64",
         "nightly tpu targets",
+        "torch-xla",
         "structured soak",
         "nightly field fuzz",
         "http fuzz",
