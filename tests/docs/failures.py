@@ -12,8 +12,9 @@ from tests.unit.conftest import Site
 RUNS = """
 import contextlib, io, json, sys
 from tessera.cli.program import run
-import tessera.plugins.selection
-tessera.plugins.selection.select.__kwdefaults__["timeout"] = float(sys.argv[1])
+from tessera.plugins import selection
+selection.select.__kwdefaults__["timeout"] = float(sys.argv[1])
+selection.ask.__defaults__ = (float(sys.argv[1]),)
 said = []
 for arguments in json.loads(sys.argv[2]):
     heard = io.StringIO()
