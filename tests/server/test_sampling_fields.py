@@ -11,6 +11,7 @@ from tessera.sampling_params import StructuredOutputsParams
 from tessera.server.settings import AnswerLimits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine
+from tests.server.sse import read_stream
 from tests.server.test_errors import check_error
 
 USER = {"role": "user", "content": "Hi"}
@@ -173,6 +174,20 @@ async def test_echo_with_logprobs_begins_with_the_prompt(api, max_tokens):
     assert logprobs["top_logprobs"][0] is None
     assert logprobs["top_logprobs"][1] == {"o": -1.5, "a": -0.5}
     assert logprobs["text_offset"] == [0, 1, 2, 2, 3, 4, *[5] * max_tokens]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_answer_to_each_prompt_echoes_the_log_probabilities_of_its_own(api, stream):
+    fields = {"prompt": ["ab", "xyz"], "n": 2, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0}
+    if stream:
+        chunks = read_stream((await api.complete(stream=True, **fields)).text)
+        choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]]
+    else:
+        choices = (await api.complete(**fields)).json()["choices"]
+    first, second = ["<bos>", "a", "b", "Hel"], ["<bos>", "x", "y", "z", "Hel"]
+    found = {choice["index"]: choice["logprobs"] for choice in choices}
+    assert [found[index]["tokens"] for index in range(4)] == [first, first, second, second]
+    assert [found[index]["text_offset"][-1] for index in range(4)] == [2, 2, 3, 3]
 
 
 async def test_offsets_leave_out_what_the_text_does_not_show(api):

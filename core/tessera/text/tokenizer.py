@@ -70,6 +70,7 @@ class Vocabulary:
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         self.pieces = BytePieces.of(tokenizer)
+        self._texts: dict[int, TokenText] = {}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Self:
@@ -111,8 +112,11 @@ class Vocabulary:
 
     def token_text(self, token_id: int) -> TokenText:
         """A token as logprobs show it."""
-        utf8 = self.token_bytes(token_id)
-        return TokenText(utf8.decode("utf-8", errors="replace"), utf8)
+        known = self._texts.get(token_id)
+        if known is None:
+            utf8 = self.token_bytes(token_id)
+            known = self._texts[token_id] = TokenText(utf8.decode("utf-8", errors="replace"), utf8)
+        return known
 
     def _named_id(self, name: str) -> int | None:
         content = self.special_tokens.get(name)

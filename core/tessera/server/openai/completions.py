@@ -26,7 +26,7 @@ from tessera.server.openai.generation import (
     token_ids,
 )
 from tessera.server.openai.infill import infilled
-from tessera.server.openai.logprobs import ChoiceLogprobs, LogprobWriter, TokenNames, joined, of_prompt
+from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, LogprobWriter, TokenNames, joined, of_prompt
 from tessera.server.openai.prompts import check_prompt_counts, num_kept, read_prompts
 from tessera.server.openai.protocol import (
     Completion,
@@ -133,6 +133,7 @@ class CompletionAnswer:
         alternatives = shown_alternatives(request, request.logprobs, context.engine.config.model.vocab_size)
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
+        self._echoed_logprobs = EchoedLogprobs(writer)
 
     async def whole(self) -> list[bytes]:
         answers = await collect(self._generation)
@@ -221,7 +222,9 @@ class CompletionAnswer:
         if echoed is None:
             return logprobs.of(answer)
         ids, positions = self._generation.prompt_of(index).token_ids, self._generation.prompt_logprobs_of(index)
-        return joined(logprobs.of_prompt(ids, positions, echoed), logprobs.of(answer))
+        prompt = self._echoed_logprobs.of(index // self._generation.params.n, ids, positions, echoed)
+        logprobs.after(echoed)
+        return joined(prompt, logprobs.of(answer))
 
     def _echoed(self, index: int) -> str:
         if not self._request.echo:

@@ -81,6 +81,28 @@ class LogprobWriter:
         return found
 
 
+class EchoedLogprobs:
+    """The log probabilities of prompts, for choices whose text begins with the prompt (echo). All choices of a prompt
+    have the same, which are made once if they come one after the other."""
+
+    def __init__(self, writer: LogprobWriter) -> None:
+        self._writer = writer
+        self._last: tuple[int, CompletionLogprobs] | None = None
+
+    def of(
+        self, prompt: int, ids: Sequence[int], positions: Sequence[Position | None], text: str
+    ) -> CompletionLogprobs:
+        """prompt: its number in the request."""
+        if self._last is not None and self._last[0] == prompt:
+            return self._last[1]
+        result, tokenizer = CompletionLogprobs([], [], [], []), self._writer.names.tokenizer
+        for token, position, offset in zip(ids, positions, _offsets(tokenizer, ids, text), strict=True):
+            shown = None if tokenizer is None else tokenizer.token_text(token).text
+            _append(result, self._writer, token, shown, position, offset)
+        self._last = prompt, result
+        return result
+
+
 class ChoiceLogprobs:
     """The log probabilities of one choice of a completion as it grows, with the offset of each token in its text."""
 
@@ -98,14 +120,9 @@ class ChoiceLogprobs:
             self._offset += self._length(token, text)
         return result
 
-    def of_prompt(self, ids: Sequence[int], positions: Sequence[Position | None], text: str) -> CompletionLogprobs:
-        """The log probabilities of the prompt, for a choice whose text begins with the prompt (echo)."""
-        result, tokenizer = CompletionLogprobs([], [], [], []), self._writer.names.tokenizer
-        for token, position, offset in zip(ids, positions, _offsets(tokenizer, ids, text), strict=True):
-            shown = None if tokenizer is None else tokenizer.token_text(token).text
-            _append(result, self._writer, token, shown, position, offset)
+    def after(self, text: str) -> None:
+        """The choice's text begins with the prompt's (echo)."""
         self._offset = len(text)
-        return result
 
     def _length(self, token: int, text: str | None) -> int:
         """Characters that a token adds. If several tokens make up one character, the last of them adds it."""
