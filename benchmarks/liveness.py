@@ -3,21 +3,26 @@
     python -m benchmarks.liveness --seconds 20
 
 The server runs the bundled demo. A process of its own asks /livez every 50 ms beside several loads in turn: requests
-for 128 answers with 20 alternatives for each token, streamed and whole, and 40 such streams that nobody reads. Printed
-are the worst answer and the 99th percentile of each. Engine, server, load and questions share the machine.
+for 128 answers with 20 alternatives for each token, streamed and whole, and 40 streams of such requests that nobody
+reads. Printed are the worst answer and the 99th percentile of each, and the most memory that the server's front took
+(resident, its text workers and its engine not counted). Engine, server, load and questions share the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+
+import psutil
 
 from benchmarks.front_end import NAME, served, tessera
 from benchmarks.http_load import HOST
@@ -26,6 +31,8 @@ from benchmarks.served import free_port
 EVERY = 0.05
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UNREAD = 40
+NEXT_UNREAD = 5.0
+"""Seconds after which as many more are begun: those before may have ended for what they hold."""
 ANSWERS = 128
 ALTERNATIVES = 20
 
@@ -77,9 +84,30 @@ def answers(port: int, end: float, *, stream: bool) -> None:
 
 def unread(port: int, end: float) -> None:
     with ExitStack() as open_streams:
-        for _ in range(UNREAD):
-            open_streams.enter_context(begun(port, stream=True, max_tokens=4000))
-        time.sleep(end - time.monotonic())
+        while time.monotonic() < end:
+            for _ in range(UNREAD):
+                open_streams.enter_context(begun(port, stream=True, n=ANSWERS, max_tokens=900))
+            time.sleep(min(NEXT_UNREAD, max(0.0, end - time.monotonic())))
+
+
+class Front:
+    """The server's own process, whose memory is looked at all the time."""
+
+    def __init__(self, process: int) -> None:
+        self._process = psutil.Process(process)
+        self._most = 0
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while True:
+                self._most = max(self._most, self._process.memory_info().rss)
+                time.sleep(EVERY)
+
+    def most(self) -> float:
+        """MiB since the last call."""
+        most, self._most = self._most, 0
+        return most / 2**20
 
 
 def measured(port: int, seconds: float, load: Callable[[float], None]) -> list[float]:
@@ -106,12 +134,17 @@ def main() -> None:
         f"{UNREAD} unread streams": lambda end: unread(port, end),
     }
     command, variables = tessera(port, ANSWERS)
-    with served(command, variables, port):
+    with served(command, variables, port) as process:
+        front = Front(process)
         read(begun(port, n=2, max_tokens=8))
         for name, load in loads.items():
             took = measured(port, seconds, load)
             high = statistics.quantiles(took, n=100)[98]
-            print(f"{name:20} worst {max(took):.3f} s, 99 % within {high:.3f} s, of {len(took)}", flush=True)
+            print(
+                f"{name:20} worst {max(took):.3f} s, 99 % within {high:.3f} s, of {len(took)}; "
+                f"front {front.most():.0f} MiB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
