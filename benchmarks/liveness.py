@@ -3,7 +3,7 @@
     python -m benchmarks.liveness --seconds 20
 
 The server runs the bundled demo. A process of its own asks /livez every 50 ms beside several loads in turn: requests
-for 128 answers with 20 alternatives for each token, streamed and whole, and 40 streams of such requests that nobody
+for 128 answers with 20 alternatives for each token, streamed and whole, and 40 streams of 3 such answers that nobody
 reads. Printed are the worst answer and the 99th percentile of each, and the most memory that the server's front took
 (resident, its text workers and its engine not counted). Engine, server, load and questions share the machine.
 """
@@ -31,8 +31,8 @@ from benchmarks.served import free_port
 EVERY = 0.05
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UNREAD = 40
-NEXT_UNREAD = 5.0
-"""Seconds after which as many more are begun: those before may have ended for what they hold."""
+UNREAD_ANSWERS = 3
+"""Of each: with 900 tokens all together have more values than the front keeps, and few enough that all are admitted."""
 ANSWERS = 128
 ALTERNATIVES = 20
 
@@ -84,10 +84,14 @@ def answers(port: int, end: float, *, stream: bool) -> None:
 
 def unread(port: int, end: float) -> None:
     with ExitStack() as open_streams:
-        while time.monotonic() < end:
-            for _ in range(UNREAD):
-                open_streams.enter_context(begun(port, stream=True, n=ANSWERS, max_tokens=900))
-            time.sleep(min(NEXT_UNREAD, max(0.0, end - time.monotonic())))
+        streams = [
+            open_streams.enter_context(begun(port, stream=True, n=UNREAD_ANSWERS, max_tokens=900))
+            for _ in range(UNREAD)
+        ]
+        time.sleep(end - time.monotonic())
+        heads = [stream.recv(2**10, socket.MSG_PEEK) for stream in streams]
+        if not all(b" 200 " in head for head in heads):
+            raise RuntimeError("not all of the unread streams were admitted")
 
 
 class Front:

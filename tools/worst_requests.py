@@ -239,6 +239,15 @@ class Asked:
         return f"{self.family.path} {shown}{unread}: {sorted({status for status, _ in self.answers})}"
 
 
+def parsed(line: str) -> Asked:
+    """The request of a line that this program printed."""
+    path, *words = line.partition(": ")[0].split()
+    given = {name: int(value) for name, _, value in (word.partition("=") for word in words if "=" in word)}
+    family = next(one for one in FAMILIES if one.path == path and given.keys() <= one.bounds.keys())
+    measures = {name: max(given.get(name, 0), least) for name, (least, _) in family.bounds.items()}
+    return Asked(family, measures, "unread" in words)
+
+
 def between(draw: random.Random, least: int, most: int) -> int:
     """Small and large numbers alike; sometimes one of the ends."""
     if draw.random() < 0.3:
@@ -330,14 +339,18 @@ def play(port: int, asked: Asked, watched: Watched) -> None:
     asked.silence, asked.front = watched.silence(), watched.seconds() - before
 
 
-def searched(port: int, watched: Watched, minutes: float, draw: random.Random) -> tuple[list[Asked], list[str]]:
-    """The worst requests, and what was wrong with any."""
+def searched(
+    port: int, watched: Watched, minutes: float, draw: random.Random, only: Asked | None = None
+) -> tuple[list[Asked], list[str]]:
+    """The worst requests, and what was wrong with any. only: the request of every round, instead of a search."""
     worst: list[Asked] = []
     wrong: list[str] = []
     rounds, deadline = 0, time.monotonic() + 60 * minutes
     while time.monotonic() < deadline:
         anew = not worst or draw.random() < ANEW
         asked = Asked.drawn(draw) if anew else draw.choice(worst).changed(draw)
+        if only is not None:
+            asked = Asked(only.family, only.measures, only.unread)
         play(port, asked, watched)
         rounds += 1
         if refusals := [said for status, said in asked.answers if status not in RIGHT and TOO_LONG not in said]:
@@ -356,6 +369,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", default="1", help="any text")
+    parser.add_argument("--only", type=parsed, metavar="LINE", help="the request of a line that was printed, again")
     parser.add_argument("--most", type=float, default=0.1, help="seconds that /livez may take")
     parser.add_argument("--memory", type=int, default=1024, help="MiB that the front may take")
     asked = parser.parse_args()
@@ -371,7 +385,7 @@ def main() -> int:
             looking = threading.Thread(target=watched.look, args=(over,))
             looking.start()
             try:
-                worst, wrong = searched(port, watched, asked.minutes, random.Random(asked.seed))
+                worst, wrong = searched(port, watched, asked.minutes, random.Random(asked.seed), asked.only)
             finally:
                 over.set()
                 looking.join()

@@ -186,7 +186,7 @@ class FakeEngine:
             if not finished:
                 self.aborted.append(request_id)
 
-    async def with_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
+    async def tokenize_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
         """A word's ids are its length."""
         if not params.bad_words:
             return params

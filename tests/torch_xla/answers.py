@@ -1,5 +1,5 @@
-"""Engines on torch_xla's device: they answer as the reference platform does, and compile nothing after their start. Run
-by tools/xla in its environment."""
+"""Engines on torch_xla's device: they answer as the reference platform does, and compile nothing for requests like
+those that they had. Run by tools/xla in its environment."""
 
 from __future__ import annotations
 

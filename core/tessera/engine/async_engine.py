@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
 MOST_UNREAD = 1 << 21  # tokens and log probabilities that all answers hold together, about 200 MB at most
@@ -181,14 +182,15 @@ class AsyncEngine:
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client)
-        params = await self.with_bad_words(params, client)
+        params = await self.tokenize_bad_words(params, client)
         if self.text is not None:
             await self.text.check_grammar(params, client)
         is_long = len(ids) >= LONG_PROMPT or _length(params) >= LONG_LISTS
         return await self._run(partial(self._front.prepare, ids, params, text=text), is_long)
 
-    async def with_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
-        """params with the token ids of its bad_words, for several prompts. Raises RequestError, TextWorkerError."""
+    async def tokenize_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
+        """params with token ids in place of its bad_words; once for all prompts that have them. Raises RequestError,
+        TextWorkerError."""
         if not params.bad_words:
             return params
         if self.text is None:

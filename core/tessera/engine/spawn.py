@@ -161,10 +161,8 @@ def _private_directory() -> Path:
 log = logging.getLogger(__name__)
 
 SHUTDOWN = 5.0  # seconds the engine has to shut down before it is killed
-TURN = 0.005
-"""Seconds of handling messages before the loop may do something else."""
-ROUNDS = 4
-"""Rounds of the loop that this takes: a request on a new connection is answered in the fifth."""
+TURN = 0.005  # seconds of handling messages before the loop may do something else
+ROUNDS = 4  # of the loop between two such turns: a request on a new connection is answered in the fifth
 LAST_WORDS = 1.0  # seconds to wait, after the process has ended, for messages it sent before
 STACKS = 2.0  # seconds the process has to write its stacks
 STACKS_LOOK = 0.1
@@ -252,12 +250,13 @@ class EngineLife:
     # ---- from the engine ----------------------------------------------------
 
     def _readable(self) -> None:
+        """More messages have arrived. If others still wait for their turn, these come with them."""
         if self._next_turn is None:
             self._receive()
 
-    def _rest(self, rounds: int) -> None:
-        """The rest of the messages have their turn after so many rounds of the loop."""
-        again = partial(self._rest, rounds - 1) if rounds else self._receive
+    def _receive_after(self, rounds: int) -> None:
+        """Goes on with the messages that have arrived after so many rounds of the loop."""
+        again = partial(self._receive_after, rounds - 1) if rounds else self._receive
         self._next_turn = self._loop.call_soon(again)
 
     def _receive(self, seconds: float = TURN) -> None:
@@ -280,7 +279,7 @@ class EngineLife:
                     case Failure():
                         self._settle(answer.error())
                 if time.monotonic() > end:
-                    self._rest(ROUNDS)
+                    self._receive_after(ROUNDS)
                     break
         except Exception:
             log.exception("the front end failed to process a message from the engine")

@@ -47,8 +47,8 @@ class SdpaAttention(MaskedAttention):
 
 
 class XlaPlatform(Platform):
-    """What both have in common: launches are compiled ahead of time, one program for each bucket. package: of Python.
-    torch: the library, so that tests can pass another."""
+    """What both have in common: launches of a few shapes alone, on one device. package: of Python. torch: the library,
+    so that tests can pass another."""
 
     package: str
     capabilities = Capabilities(

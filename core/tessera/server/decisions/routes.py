@@ -115,31 +115,29 @@ class Deciding:
 
     async def whole(self) -> Decision:
         first, *others = range(len(self._asked))
-        outputs = [await self._output(first)]
+        given = [await self._given(first)]
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def in_turn(index: int) -> Given:
             async with places:
-                return await self._output(index)
+                return await self._given(index)
 
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(in_turn(index)) for index in others]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # each names its cause; the first ended the others
-        outputs += [task.result() for task in tasks]
-        answers = await _for_each(
-            self._context, lambda index, given: self._asked[index].answer(given.position), outputs
-        )
+        given += [task.result() for task in tasks]
+        answers = await _for_each(self._context, lambda index, one: self._asked[index].answer(one.position), given)
         tokens = sum(map(len, self._prompts))
-        cached = sum(given.num_cached_tokens for given in outputs)
+        cached = sum(one.num_cached_tokens for one in given)
         return Decision(
             model=self._model,
             answers=answers,
             usage=ResponseUsage(tokens, InputTokensDetails(cached), 0, OutputTokensDetails(), tokens),
         )
 
-    async def _output(self, index: int) -> Given:
+    async def _given(self, index: int) -> Given:
         """Raises EngineStepError if the engine cut the answer short."""
         params = SamplingParams(
             max_tokens=1,

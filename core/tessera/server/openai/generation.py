@@ -123,7 +123,7 @@ class Generation:
 
     async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         # Once for all prompts: there may be thousands of words.
-        params = await self._engine.with_bad_words(self.params, self._owner.arguments["client"])
+        params = await self._engine.tokenize_bad_words(self.params, self._owner.arguments["client"])
         streams = [self._engine_outputs(index, params) for index in range(len(self.prompts))]
         async with aclosing(merged(streams)) as merged_streams:
             async for index, output in merged_streams:
