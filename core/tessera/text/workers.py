@@ -73,7 +73,7 @@ _STANDING_SHARE = 0.05
 """Of the clock's limit: a worker that has had less processor time in it stands still."""
 MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
-REST_SECONDS = 0.01
+REST_SECONDS = 0.02
 _UNWATCHED_SECONDS = 0.5  # that a job may take before anybody looks whether its worker works
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
