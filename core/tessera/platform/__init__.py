@@ -32,6 +32,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator, FunctionalCommunicator, TorchCommunicator, Transfer
 from tessera.platform.compiled import CompiledGraphs
+from tessera.platform.compiled_platform import CompiledPlatform
 from tessera.platform.device import (
     Arena,
     Device,
@@ -59,7 +60,7 @@ from tessera.platform.feature import (
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
-from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, in_order
+from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, SdpaAttention, in_order
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
 from tessera.platform.platform import (
@@ -102,7 +103,7 @@ from tessera.platform.runner import (
     RunnerServices,
 )
 from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
-from tessera.platform.vendor import VendorKernel, rotary_angles, vendor_object, vendor_op
+from tessera.platform.vendor import VendorKernel, import_vendor, rotary_angles, vendor_object, vendor_op
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -136,6 +137,7 @@ __all__ = [
     "Column",
     "Communicator",
     "CompiledGraphs",
+    "CompiledPlatform",
     "ConfigError",
     "Default",
     "Device",
@@ -207,6 +209,7 @@ __all__ = [
     "RunnerServices",
     "SchedulerOutput",
     "Scheme",
+    "SdpaAttention",
     "ShapePolicy",
     "SlidingWindowSpec",
     "StateSpec",
@@ -231,6 +234,7 @@ __all__ = [
     "doubled",
     "graph_class",
     "hookimpl",
+    "import_vendor",
     "in_order",
     "make_current",
     "persistent",

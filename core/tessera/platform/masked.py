@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,20 +56,18 @@ class MaskedPlan:
 class MaskedAttention(AttentionBackend):
     """Gathers the blocks of each row and attends under a mask that says what each query sees. So all shapes are those
     of the launch's key, and nothing is read on the host. The first layer of a group makes the mask, as part of what is
-    captured or compiled: a plan launches nothing. No soft caps and no sinks. torch: the library. A subclass has a name
-    and blocks. blocks: tokens of a block, the preferred number first, then those that it may also have."""
+    captured or compiled: a plan launches nothing. No soft caps and no sinks. A subclass has a name, and says how to
+    attend."""
 
-    blocks: tuple[int, ...]
-
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, blocks: tuple[int, ...]) -> None:
+        """torch: the library. blocks: tokens of a block, the preferred number first, then those that it may also
+        have."""
         self.torch = torch
+        self.blocks = blocks
 
+    @abstractmethod
     def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """q [R, H, W, D]; k, v [R, Hk, K, D]; mask [R, 1, W, K], added to the scores -> [R, H, W, D]. Default: torch's
-        scaled dot product."""
-        attend = self.torch.nn.functional.scaled_dot_product_attention
-        mixed: Tensor = attend(q, k, v, mask, scale=scale, enable_gqa=True)
-        return mixed
+        """q [R, H, W, D]; k, v [R, Hk, K, D]; mask [R, 1, W, K], added to the scores -> [R, H, W, D]."""
 
     def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
@@ -123,6 +122,17 @@ class MaskedAttention(AttentionBackend):
     def store(self, cache: Tensor, slots: Tensor, values: Tensor) -> None:
         """Writes values [T, Hk, D] into slots [T] of a cache [blocks, tokens, Hk, D]."""
         cache.flatten(0, 1).index_put_((slots,), values)
+
+
+class SdpaAttention(MaskedAttention):
+    """By torch's scaled dot product, of which a device's compiler makes its own kernels."""
+
+    name = "sdpa"
+
+    def attend_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+        attend = self.torch.nn.functional.scaled_dot_product_attention
+        mixed: Tensor = attend(q, k, v, mask, scale=scale, enable_gqa=True)
+        return mixed
 
 
 def in_order(launch: Launch) -> bool:

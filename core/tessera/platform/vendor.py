@@ -1,5 +1,5 @@
-"""Ops of a vendor's own library, which a version of it may lack. Each is looked up by the arguments that it takes;
-where it is not there, core's reference runs."""
+"""A vendor's own library: its package, and its ops, of which a version may lack some. Each op is looked up by the
+arguments that it takes; where it is not there, core's reference runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from tessera.errors import PlatformError
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.ops import Kernel
 
 S = TypeVar("S")
+
+
+def import_vendor(torch: Any, package: str, platform: str, install: str) -> Any:
+    """The package that a platform cannot do without, imported. install: how to get it, as the end of a sentence, in
+    which {torch} stands for the version of torch. Raises PlatformError if it cannot be imported, or one of its shared
+    libraries cannot be loaded."""
+    try:
+        return import_module(package)
+    except (ImportError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        advice = install.format(torch=torch.__version__)
+        raise PlatformError(f"platform '{platform}' needs {package} ({reason}); {advice}.") from error
 
 
 def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Reason:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,13 +20,13 @@ from tessera.platform import (
     OpSet,
     PiecewiseGraphs,
     Platform,
-    PlatformError,
     Reason,
     ShapePolicy,
     TorchCommunicator,
     WorkerSpec,
     doubled,
     graph_class,
+    import_vendor,
     replace,
     vendor_op,
 )
@@ -45,14 +44,12 @@ class AscendPlatform(Platform):
     torch: Any = torch
 
     def enter_process(self, spec: WorkerSpec) -> None:
-        try:
-            import_module("torch_npu")
-        except (ImportError, OSError) as error:
-            said = str(error).partition("\n")[0]
-            raise PlatformError(
-                f"platform 'ascend' needs torch_npu ({said}); install CANN, source its set_env.sh, and install the "
-                f"torch_npu of torch {self.torch.__version__}."
-            ) from error
+        import_vendor(
+            self.torch,
+            "torch_npu",
+            self.name,
+            "install CANN, source its set_env.sh, and install the torch_npu of torch {torch}",
+        )
 
     def open(self, index: int) -> Device:
         return ModuleDevice.open(self.torch, "npu", index)

@@ -8,9 +8,6 @@ from torch import Tensor
 
 from tessera.platform import LayerSpec, MaskedAttention, Reason
 
-BLOCK, LEAST_BLOCK = 128, 16
-"""Tokens of a block, and the fewest that it may have. A read of fewer tokens leaves the memory's bandwidth unused."""
-
 SOFTMAX = "None"
 """FusedSDPA's softmax that is not approximate."""
 
@@ -19,10 +16,9 @@ class FusedAttention(MaskedAttention):
     """fused: habana_frameworks' FusedSDPA, or the reason why it is not there."""
 
     name = "fused_sdpa"
-    blocks = (BLOCK, LEAST_BLOCK)
 
-    def __init__(self, torch: Any, fused: Any) -> None:
-        super().__init__(torch)
+    def __init__(self, torch: Any, blocks: tuple[int, ...], fused: Any) -> None:
+        super().__init__(torch, blocks)
         self.fused = fused
 
     def supports(self, spec: LayerSpec) -> Reason | None:

@@ -3,11 +3,11 @@ seconds to load. The files are those of Linux's Documentation/ABI/testing/sysfs-
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tessera.platform.probing import inaccessible, numbered, read_text
 
 ACCEL = "sys/class/accel"
 _HABANA = "0x1da3"
@@ -39,7 +39,7 @@ def cards(root: Path = Path("/")) -> list[Card]:
     working = [card for card, status in found if status in ("", _OPERATIONAL)]
     if not working:
         raise SysfsError(f"there is {found[0][0].name}, but its driver says '{found[0][1]}': look at dmesg and hl-smi")
-    able = [card for card in working if os.access(card.node, os.R_OK | os.W_OK)]
+    able = [card for card in working if not inaccessible([card.node])]
     if not able:
         raise SysfsError(
             f"there is {working[0].name}, but {working[0].node.name} in /dev/accel cannot be opened: start the "
@@ -50,17 +50,8 @@ def cards(root: Path = Path("/")) -> list[Card]:
 
 def _cards(root: Path) -> Iterator[tuple[Card, str]]:
     """Each accelerator, and its status."""
-    folders = (folder for folder in (root / ACCEL).glob("accel*") if re.fullmatch(r"accel\d+", folder.name))
-    for folder in sorted(folders, key=lambda folder: int(folder.name.removeprefix("accel"))):
+    for folder in numbered(root / ACCEL, "accel"):
         device = folder / "device"
-        if _text(device / "vendor") == _HABANA:
-            kind = _text(device / "device_type").upper()
-            yield Card(kind, root / "dev/accel" / folder.name), _text(device / "status").lower()
-
-
-def _text(file: Path) -> str:
-    """Nothing if there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+        if read_text(device / "vendor") == _HABANA:
+            kind = read_text(device / "device_type").upper()
+            yield Card(kind, root / "dev/accel" / folder.name), read_text(device / "status").lower()

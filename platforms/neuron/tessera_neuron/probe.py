@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tessera.platform import DeviceInfo, Probe
+from tessera.platform.probing import counted, inaccessible, numbered
 
 OLDEST = (2, 13)
 """The first torch-neuronx that brings a device of torch; older ones are built on XLA."""
@@ -16,15 +15,16 @@ OLDEST = (2, 13)
 def probe(root: Path = Path("/")) -> Probe:
     """From the driver's files in /dev alone: neither torch nor the Neuron runtime is loaded. A file is one chip, whose
     cores the runtime groups into several devices of torch."""
-    nodes = [node for node in (root / "dev").glob("neuron*") if re.fullmatch(r"neuron\d+", node.name)]
+    nodes = numbered(root / "dev", "neuron")
     if not nodes:
         return Probe(0, "the kernel's driver for Neuron devices finds none")
-    named = f"{len(nodes)} Neuron device{'s' if len(nodes) > 1 else ''}"
-    shut = [node.name for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    named = counted(len(nodes), "Neuron device")
+    shut = inaccessible(nodes)
     if shut:
         return Probe(
             0,
-            f"there is {named}, but /dev/{min(shut)} cannot be opened: start the container with --device=/dev/neuronN",
+            f"there is {named}, but /dev/{shut[0].name} cannot be opened: start the container with "
+            "--device=/dev/neuronN",
         )
     found = _version()
     if found is None:
@@ -32,7 +32,7 @@ def probe(root: Path = Path("/")) -> Probe:
     if tuple(map(int, found.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return Probe(0, f"there is {named}, but torch-neuronx {found}, which has no device of torch: install {oldest}")
-    numbers = sorted(int(node.name.removeprefix("neuron")) for node in nodes)
+    numbers = [node.name.removeprefix("neuron") for node in nodes]
     devices = tuple(DeviceInfo(f"Neuron device {number}", index) for index, number in enumerate(numbers))
     return Probe(100, f"{named}, compiled by torch-neuronx {found}; experimental, never run on one", devices)
 

@@ -62,7 +62,7 @@ def test_without_torch_neuronx_the_platform_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_neuronx", None)
     alone = WorkerSpec(rank=0, world_size=1, devices=(0,), shared=True)
     with pytest.raises(
-        PlatformError, match=r"^platform 'neuron' needs torch-neuronx \(.*\); install the Neuron driver"
+        PlatformError, match=r"^platform 'neuron' needs torch_neuronx \(.*\); install the Neuron driver"
     ):
         NeuronPlatform().enter_process(alone)
     monkeypatch.setitem(sys.modules, "torch_neuronx", SimpleNamespace())
@@ -74,27 +74,6 @@ def test_launches_are_compiled_by_the_vendors_compiler():
     graphs = Made(torch_with()).graph_runner(SimpleNamespace())
     assert isinstance(graphs, CompiledGraphs)
     assert (graphs.backend, graphs.separate_planes) == ("neuron", True)
-
-
-@pytest.mark.parametrize(
-    ("made", "rows", "tokens", "blocks"),
-    [
-        (config(), 6, [128, 256, 512, 1024, 2048], [4, 8, 16, 32]),
-        (config(max_num_batched_tokens=8192), 6, [128, 256, 512, 1024, 2048], [4, 8, 16, 32]),
-        (config(max_num_batched_tokens=300), 6, [128, 256, 512], [4, 8, 16, 32]),
-        (config(max_model_len=20, max_num_seqs=5, max_num_batched_tokens=32), 4, [128], [1]),
-    ],
-)
-def test_shapes_are_buckets_that_double(made, rows, tokens, blocks):
-    shapes = NeuronPlatform().shapes(None, made)
-    assert (len(shapes.decode_rows), list(shapes.prompt_tokens), list(shapes.blocks)) == (rows, tokens, blocks)
-    assert len(shapes.keys()) == (rows + len(tokens)) * len(blocks)
-    assert max(shapes.decode_rows) == made.scheduler.max_num_seqs
-
-
-def test_a_step_has_prompts_or_answers_and_no_longer_piece_than_the_longest_launch():
-    rules = NeuronPlatform().step_rules(None)
-    assert (rules.mix_prefill_decode, rules.max_tokens_per_request) == (False, 2048)
 
 
 def test_stages_are_refused():

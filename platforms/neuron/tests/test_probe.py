@@ -65,7 +65,7 @@ def test_a_machine_without_devices_has_none(tmp_path):
 def test_a_container_without_access_is_told_what_to_do(root, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert module.probe(root).reason == (
-        "there is 2 Neuron devices, but /dev/neuron10 cannot be opened: start the container with --device=/dev/neuronN"
+        "there is 2 Neuron devices, but /dev/neuron2 cannot be opened: start the container with --device=/dev/neuronN"
     )
 
 

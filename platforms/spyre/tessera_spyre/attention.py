@@ -15,22 +15,19 @@ from tessera.platform import (
     CacheConstraints,
     Launch,
     LayerSpec,
-    MaskedAttention,
     MaskedPlan,
     Masks,
     Reason,
+    SdpaAttention,
 )
 
 STICK = 64
 """Numbers in float16 of a stick. Heads and blocks have a multiple."""
 
 
-class StickAttention(MaskedAttention):
+class StickAttention(SdpaAttention):
     """The mask is made on the host: the device has no eager casts and no comparisons of integers, and makes no numbers
     in a row, so that a mask of its own would come from the host as well, in pieces."""
-
-    name = "sdpa"
-    blocks = (STICK,)
 
     def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.dtype != "float16":

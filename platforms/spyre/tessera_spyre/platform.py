@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tessera.platform import (
     AttentionBackend,
-    BucketedShapes,
     Capabilities,
     Communicator,
     CompiledGraphs,
+    CompiledPlatform,
     Default,
     Device,
     FullAttentionSpec,
     FunctionalCommunicator,
     GraphRunner,
     ModelFacts,
-    Platform,
     PlatformError,
     Problem,
     Reason,
     Scheme,
-    ShapePolicy,
-    StepRules,
     WorkerSpec,
     doubled,
     with_ranks,
@@ -37,31 +33,24 @@ from tessera_spyre.device import SpyreDevice
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-PROMPT_TOKENS = doubled(STICK, 512)
-"""Tokens of launches with a prompt, which come one by one."""
-FEWEST_BLOCKS = 4
-"""Columns of the narrowest block table that launches are compiled for: 256 tokens."""
 ROWS = 4
 """Requests at once, unless the user says otherwise: each number of rows is compiled for each width of the tables."""
 _HALVES = 2 * STICK  # rotary turns halves of a head, which are whole sticks
 
 
-class SpyrePlatform(Platform):
-    """torch: the library, so that tests can pass another."""
+class SpyrePlatform(CompiledPlatform):
+    """Blocks are whole sticks; the narrowest block table holds 256 tokens."""
 
     name = "spyre"
+    package = "torch_spyre"
+    install = "build it for torch {torch} with the vendor's runtime"
+    block_sizes = (STICK,)
+    prompt_tokens = doubled(STICK, 512)
     capabilities = Capabilities(dtypes=("float16",), async_dispatch=False, static_shapes=True)  # no pinned memory
     torch: Any = torch
 
     def enter_process(self, spec: WorkerSpec) -> None:
-        try:
-            import_module("torch_spyre")
-        except (ImportError, OSError) as error:
-            said = str(error).partition("\n")[0]
-            raise PlatformError(
-                f"platform 'spyre' needs torch_spyre ({said}); build it for torch {self.torch.__version__} with the "
-                "vendor's runtime."
-            ) from error
+        super().enter_process(spec)
         if not hasattr(self.torch, "spyre"):
             raise PlatformError(
                 "torch_spyre is installed, but registered no device; unset TORCH_DEVICE_BACKEND_AUTOLOAD, with which "
@@ -88,7 +77,7 @@ class SpyrePlatform(Platform):
         return "weights are in float16 alone"
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (StickAttention(self.torch),)
+        return (StickAttention(self.torch, self.block_sizes),)
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         return FunctionalCommunicator.join(
@@ -99,18 +88,12 @@ class SpyrePlatform(Platform):
         """torch_spyre is a part of torch's own compiler."""
         return CompiledGraphs(self.torch, device, "inductor")
 
-    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return BucketedShapes.doubling(config, config.cache.block_size or STICK, PROMPT_TOKENS, FEWEST_BLOCKS)
-
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return BucketedShapes(decode_rows=(1,), prompt_tokens=PROMPT_TOKENS).rules()
-
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         fewer = "fewer shapes to compile"
         return {
             "cache.block_size": Default(STICK, "blocks are whole sticks"),
             "scheduler.max_num_seqs": Default(ROWS, fewer),
-            "scheduler.max_num_batched_tokens": Default(max(PROMPT_TOKENS), fewer),
+            "scheduler.max_num_batched_tokens": Default(max(self.prompt_tokens), fewer),
         }
 
     def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from tessera.platform import DeviceInfo, Probe
+from tessera.platform.probing import counted, inaccessible, pci_devices
 
 _IBM, _ACCELERATOR = "0x1014", "0x1200"
 """Of a PCI device in sysfs: its vendor, and how its class begins."""
@@ -14,11 +14,11 @@ _IBM, _ACCELERATOR = "0x1014", "0x1200"
 
 def probe(root: Path = Path("/")) -> Probe:
     """From sysfs and /dev alone: neither torch nor the vendor's runtime is loaded."""
-    cards = [card for card in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_card(card)]
+    cards = pci_devices(root, _IBM, _ACCELERATOR)
     if not cards:
         return Probe(0, "there is no accelerator of IBM on the PCI bus")
-    named = f"{len(cards)} Spyre card{'s' if len(cards) > 1 else ''}"
-    shut = [group for card in cards if not os.access(group := _vfio(root, card), os.R_OK | os.W_OK)]
+    named = counted(len(cards), "Spyre card")
+    shut = inaccessible(_vfio(root, card) for card in cards)
     if shut:
         return Probe(
             0,
@@ -31,18 +31,6 @@ def probe(root: Path = Path("/")) -> Probe:
     return Probe(100, f"{named}, compiled by torch_spyre; experimental, never run on one", devices)
 
 
-def _is_card(card: Path) -> bool:
-    return _text(card / "vendor") == _IBM and _text(card / "class").startswith(_ACCELERATOR)
-
-
 def _vfio(root: Path, card: Path) -> Path:
     """The file in /dev through which programs use a card."""
     return root / "dev/vfio" / (card / "iommu_group").resolve().name
-
-
-def _text(file: Path) -> str:
-    """Nothing if there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tessera.platform import DeviceInfo, Probe
+from tessera.platform.probing import pci_devices, read_text
 
 VENDOR = "0x1ae0"  # Google's number on the PCI bus
 CHIPS = {
@@ -38,15 +39,5 @@ def why(found: list[str], installed: set[str]) -> tuple[int, str]:
 
 def chips(root: Path) -> Iterator[str]:
     """The names of the TPUs on the PCI bus, in its order, without opening any: only one process may open a TPU."""
-    folder = root / "sys/bus/pci/devices"
-    for device in sorted(folder.iterdir()) if folder.is_dir() else ():
-        vendor, number = (_word(device / name) for name in ("vendor", "device"))
-        if vendor == VENDOR and number in CHIPS:
-            yield CHIPS[number]
-
-
-def _word(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    numbers = (read_text(device / "device") for device in pci_devices(root, VENDOR))
+    return (CHIPS[number] for number in numbers if number in CHIPS)

@@ -2,81 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tessera.platform import (
-    AttentionBackend,
-    BucketedShapes,
     Capabilities,
     CompiledGraphs,
-    Default,
+    CompiledPlatform,
     Device,
     GraphRunner,
-    MaskedAttention,
     ModelFacts,
-    Platform,
     PlatformError,
     Problem,
-    ShapePolicy,
-    StepRules,
     WorkerSpec,
-    doubled,
 )
 from tessera_xla.device import TorchTpuDevice, TorchXlaDevice
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-BLOCK, LEAST_BLOCK = 128, 16
-"""Tokens of a block, and the fewest that it may have."""
-PROMPT_TOKENS = doubled(128, 2048)
-"""Tokens of launches with a prompt, which come one by one."""
-FEWEST_BLOCKS = 4
-"""Columns of the narrowest block table that launches are compiled for."""
 
+class XlaPlatform(CompiledPlatform):
+    """What both have in common, on one device."""
 
-class SdpaAttention(MaskedAttention):
-    """torch's scaled dot product, of which XLA makes its own kernels."""
-
-    name = "sdpa"
-    blocks = (BLOCK, LEAST_BLOCK)
-
-
-class XlaPlatform(Platform):
-    """What both have in common: launches of a few shapes alone, on one device. package: of Python. torch: the library,
-    so that tests can pass another."""
-
-    package: str
+    install = "install the version for torch {torch}"
     capabilities = Capabilities(
         dtypes=("bfloat16", "float32"), index_dtype="int32", async_dispatch=False, static_shapes=True
     )  # copies wait
     torch: Any = torch
-
-    def enter_process(self, spec: WorkerSpec) -> None:
-        try:
-            import_module(self.package)
-        except (ImportError, OSError) as error:
-            said = str(error).partition("\n")[0]
-            raise PlatformError(
-                f"platform '{self.name}' needs {self.package} ({said}); install the version for torch "
-                f"{self.torch.__version__}."
-            ) from error
-
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (SdpaAttention(self.torch),)
-
-    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return BucketedShapes.doubling(config, config.cache.block_size or LEAST_BLOCK, PROMPT_TOKENS, FEWEST_BLOCKS)
-
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return BucketedShapes(decode_rows=(1,), prompt_tokens=PROMPT_TOKENS).rules()
-
-    def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
-        return {"cache.block_size": Default(BLOCK, "fewer columns of block tables, so fewer shapes to compile")}
 
     def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
         parallel = config.parallel

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tessera.platform import DeviceInfo, Probe
+from tessera.platform.probing import counted, pci_devices
 
 GOOGLE, TPU_CLASS = "0x1ae0", "0x1200"
 """Of a PCI device in sysfs: its vendor, and how the class of an accelerator begins."""
@@ -17,13 +18,14 @@ SCORE = 40
 
 def torch_tpu(root: Path = Path("/"), installed: Callable[[str], bool] | None = None) -> Probe:
     """From sysfs alone: only one process may open a TPU."""
-    chips = [device for device in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_tpu(device)]
+    chips = pci_devices(root, GOOGLE, TPU_CLASS)
     if not chips:
         return Probe(0, "no TPU on this machine's PCI bus")
+    named = counted(len(chips), "TPU chip")
     if not (installed or _installed)("torch_tpu"):
-        return Probe(0, f"{_counted(len(chips))}, but not torch-tpu; install tessera-xla[tpu]")
+        return Probe(0, f"{named}, but not torch-tpu; install tessera-xla[tpu]")
     devices = tuple(DeviceInfo(f"TPU {chip.name}", number) for number, chip in enumerate(chips))
-    return Probe(SCORE, f"{_counted(len(chips))}, compiled by torch-tpu; experimental, never run on one", devices)
+    return Probe(SCORE, f"{named}, compiled by torch-tpu; experimental, never run on one", devices)
 
 
 def torch_xla(environment: Mapping[str, str] = os.environ, installed: Callable[[str], bool] | None = None) -> Probe:
@@ -38,19 +40,3 @@ def torch_xla(environment: Mapping[str, str] = os.environ, installed: Callable[[
 
 def _installed(package: str) -> bool:
     return find_spec(package) is not None
-
-
-def _counted(chips: int) -> str:
-    return f"{chips} TPU chip{'s' if chips > 1 else ''}"
-
-
-def _is_tpu(device: Path) -> bool:
-    return _text(device / "vendor") == GOOGLE and _text(device / "class").startswith(TPU_CLASS)
-
-
-def _text(file: Path) -> str:
-    """Nothing if there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -103,15 +103,6 @@ def test_all_tensors_of_torch_xla_are_of_inference(monkeypatch):
         platform.inference.__exit__(None, None, None)
 
 
-def test_shapes_are_buckets_that_double():
-    shapes = TorchXlaPlatform().shapes(None, config())
-    assert list(shapes.decode_rows) == [1, 2, 4, 8, 16, 32]
-    assert list(shapes.prompt_tokens) == [128, 256, 512, 1024, 2048]
-    assert list(shapes.blocks) == [4, 8, 16, 32]
-    rules = TorchXlaPlatform().step_rules(None)
-    assert (rules.mix_prefill_decode, rules.max_tokens_per_request) == (False, 2048)
-
-
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)])
 def test_several_devices_are_refused(sizes):
     assert TorchTpuPlatform().check(config(), None) == ()

@@ -3,11 +3,11 @@ load."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tessera.platform.probing import inaccessible, numbered, read_number
 
 DRM = "sys/class/drm"
 _INTEL = 0x8086
@@ -37,7 +37,7 @@ def cards(root: Path = Path("/")) -> list[Card]:
     found = list(_cards(root))
     if not found:
         raise SysfsError("the kernel's drivers for Intel GPUs (xe, i915) find none")
-    able = [card for card, nodes in found if any(os.access(node, os.R_OK | os.W_OK) for node in nodes)]
+    able = [card for card, nodes in found if len(inaccessible(nodes)) < len(nodes)]
     if not able:
         raise SysfsError(
             f"there is {found[0][0].name}, but its file in /dev/dri cannot be opened: add the user to the group "
@@ -48,29 +48,20 @@ def cards(root: Path = Path("/")) -> list[Card]:
 
 def _cards(root: Path) -> Iterator[tuple[Card, list[Path]]]:
     """Each card, and the files through which programs use it."""
-    folders = (folder for folder in (root / DRM).glob("card*") if re.fullmatch(r"card\d+", folder.name))
-    for folder in sorted(folders, key=lambda folder: int(folder.name.removeprefix("card"))):
+    for folder in numbered(root / DRM, "card"):
         device = folder / "device"
         driver = (device / "driver").resolve().name
-        if _number(device / "vendor") != _INTEL or driver not in _DRIVERS:
+        if read_number(device / "vendor") != _INTEL or driver not in _DRIVERS:
             continue
         integrated = device.resolve().name == _OF_PROCESSORS
         kind = "integrated Intel GPU" if integrated else "Intel GPU"
         card = Card(
-            f"{kind} {_number(device / 'device'):#06x}", driver, 0 if integrated else _memory(folder), integrated
+            f"{kind} {read_number(device / 'device'):#06x}", driver, 0 if integrated else _memory(folder), integrated
         )
         yield card, [root / "dev/dri" / node.name for node in (device / "drm").glob("renderD*")]
 
 
 def _memory(folder: Path) -> int:
     """Of all tiles as xe says it, else as some versions of i915 do."""
-    tiles = sum(_number(file) for file in (folder / "device").glob("tile*/physical_vram_size_bytes"))
-    return tiles or _number(folder / "lmem_total_bytes")
-
-
-def _number(file: Path) -> int:
-    """In any base; 0 if there is none."""
-    try:
-        return int(file.read_text(encoding="utf-8").strip(), 0)
-    except (OSError, ValueError):
-        return 0
+    tiles = sum(read_number(file) for file in (folder / "device").glob("tile*/physical_vram_size_bytes"))
+    return tiles or read_number(folder / "lmem_total_bytes")
