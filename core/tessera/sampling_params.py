@@ -27,6 +27,7 @@ MOST_BIAS = 100.0
 MAX_ALLOWED_IDS = 2**20
 MAX_LOGPROB_IDS = 1024
 MAX_BAD_WORDS = 1024
+MAX_BAD_WORDS_IDS = 2 * MAX_BAD_WORDS
 MAX_BAD_WORD_CHARS = 256
 MAX_BAD_WORD_TOKENS = 64
 MAX_CHOICES = 1024
@@ -170,10 +171,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
     occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
     logit_bias: added to the logits by token id, clamped to -100 to 100. allowed_token_ids: only these are sampled.
-    bad_words: texts that the completion never contains; bad_words_ids: the same as token ids. kept_special_tokens:
-    texts of special tokens that skip_special_tokens leaves in the text. stream_interval: new tokens between two outputs
-    of a stream. extra_args: numbers for features, by name. structured_outputs: StructuredOutputsParams, or a mapping of
-    its fields. reasoning: where the answer that the grammar is for begins; None is at once.
+    bad_words: texts that the completion does not write as the tokenizer writes them, with a space in front or without;
+    bad_words_ids: the same as token ids. kept_special_tokens: texts of special tokens that skip_special_tokens leaves
+    in the text. stream_interval: new tokens between two outputs of a stream. extra_args: numbers for features, by name.
+    structured_outputs: StructuredOutputsParams, or a mapping of its fields. reasoning: where the answer that the
+    grammar is for begins; None is at once.
 
     thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
     invalid value.
@@ -346,9 +348,9 @@ def _check_words(params: SamplingParams) -> None:
         if not isinstance(word, str) or not word or len(word) > MAX_BAD_WORD_CHARS:
             raise RequestError(f"bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters each.", param="bad_words")
     lists = params.bad_words_ids or ()
-    if len(lists) > 2 * MAX_BAD_WORDS:  # a word may have two tokenizations
+    if len(lists) > MAX_BAD_WORDS_IDS:  # a word may have two tokenizations
         raise RequestError(
-            f"bad_words_ids takes at most {2 * MAX_BAD_WORDS} lists, got {len(lists)}.", param="bad_words_ids"
+            f"bad_words_ids takes at most {MAX_BAD_WORDS_IDS} lists, got {len(lists)}.", param="bad_words_ids"
         )
     for ids in lists:
         if not 1 <= len(ids) <= MAX_BAD_WORD_TOKENS:

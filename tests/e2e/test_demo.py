@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 QUESTION = "What is the capital of France?"
 
 
-def ask(url: str, question: str) -> str:
+def ask(url: str, question: str, **fields: object) -> str:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         answer = client.chat.completions.create(
-            model="tessera-demo", messages=[{"role": "user", "content": question}], temperature=0
+            model="tessera-demo", messages=[{"role": "user", "content": question}], temperature=0, extra_body=fields
         )
     return answer.choices[0].message.content or ""
 
@@ -37,6 +37,13 @@ def test_the_demo_is_served_when_nothing_is_named(demo: Served) -> None:
     report = demo.log.read_text()
     for said in ("device", "dtype", "weights", "KV cache", "requests of 1,024 tokens", "URL", "curl "):
         assert said in report
+
+
+@pytest.mark.parametrize("word", ["capital", " capital"])
+def test_a_bad_word_is_not_said_with_a_space_in_front_of_it(demo: Served, word: str) -> None:
+    """It is a token then, and three tokens without."""
+    assert " capital" in ask(demo.url, QUESTION)
+    assert "capital" not in ask(demo.url, QUESTION, bad_words=[word])
 
 
 def test_the_demo_scores_through_the_server(demo: Served) -> None:

@@ -3,7 +3,7 @@ and makes one request, with its seed, per completion."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -13,7 +13,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.errors import RequestError
 from tessera.request import Request
-from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, changed
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS_IDS, SamplingParams, changed
 from tessera.text import StopStrings
 
 if TYPE_CHECKING:
@@ -199,30 +199,50 @@ def _check_ids(name: str, ids: Collection[int], vocab: int) -> None:
             )
 
 
+_LINE = "\n"
+_LEADS = ("", " ", _LINE)
+"""What may precede a word, each of which may give it tokens of its own: nothing, where some tokenizers add a space; a
+space; and a line break, which no tokenizer joins to a word."""
+
+
 def bad_word_texts(params: SamplingParams) -> list[str]:
-    """The texts to tokenize, without special tokens, for with_bad_words(): each word without and with a leading
-    space."""
-    return [space + word.lstrip() for word in params.bad_words or () for space in ("", " ")]
+    """The texts to tokenize, without special tokens, for with_bad_words(). A word's own leading spaces make no
+    difference, unless it has nothing else."""
+    words = [word.lstrip(" ") or word for word in params.bad_words or ()]
+    return [_LINE, *(lead + word for word in words for lead in _LEADS)]
 
 
 def with_bad_words(params: SamplingParams, tokens: Sequence[Sequence[int]]) -> SamplingParams:
     """params with bad_words replaced by bad_words_ids. tokens: the token ids of each of bad_word_texts(). Raises
     RequestError."""
-    forms = zip(tokens[::2], tokens[1::2], strict=True)
-    words = [ids for plain, spaced in forms for ids in _forms(plain, spaced)]
-    return changed(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
-
-
-def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:
-    """The token ids of a word without a leading space, and those with one, if they are equally many and start with
-    another token."""
-    if not 1 <= len(plain) <= MAX_BAD_WORD_TOKENS:
+    line, *forms = map(list, tokens)
+    of_each = zip(forms[::3], forms[1::3], forms[2::3], strict=True)
+    words = [ids for of_one in of_each for ids in _forms(line, *of_one)]
+    words += map(list, params.bad_words_ids or ())
+    if len(words) > MAX_BAD_WORDS_IDS:
         raise RequestError(
-            f"Each of bad_words must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(plain)}.", param="bad_words"
+            f"bad_words become at most {MAX_BAD_WORDS_IDS} lists of token ids, these {len(words)}; give fewer of them.",
+            param="bad_words",
         )
-    yield list(plain)
-    if len(spaced) == len(plain) and spaced[0] != plain[0]:
-        yield list(spaced)
+    return changed(params, bad_words=None, bad_words_ids=tuple(words))
+
+
+def _forms(line: list[int], first: list[int], spaced: list[int], broken: list[int]) -> list[list[int]]:
+    """The token ids of a word without a space in front and with one, shortest first. One that ends in another is left
+    out: the other forbids it. line: those of a line break, which `broken` begins with."""
+    forms = [first, spaced]
+    if broken[: len(line)] == line:
+        forms.append(broken[len(line) :])
+    shortest: list[list[int]] = []
+    for form in sorted(forms, key=len):
+        if any(form[-len(other) :] == other for other in shortest):
+            continue
+        if not 1 <= len(form) <= MAX_BAD_WORD_TOKENS:
+            raise RequestError(
+                f"Each of bad_words must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(form)}.", param="bad_words"
+            )
+        shortest.append(form)
+    return shortest
 
 
 def no_bad_words() -> RequestError:

@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
 from tessera.config import ModelConfig
 from tessera.engine.input_processor import bad_word_texts, resolved, with_bad_words
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer
+from tessera.text import Tokenizer
+from tests.unit.engine.bytewise import NUM_TOKENS, byte_level, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 MODEL = ModelConfig("", "bytes", {}, NUM_TOKENS, 100)
@@ -147,22 +150,61 @@ def test_minus_one_is_the_vocabulary_where_the_operator_allows_it() -> None:
     assert (params.logprobs, params.prompt_logprobs) == (NUM_TOKENS, NUM_TOKENS)
 
 
-def test_bad_words_are_their_tokens_at_the_start_and_after_a_space_where_that_is_another_token() -> None:
-    """Here a space is a token of its own, so a word with one is longer and adds nothing."""
-    params = tokenized(SamplingParams(bad_words=["no", " é"], bad_words_ids=[[1]]))
+def test_bad_words_are_their_tokens_with_a_space_in_front_and_without() -> None:
+    """Here a space is a token of its own, so the form with one ends in the other, which forbids it."""
+    params = tokenized(SamplingParams(bad_words=["no", " é"], bad_words_ids=[[1]]), TOKENIZER)
     assert params.bad_words is None
-    assert [list(word) for word in params.bad_words_ids] == [list(b"no"), list("é".encode()), [1]]
+    assert [list(word) for word in params.bad_words_ids or ()] == [list(b"no"), list("é".encode()), [1]]
 
 
-@pytest.mark.parametrize("word", ["x" * 65, " "])  # of the second nothing is left
-def test_bad_words_of_no_or_too_many_tokens_are_refused(word: str) -> None:
-    with pytest.raises(RequestError, match="1 to 64 tokens") as refused:
-        tokenized(SamplingParams(bad_words=[word]))
+@pytest.mark.parametrize("word", ["no", " no", "  no"])
+def test_both_forms_are_forbidden_however_many_tokens_each_has(word: str) -> None:
+    space_in_front = _bpe(["n", "o", "\u0120", "\u010a", "\u0120n", "\u0120no"], [("\u0120", "n"), ("\u0120n", "o")])
+    space_in_front.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert _forbidden(space_in_front, word) == [["\u0120no"], ["n", "o"]]
+
+
+@pytest.mark.parametrize("word", ["no", " no"])
+def test_a_tokenizer_that_adds_a_space_has_the_form_without_one_after_a_line_break(word: str) -> None:
+    """As SentencePiece's do, at the beginning of a text."""
+    dummy_prefix = _bpe(["n", "o", "\n", "▁", "▁n", "▁no"], [("▁", "n"), ("▁n", "o")])
+    dummy_prefix.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    assert _forbidden(dummy_prefix, word) == [["▁no"], ["n", "o"]]
+
+
+def test_a_bad_word_may_be_white_space() -> None:
+    assert _forbidden(byte_level(), " ") == [["\u0120"]]
+    assert _forbidden(byte_level(), "\n\n") == [["\u010a", "\u010a"]]
+
+
+def test_bad_words_of_too_many_tokens_are_refused() -> None:
+    assert tokenized(SamplingParams(bad_words=["x" * 64]), TOKENIZER).bad_words_ids == ([ord("x")] * 64,)
+    with pytest.raises(RequestError, match="1 to 64 tokens, got 65") as refused:
+        tokenized(SamplingParams(bad_words=["x" * 65]), TOKENIZER)
     assert refused.value.param == "bad_words"
 
 
-def tokenized(params: SamplingParams) -> SamplingParams:
-    return with_bad_words(params, [TOKENIZER.encode(text, False) for text in bad_word_texts(params)])
+def test_bad_words_and_their_ids_have_one_limit() -> None:
+    params = SamplingParams(bad_words=["no", "never"], bad_words_ids=[[1]] * 2046)
+    assert len(tokenized(params, TOKENIZER).bad_words_ids or ()) == 2048
+    with pytest.raises(RequestError, match="at most 2048 lists of token ids, these 2049") as refused:
+        tokenized(SamplingParams(bad_words=["no", "never"], bad_words_ids=[[1]] * 2047), TOKENIZER)
+    assert refused.value.param == "bad_words"
+
+
+def tokenized(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    return with_bad_words(params, [tokenizer.encode(text, False) for text in bad_word_texts(params)])
+
+
+def _forbidden(tokenizer: tokenizers.Tokenizer, word: str) -> list[list[str]]:
+    """The tokens of what is forbidden, as the vocabulary spells them."""
+    params = tokenized(SamplingParams(bad_words=[word]), Tokenizer(tokenizer, {}))
+    return [[tokenizer.id_to_token(token) for token in ids] for ids in params.bad_words_ids or ()]
+
+
+def _bpe(vocabulary: list[str], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+    numbered = {token: number for number, token in enumerate(vocabulary)}
+    return tokenizers.Tokenizer(models.BPE(vocab=numbered, merges=merges))
 
 
 def test_parameters_that_need_nothing_are_themselves() -> None:
