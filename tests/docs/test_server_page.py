@@ -15,6 +15,7 @@ from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
 from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
+from tessera.engine.metrics import EngineMetrics
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
 from tessera.server.settings import Limits, ServerSettings
@@ -106,6 +107,16 @@ def test_paragraphs_are_apart_by_one_line():
 
 def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():
     assert {int(status) for status, _ in table("Errors")} == KNOWN
+
+
+def test_a_metric_is_there_or_said_to_be_left_out():
+    section = PAGE.split("\n## Metrics\n")[1].split("\n## ")[0]
+    missing = {"num_requests_waiting_by_reason", "admission_rejections", "request_num_preemptions"}
+    left_out = next(line for line in section.split("\n- ") if line.startswith("Left out"))
+    assert missing <= set(re.findall(r"`(\w+)`", left_out))
+    assert not missing & {metric.name for metric in EngineMetrics(512).read()}
+    but = re.search(r"all are there but (.*?)\.\n", section, re.DOTALL)
+    assert {name.removesuffix("_total") for name in re.findall(r"`(\w+)`", but[1])} == missing
 
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():

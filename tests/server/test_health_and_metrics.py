@@ -126,8 +126,9 @@ async def test_metrics_are_prometheus_text(api):
     assert value("http_requests_in_progress") == 1
 
 
-# What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for, and all that the test of
-# metrics of vLLM 0.33 wants (tests/entrypoints/instrumentator/test_metrics.py).
+# What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for, and what the test of
+# metrics of vLLM 0.33 wants (tests/entrypoints/instrumentator/test_metrics.py), but for those that docs/server.md
+# says are left out.
 ASKED_FOR = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",

@@ -22,9 +22,17 @@ PROMPT = {"model": MODEL, "prompt": "Hi"}
 
 async def test_llama_cpp_s_paths_have_no_v1(api):
     assert (await api.post("/chat/completions", CHAT)).json()["object"] == "chat.completion"
-    assert (await api.post("/completions", PROMPT)).json()["object"] == "text_completion"
     assert (await api.client.get("/models")).json() == (await api.client.get("/v1/models")).json()
     check_chat((await api.post("/chat/completions", {**CHAT, "stream": True})).text)
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+async def test_llama_cpp_s_own_api_is_told_from_openai_s(api, path):
+    """There it takes n_predict and answers with content."""
+    for body in (PROMPT, {"prompt": "Hi", "n_predict": 5}):
+        message = check_error(await api.post(path, body), 404, code="unknown_url")
+        assert message.startswith("llama.cpp's own API is not served: use OpenAI's completions or chat completions")
+    assert not api.engine.calls
 
 
 async def test_invocations_chat_or_complete_by_the_body(api):

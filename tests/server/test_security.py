@@ -56,7 +56,6 @@ def test_the_walk_saw_all_routes():
         "/v1/batches/{id}",
         "/v1/batches/{id}/cancel",
         "/chat/completions",
-        "/completions",
         "/models",
         "/invocations",
         "/v1/completions",

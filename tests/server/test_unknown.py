@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from pathlib import Path
 
+import anthropic
+import openai
 import pytest
 
 from tessera.server.app import create_app
@@ -113,6 +117,22 @@ def test_clients_cannot_grow_the_table():
         ("/slots/0", "llama.cpp"),
         ("/server_info", "information"),
         ("/generate", "token ids"),
+        ("/inference/v1/generate", "token ids"),
+        ("/v1/chat/completions/batch", "files and batches"),
+        ("/v1/chat/completions/render", "/tokenize"),
+        ("/v1/completions/render", "/tokenize"),
+        ("/v1/chat/completions/control", "closing the connection"),
+        ("/v1/chat/completions/input_tokens", "/tokenize"),
+        ("/v1/responses/compact", "Compaction"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/health", "/health"),
+        ("/health_generate", "/health"),
+        ("/get_server_info", "/version"),
+        ("/flush_cache", "cache_salt"),
+        ("/v1/complete", "messages"),
+        ("/v1/organization/usage/completions", "--api-key"),
+        ("/v1/containers/c/files", "agent"),
+        ("/models/load", "tessera serve"),
     ],
 )
 async def test_a_known_route_that_is_not_served_says_so(api, path, word):
@@ -123,10 +143,34 @@ async def test_a_known_route_that_is_not_served_says_so(api, path, word):
 
 
 async def test_a_route_that_is_not_served_is_told_from_one_with_an_id(api):
-    assert "Compaction is not served" in check_error(
-        await api.post("/v1/responses/compact", {}), 404, code="unknown_url"
-    )
+    """POST changes a chat that is kept, by its id; other servers have routes where the id is."""
     assert "does not support" in check_error(await api.post("/v1/responses/other", {}), 405)
+    assert "No such route" in check_error(await api.post("/v1/chat/completions/other", {}), 404, code="unknown_url")
+    assert "no longer kept" in check_error(await api.post("/v1/chat/completions/chatcmpl-other", {}), 404)
+    for method in ("GET", "DELETE"):
+        response = await api.client.request(method, "/v1/chat/completions/other")
+        assert "no longer kept" in check_error(response, 404)
+
+
+@pytest.mark.parametrize("sdk", [openai, anthropic], ids=lambda sdk: sdk.__name__)
+async def test_every_path_that_an_sdk_asks_for_is_served_or_said_not_to_be(api, sdk):
+    routes = create_app(api.engine, ServerSettings()).routes
+    paths = {f"/v1{path.removeprefix('/v1')}" for path in _paths(sdk)}
+    assert len(paths) > 150
+    silent = [
+        path
+        for path in sorted(paths)
+        if why_not(path) is None and not any(route.path_regex.match(path) for route in routes)
+    ]
+    assert not silent
+
+
+def _paths(sdk):
+    """The paths in the methods of an SDK, without queries; what they fill in is x."""
+    calls = re.compile(r'self\._\w+\(\s*(?:path_template\(\s*)?f?"(/[^"?]*)')
+    for file in (Path(sdk.__file__).parent / "resources").rglob("*.py"):
+        for found in calls.finditer(file.read_text(encoding="utf-8")):
+            yield re.sub(r"\{[^}]*\}", "x", found[1])
 
 
 @pytest.mark.parametrize(("path", "word"), [("/api/pull", "Managing models"), ("/api/embed", "Embeddings")])

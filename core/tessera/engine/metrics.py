@@ -169,7 +169,7 @@ class EngineMetrics:
         yield Metric("prompt_tokens_cached", "counter", "Prompt tokens cached, or shared with a sibling.", found)
         for source, count in (("local_compute", counters.prompt_tokens - found), ("local_cache_hit", found)):
             yield Metric("prompt_tokens_by_source", "counter", "Prompt tokens, by source.", count, ("source", source))
-        yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
+        yield Metric("generation_tokens", "counter", _GENERATED, counters.generation_tokens)
         yield Metric("num_preemptions", "counter", "Preemptions of running requests.", counters.preemptions)
         yield Metric("spec_decode_num_drafts", "counter", "Sequences of draft tokens verified.", counters.drafts)
         yield Metric("spec_decode_num_draft_tokens", "counter", "Draft tokens verified.", counters.draft_tokens)
@@ -194,6 +194,10 @@ class EngineMetrics:
             yield Metric(name, "histogram", documentation, getattr(self, name))
 
 
+_GENERATED = (
+    "Tokens generated. request_generation_tokens has fewer: it leaves out those that were in flight when their request "
+    "was aborted."
+)
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "Time from a request's arrival to its first token.",
     "inter_token_latency_seconds": "Time between two tokens of a completion.",

@@ -15,12 +15,13 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera._version import __version__
 from tessera.server.http import ErrorBody
 from tessera.server.security import OPEN_PATHS
+from tessera.server.unserved import why_not
 
 _PAGE = Path(__file__).with_name("docs.html")
 # The page may load nothing from elsewhere, and connect only to this server.
@@ -71,6 +72,13 @@ class JsonRoute(APIRoute):
             await answering(scope, receive, send)
 
         self.app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As any route, but what a known route that is not served is called is no id: that is a 404 which says so."""
+        match, found = super().matches(scope)
+        if match is not Match.NONE and self.param_convertors and why_not(scope["path"]) is not None:
+            return Match.NONE, {}
+        return match, found
 
     @property
     def kinds(self) -> list[type[msgspec.Struct]]:

@@ -1,5 +1,6 @@
-"""OpenAI's routes at the paths where other servers' clients look for them: llama.cpp's, which have no /v1, and
-SageMaker's /invocations (https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html)."""
+"""OpenAI's routes at the paths where other servers' clients look for them: llama.cpp's, which have no /v1 (but for its
+/completions, an API of its own), and SageMaker's /invocations
+(https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def routes(own: Iterable[Route]) -> list[JsonRoute]:
         return invocations
 
     return [
-        *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _COMPLETIONS, _MODELS)),
+        *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS)),
         JsonRoute(
             "/invocations",
             invoked,

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -17,7 +18,7 @@ from tessera.parsing.response import Event, Message
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
 from tessera.server.http import json_response, read_body
-from tessera.server.openai.chat import ChatAnswer
+from tessera.server.openai.chat import PREFIX, ChatAnswer
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.protocol import ChatChoice, ChatCompletion, ChatCompletionRequest, ChatLogprobs
@@ -94,6 +95,8 @@ class StoredChats:
         return json_response((await self._kept(request))["completion"])
 
     async def update(self, request: Request) -> Response:
+        if not request.path_params["id"].startswith(f"{PREFIX}-"):  # another server's route, more likely than an id
+            raise HTTPException(404)
         asked = await self._decoder.decode(await read_body(request.receive))
         check_metadata(asked.metadata)
 

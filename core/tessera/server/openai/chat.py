@@ -41,6 +41,8 @@ from tessera.server.openapi import EVENT_STREAM, JsonRoute
 from tessera.server.settings import Limits
 from tessera.server.sse import OPENAI
 
+PREFIX = "chatcmpl"
+"""How the ids of answers begin."""
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
 _EMPTY = b'{"content":""}'
@@ -63,7 +65,7 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = await decoder.decode(body)
-        return answer(request, await ChatRun.begin(context, request, scope, "chatcmpl"), scope)
+        return answer(request, await ChatRun.begin(context, request, scope, PREFIX), scope)
 
     answering = GenerationEndpoint(read, context)
 
