@@ -218,7 +218,7 @@ async def test_the_model_is_shown_a_custom_tool_as_a_function():
         message = {"role": "assistant", "content": None, "tool_calls": [called]}
         assert (await api.chat(tools=[CUSTOM, WEATHER], messages=[USER, message])).status_code == 200
         prompt = api.engine.tokenizer.decode(api.engine.calls[-1].prompt)
-        assert prompt == "function patch ['input'];function weather ['city'];{'input': 'x \"y\"'}"
+        assert prompt == "function patch ['input'];function weather ['city'];" + r'{"input": "x \"y\""}'
         for choice in ({"type": "custom", "custom": {"name": "patch"}}, "required"):
             body = (await api.chat(tools=[CUSTOM, WEATHER], tool_choice=choice)).json()
             begins = [tag["begin"] for tag in tag_of(api)["tags"]]

@@ -1,4 +1,4 @@
-"""Converts chat messages to the form templates expect: plain values, text content, arguments as objects."""
+"""Converts chat messages to the form that templates expect: plain values, and content as text or as parts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tessera.errors import RequestError
-from tessera.parsing.values import arguments_of
 
 # The form of a message's content that a template expects: one string, OpenAI's list of parts, or either.
 ContentForm = Literal["string", "parts", "either"]
 
 MAX_DEPTH = 64
 _MAX_NAME_CHARS = 40
-# A model's reasoning has several names. Templates read the first one, or the second (gpt-oss).
+# A model's reasoning has several names. Most templates read the first one, gpt-oss's the second, Solar's the third.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -60,10 +59,10 @@ def _prepare_message(message: Mapping[str, Any], where: str, form: ContentForm) 
     if "content" in fields:
         fields["content"] = _prepare_content(fields["content"], f"{where}.content", form)
     if "tool_calls" in fields:
-        _parse_arguments(fields["tool_calls"], f"{where}.tool_calls")
+        _check_calls(fields["tool_calls"], f"{where}.tool_calls")
     reasoning = next((fields[name] for name in _REASONING_FIELDS if name in fields), None)
     if reasoning is not None:
-        fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+        fields = {"thinking": reasoning, "reasoning": reasoning, **fields, "reasoning_content": reasoning}
     return fields
 
 
@@ -92,26 +91,10 @@ def _text_part(part: Any, where: str) -> dict[str, Any]:
     return part
 
 
-def _parse_arguments(tool_calls: Any, where: str) -> None:
-    """Parses the arguments of past calls in place: OpenAI's API sends them as JSON text, templates expect objects."""
+def _check_calls(tool_calls: Any, where: str) -> None:
+    """Raises RequestError for what is no list of calls of functions."""
     if not isinstance(tool_calls, list):
         raise RequestError(f"{where} must be a list.", param="messages")
     for index, call in enumerate(tool_calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
+        if not isinstance(call.get("function") if isinstance(call, dict) else None, dict):
             raise RequestError(f"{where}[{index}].function must be an object.", param="messages")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            function["arguments"] = _parse_object(arguments)
-        elif arguments is None:
-            function["arguments"] = {}
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    """What is no JSON object, because a model wrote it, is kept as an argument: a chat must not end for it."""
-    arguments = arguments_of(text)
-    try:
-        plain_value(arguments, "messages")
-    except RequestError:
-        return {"arguments": text}
-    return arguments

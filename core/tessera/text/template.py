@@ -22,7 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from tessera.errors import ModelError, RequestError
-from tessera.text.arrangement import Arrangement
+from tessera.text.arrangement import Arrangement, Messages
+from tessera.text.assistant_turns import AssistantTurns
 from tessera.text.conversation import ContentForm, plain_value, prepare_messages
 
 _MAX_TEMPLATE_CHARS = 256_000
@@ -124,6 +125,7 @@ def _strftime_now(date_format: str) -> str:
 class _CompiledTemplate:
     code: Template
     content_form: ContentForm
+    assistant: AssistantTurns
     arrangement: Arrangement
 
 
@@ -174,7 +176,7 @@ class ChatTemplate:
                 param="add_generation_prompt",
             )
         template = self._select(has_tools=tools is not None)
-        prepared = template.arrangement.of(prepare_messages(messages, template.content_form))
+        prepared = template.arrangement.of(template.assistant.of(prepare_messages(messages, template.content_form)))
         final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
         variables = {
             **self._special_tokens,
@@ -213,7 +215,11 @@ class ChatTemplate:
             # Python's limits on code: nested blocks and brackets, digits of a number.
             raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
         form = self._content_form or self._detect_content_form(code)
-        return _CompiledTemplate(code, form, Arrangement(lambda messages: self._probe(code, messages), form))
+
+        def shown(messages: Messages, tools: Messages | None = None) -> str:
+            return self._probe(code, messages, tools)
+
+        return _CompiledTemplate(code, form, AssistantTurns(shown, form), Arrangement(shown, form))
 
     def _detect_content_form(self, code: Template) -> ContentForm:
         """Renders a short message both ways. A template that expects a string prints the list with its quotes."""
@@ -224,12 +230,17 @@ class ChatTemplate:
             return "string"
         return "either" if takes_string else "parts"
 
-    def _probe(self, code: Template, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _probe(
+        self,
+        code: Template,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The prompt; "" if the template refuses the messages."""
         variables = {
             **self._special_tokens,
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": True,
         }
