@@ -9,7 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import find_weights, names_in, read_json, refuse_model, shown
+from tessera.config.model_folder import names_in, read_json, refuse_model, shown
+from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError
 
 FILE = "config.json"

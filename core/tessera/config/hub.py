@@ -19,15 +19,8 @@ from huggingface_hub import constants, errors
 
 from tessera._version import __version__
 from tessera.config.checkpoint import read_checkpoint
-from tessera.config.model_folder import (
-    INDEX,
-    names_in,
-    nearest,
-    read_index,
-    refuse_model,
-    refuse_tokenizer,
-    served_weights,
-)
+from tessera.config.model_folder import INDEX, names_in, nearest, refuse_model, refuse_tokenizer
+from tessera.config.weight_files import refuse_missing, weight_files
 from tessera.errors import ModelError, TesseraError
 from tessera.sizes import show_bytes
 
@@ -72,7 +65,9 @@ def fetch_model(
         if weights:
             if INDEX in listing:
                 repository.take([INDEX], listing)
-            repository.take(_weight_files(path, top), listing)
+            chosen = weight_files(path, top)
+            refuse_missing(path, chosen, top)
+            repository.take(chosen.files, listing)
         return path
 
 
@@ -136,7 +131,7 @@ class _Repository:
         if isinstance(found, str):
             folder = Path(found).parent
             names = names_in(folder)
-            wanted = _weight_files(folder, names) if weights else []
+            wanted = weight_files(folder, names).files if weights else []
             if set(wanted) <= set(names) and (wanted or not weights):
                 return folder
         raise ModelError(not_cached(self.name, self._unreachable, self.cache))
@@ -171,15 +166,6 @@ class _Repository:
 
 def _tokenizer_files(names: Collection[str]) -> list[str]:
     return [*(file for file in _TOKENIZER if file in names), *filter(_TEMPLATES.fullmatch, names)]
-
-
-def _weight_files(folder: Path, names: Collection[str]) -> list[str]:
-    """The files in the index if there is one, else the single file that transformers writes, else all. names: files at
-    the top of the repository. Raises ModelError for an invalid index."""
-    index = read_index(folder) if INDEX in names else None
-    if index is not None:
-        return sorted(set(index.values()))
-    return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)
 
 
 # ---- the library's exceptions, as one line that says what to do ------------------

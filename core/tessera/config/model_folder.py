@@ -32,6 +32,7 @@ MAX_DEPTH = 64
 MAX_INTEGER_BITS = 128  # model_max_length is 10**30 for tokenizers without a limit
 
 _ADAPTER = "adapter_config.json"
+_OTHER_NAMES = "consolidated*.safetensors"
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 # Vocabulary files of other libraries, from which transformers can create a tokenizer.json.
 _OTHER_VOCABULARIES = ("*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
@@ -121,6 +122,11 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
         )
     if matching(names, "*.gguf"):
         raise ModelError(_gguf(where))
+    if other := sorted(matching(names, _OTHER_NAMES)):
+        raise ModelError(
+            f"'{where}' has its weights as {shown(other[0], 60)}, whose tensors have other names than transformers "
+            "gives them; use a version of the model with model.safetensors."
+        )
     raise ModelError(f"'{where}' has no *.safetensors; add them, or use --load-format dummy for random weights.")
 
 
@@ -263,44 +269,17 @@ def read_added_tokens(folder: Path) -> dict[str, int]:
     content = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     if content is None:
         return {}
-    found = _decode(content, folder / "tokenizer.json", _AddedTokens, "a tokenizer's JSON")
+    found = decode(content, folder / "tokenizer.json", _AddedTokens, "a tokenizer's JSON")
     return {token.content: token.id for token in found.added_tokens}
 
 
-class _Index(msgspec.Struct):
-    weight_map: dict[str, str]
-
-
-def read_index(folder: Path) -> dict[str, str] | None:
-    """The file that holds each tensor, by tensor name; None if there is no index. Raises ModelError."""
-    content = read_bytes(folder, INDEX, MAX_SETTINGS_BYTES)
-    if content is None:
-        return None
-    path = shown(folder / INDEX)
-    if content.count(b",") > MAX_VALUES // 2:
-        raise ModelError(f"'{path}' names more than {MAX_VALUES // 2:,} tensors, which no model has.")
-    where = _decode(content, folder / INDEX, _Index, "a safetensors index").weight_map
-    names: dict[str, str] = {}
-    where = {tensor: names.setdefault(file, file) for tensor, file in where.items()}
-    for file in sorted(names):
-        if "/" in file or not file.endswith(".safetensors"):
-            raise ModelError(f"'{path}' names '{shown(file, 40)}', which is no *.safetensors beside it; download both.")
-    if not names:
-        raise ModelError(f"'{path}' names no tensor; download it again.")
-    return where
-
-
-def find_weights(folder: Path) -> tuple[list[str], dict[str, str] | None]:
-    """The names of a model's weight files, and the index if there is one. Opens none of the weight files. Raises
-    ModelError if one is missing or not a regular file."""
-    index = read_index(folder)
-    files = served_weights(names_in(folder)) if index is None else sorted(set(index.values()))
-    for name in files:
-        if regular_file(folder, name) is None:
-            raise ModelError(
-                f"'{shown(folder / INDEX)}' names {shown(name, 60)}, which is not there; download it again."
-            )
-    return files, index
+def decode(content: bytes, path: Path, kind: type[_Decoded], what: str) -> _Decoded:
+    """A file's JSON as a msgspec type. what: it should be, for the message. Raises ModelError."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        reason = "it nests too deeply" if isinstance(error, RecursionError) else first_line(error)
+        raise ModelError(f"'{shown(path)}' is not {what}: {reason}.") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -336,11 +315,3 @@ def _fault(value: Any, depth: int) -> str | None:
         return "it nests too deeply"
     within = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return next((fault for one in within if (fault := _fault(one, depth - 1)) is not None), None)
-
-
-def _decode(content: bytes, path: Path, kind: type[_Decoded], what: str) -> _Decoded:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        reason = "it nests too deeply" if isinstance(error, RecursionError) else first_line(error)
-        raise ModelError(f"'{shown(path)}' is not {what}: {reason}.") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tessera.config.model_folder import INDEX, find_weights, open_weights, shown
+from tessera.config.model_folder import INDEX, open_weights, shown
+from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part
@@ -31,10 +32,11 @@ MAPPED = 256 << 20
 
 
 class WeightSource(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. release() gives up
-    resources held for reading, until the next part is read."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. notes: lines about
+    the files, to say at start-up. release() gives up resources held for reading, until the next part is read."""
 
     dtype: str
+    notes: Sequence[str]
 
     def read(self, part: Part) -> Tensor: ...
     def release(self) -> None: ...
@@ -48,6 +50,7 @@ class Safetensors:
         self.folder = Path(folder)
         self._files: dict[str, Any] = {}
         self._read = 0
+        self.notes: Sequence[str] = ()
         self._where = self._find()
         self.dtype = self._dtype_of_matrices()
 
@@ -97,15 +100,29 @@ class Safetensors:
             self._files[file] = open_weights(self.folder, file, "pt")
         return self._files[file]
 
-    def _find(self) -> dict[str, str]:
+    def _find(self) -> Mapping[str, str]:
         """Which file holds each tensor, by tensor name."""
-        files, index = find_weights(self.folder)
-        if not files:
+        found = find_weights(self.folder)
+        if not found.files:
             raise ModelError(
                 f"no *.safetensors in '{shown(self.folder)}'; other formats are not supported "
                 "(use --load-format dummy for random weights)."
             )
-        return index or {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
+        self.notes = found.notes
+        return self._listed(found.files) if found.index is None else found.index
+
+    def _listed(self, files: Sequence[str]) -> dict[str, str]:
+        """The same without an index."""
+        where: dict[str, str] = {}
+        for file in files:
+            for name in self._open(file).keys():  # noqa: SIM118 - not a dict
+                if name in where:
+                    raise ModelError(
+                        f"'{shown(name, 80)}' is in both {shown(where[name], 60)} and {shown(file, 60)} of "
+                        f"'{shown(self.folder)}'; remove the file that is not the model's."
+                    )
+                where[name] = file
+        return where
 
     def _dtype_of_matrices(self) -> str:
         """The dtype of the first matrix that is not quantized; norms and scales may have a wider one."""
@@ -119,6 +136,7 @@ class Dummy:
     part."""
 
     dtype = "bfloat16"
+    notes: Sequence[str] = ()
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

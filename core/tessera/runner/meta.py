@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ class MetaOps(BoundOps):
 
 class Shapes:
     """A loader.checkpoint.WeightSource of meta tensors, which have a shape but no data. dtype: as stored."""
+
+    notes: Sequence[str] = ()
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype

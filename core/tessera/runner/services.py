@@ -47,8 +47,9 @@ THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transf
 
 class Services:
     """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
-    bound ops. accepted: whether accept() was called. notes: what stored_weights() left unquantized. build: the Build of
-    the model that build_model() returned. feature_bytes: what features allocated on the device for that model."""
+    bound ops. accepted: whether accept() was called. notes: lines about the checkpoint's files, and what
+    stored_weights() left unquantized. build: the Build of the model that build_model() returned. feature_bytes: what
+    features allocated on the device for that model."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Services:
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)
         self.accepted = False
-        self.notes: list[str] = []
+        self.notes: list[str] = [*self.source.notes]
         self.build: Build | None = None
         self.feature_bytes = 0
 

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tessera.config import build_config
 from tessera.config.model_folder import MAX_HEADER
@@ -137,6 +137,16 @@ def test_an_index_reads_nothing_outside_the_folder(two_files, load, tmp_path_fac
     index["weight_map"][NAME] = str(elsewhere / "secret.safetensors")
     (two_files / INDEX).write_text(json.dumps(index))
     assert "secret.safetensors', which is no *.safetensors beside it; download both." in load(two_files)
+
+
+def test_one_name_in_two_files(two_files, load):
+    """Without the index nothing says which of the two is meant, not even if they are equal."""
+    (two_files / INDEX).unlink()
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    tensors = load_file(two_files / first)
+    name = next(iter(tensors))
+    save_file({**load_file(two_files / second), name: tensors[name]}, two_files / second)
+    assert f"'{name}' is in both {first} and {second} of '" in load(two_files)
 
 
 def test_no_safetensors(checkpoint, load):

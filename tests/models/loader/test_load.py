@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
@@ -204,6 +205,21 @@ def test_several_files_are_one_checkpoint(built, checkpoint):
     assert sorted(source.names()) == sorted(tensors)
     assert all(torch.equal(source.whole(name), tensor) for name, tensor in tensors.items())
     assert placed([built().load(source)]).keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_files_beside_the_models_own_change_nothing(built, checkpoint, shards):
+    folder, tensors = checkpoint()
+    if shards > 1:
+        split(folder, [dict(list(tensors.items())[number::shards]) for number in range(shards)])
+    stray = {tensor: torch.zeros_like(value) for tensor, value in tensors.items()}
+    for name in ("a", "run2", "zz-00001-of-00001"):
+        save_file(stray, folder / f"{name}.safetensors")
+    source = Safetensors(str(folder))
+    whole = placed([built().load(source)])
+    assert all(torch.equal(whole[name], tensor) for name, tensor in tensors.items())
+    (note,) = source.notes
+    assert note.endswith("; a.safetensors and run2.safetensors and zz-00001-of-00001.safetensors are not read")
 
 
 def mapped(folder):

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tessera.config import build_config
-from tessera.config.model_folder import INDEX, find_weights
+from tessera.config.model_folder import INDEX
+from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, TesseraError
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text.worker import ChatJob, Texts
@@ -201,6 +202,11 @@ def tokens(added):
     return json.dumps({**SETTINGS, "added_tokens_decoder": added})
 
 
+def weight_map(stem):
+    """An index that names such a file beside the one that is there."""
+    return json.dumps({"weight_map": {"a": f"{stem}.safetensors", "b": "model.safetensors"}})
+
+
 HALF = '{"architectures": ["Llama\\ud800"], "vocab_size": 10, "max_position_embeddings": 8}'
 HUGE = [2**24 + 1, 2**31, 2**62, 2**63, 2**64]
 CONTENTS = [
@@ -238,9 +244,17 @@ CONTENTS = [
     (INDEX, '{"weight_map": {"a": 3}}', "is not a safetensors index"),
     (INDEX, '{"weight_map": {}}', "names no tensor"),
     (INDEX, '{"weight_map": {"a": "../../etc/passwd"}}', "names '../../etc/passwd', which is no *.safetensors"),
-    (INDEX, '{"weight_map": {"a": "gone.safetensors"}}', "names gone.safetensors, which is not there"),
-    (INDEX, '{"weight_map": {"a": "\\u0000.safetensors"}}', "names ?.safetensors, which is not there"),
-    (INDEX, '{"weight_map": {"a": "%s.safetensors"}}' % ("x" * 10**5), "xxx.safetensors, which is not there"),
+    (
+        INDEX,
+        '{"weight_map": {"a": "gone.safetensors", "b": "model.safetensors"}}',
+        "names gone.safetensors, which is not there",
+    ),
+    (INDEX, weight_map("\0"), "names ?.safetensors, which is not there"),
+    (
+        INDEX,
+        '{"weight_map": {"a": "m.safetensors", "b": "model.safetensors"}}'.replace("m.", f"{'m' * 10**5}."),
+        "mmm.safe",
+    ),
     ("chat_template.jinja", b"\xff\xfe", "is not UTF-8 text"),
     ("chat_template.jinja", "x" * (2**20 + 1), "has more than 1 MiB"),
     ("additional_chat_templates/tools.jinja", b"\xff\xfe", "is not UTF-8 text"),
@@ -335,8 +349,9 @@ def test_a_folder_whose_name_breaks_the_line(good):
 def test_the_command_ends_with_one_line_and_the_exit_code_of_a_model(good, command, file):
     (good / file).unlink()
     pipe(good / file)
+    port = ["--port", "0"] if command == "serve" else []
     done = subprocess.run(
-        [sys.executable, "-m", "tessera.cli", command, str(good)],
+        [sys.executable, "-m", "tessera.cli", command, str(good), *port],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == ModelError.exit_code

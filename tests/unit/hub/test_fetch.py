@@ -23,6 +23,7 @@ SERVED = {
     "additional_chat_templates",
     "model.safetensors",
 }
+SHARDED = {name: content for name, content in FILES.items() if name != "model.safetensors"}
 A, B = "a" * 40, "b" * 40
 MIB = 1 << 20
 
@@ -53,12 +54,27 @@ def test_only_what_a_call_needs(site):
 def test_shards_are_those_of_the_index(site, hub):
     shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    hub.add("org/large", {**FILES, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
+    names = {"model.safetensors.index.json": json.dumps(index).encode()}
+    hub.add("org/large", {**SHARDED, **shards, **names})
+    hub.add("org/both", {**FILES, **shards, **names})
+    hub.add("org/short", {**SHARDED, "model-00001-of-00002.safetensors": b"", **names})
     hub.add("org/odd", {**FILES, "model.safetensors.index.json": b'{"weight_map": {"a": "../../escape.safetensors"}}'})
-    large, odd = site.ask({"model": "org/large"}, {"model": "org/odd"}).answers
-    names = {path.name for path in Path(large["path"]).glob("*.safetensors")}
-    assert names == set(shards)
+    asked = [{"model": f"org/{name}"} for name in ("large", "both", "short", "odd")]
+    large, both, short, odd = site.ask(*asked).answers
+    names_of = [{path.name for path in Path(one["path"]).glob("*.safetensors")} for one in (large, both)]
+    assert names_of == [set(shards), {"model.safetensors"}]
+    assert "names model-00002-of-00002.safetensors, which is not there" in short["error"]
     assert "names '../../escape.safetensors', which is no *.safetensors beside it" in odd["error"]
+
+
+def test_without_an_index_one_set_of_shards_is_fetched_or_nothing(site, hub):
+    shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
+    hub.add("org/set", {**SHARDED, **shards, "run2.safetensors": b"never"})
+    hub.add("org/several", {**SHARDED, "a.safetensors": b"never", "b.safetensors": b"never"})
+    whole, several = site.ask({"model": "org/set"}, {"model": "org/several"}).answers
+    assert {path.name for path in Path(whole["path"]).glob("*.safetensors")} == set(shards)
+    assert "has a.safetensors and b.safetensors, and neither model.safetensors nor" in several["error"]
+    assert not any(hub.sent[name] for name in ("run2.safetensors", "a.safetensors", "b.safetensors"))
 
 
 def test_a_branch_a_tag_and_a_commit(site, hub):
@@ -145,7 +161,7 @@ def test_ctrl_c_ends_a_download_and_the_next_start_keeps_what_was_whole(site, hu
     shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
     first, second = shards
     index = {"weight_map": dict(zip("ab", shards, strict=True))}
-    hub.add("org/large", {**FILES, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
+    hub.add("org/large", {**SHARDED, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
     hub.stall_after[second] = 8192
     with site.start({"model": "org/large"}) as process:
         assert hub.stalled.wait(60)

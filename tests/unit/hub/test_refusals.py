@@ -16,6 +16,10 @@ from tests.unit.hub.conftest import CONFIG, FILES
 UNSERVED = {
     "org/bin": ({"model.safetensors": None, "consolidated.safetensors": None}, "has its weights as *.bin"),
     "org/gguf": ({"config.json": None}, "holds a GGUF file"),
+    "org/consolidated": (
+        {"model.safetensors": None, "pytorch_model.bin": None, "model-q4.gguf": None},
+        "has its weights as consolidated.safetensors, whose tensors have other names",
+    ),
     "org/none": (dict.fromkeys(name for name in FILES if name.endswith((".bin", "gguf", "tensors"))), "has no *.safet"),
     "org/adapter": ({"config.json": None, "model.safetensors": None, "adapter_config.json": b"{}"}, "is an adapter"),
     "org/pieces": ({"tokenizer.json": None, "tokenizer.model": b""}, "has tokenizer.model but no tokenizer.json"),
