@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -41,13 +42,20 @@ class BoundMixer:
     declined: tuple[tuple[str, Reason], ...] = ()
 
 
+class Stored(Protocol):
+    """What a checkpoint holds, as far as the form of a model depends on it."""
+
+    def differ(self, names: Sequence[str], dtype: str) -> bool:
+        """Whether it holds several of these weights, and not all with the same values in `dtype`."""
+
+
 class Build:
     """The context of one model on one rank. backends: in order of preference. groups: by axis of the mesh of workers;
     an axis without a group has one worker. weights: how the weights of linear layers are quantized. kv: how keys and
     values are quantized; None keeps them in dtype. split: a mixer as models call it (GraphRunner.split). mixers: layers
     in the order in which they were bound, which is their number. first_layer: the model's number of the first of them.
     products: linear layers, without those of experts and the head. fallbacks: number of layers of each kind that run on
-    the reference."""
+    the reference. stored: the checkpoint, if there is one. notes: lines about the model, to say at start-up."""
 
     def __init__(
         self,
@@ -59,12 +67,14 @@ class Build:
         weights: Weights | None = None,
         kv: QuantSpec | None = None,
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
+        stored: Stored | None = None,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or AsTheyAre()
-        self.kv, self.split = kv, split
+        self.kv, self.split, self.stored = kv, split, stored
+        self.notes: list[str] = []
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []
         self.first_layer = 0
@@ -85,6 +95,18 @@ class Build:
     def is_last_stage(self) -> bool:
         """Whether this rank computes logits."""
         return self.pipeline.rank == self.pipeline.size - 1
+
+    def are_one(self, names: Sequence[str]) -> bool:
+        """Whether weights that config.json ties are one. They are not if the checkpoint holds several of them with
+        different values: as in transformers, the file is believed, and a note says so. names: that they may have in the
+        checkpoint."""
+        if self.stored is None or not self.stored.differ(names, self.dtype):
+            return True
+        self.notes.append(
+            "config.json ties the head to the embedding (tie_word_embeddings), but the checkpoint holds both with "
+            "different values; the head is read from the checkpoint"
+        )
+        return False
 
     def layers(self, number: int) -> range:
         """Which of the model's layers this pipeline stage has: all, if there is one stage. If they do not divide

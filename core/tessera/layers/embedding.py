@@ -12,23 +12,36 @@ from tessera.ops.sampling import bind_finish
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.quantization import Part
 
+HEAD = "lm_head"
 
-def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
+
+def vocabulary_part(build: Build, name: str, vocab: int, n: int, *, tied: bool) -> tuple[Part, int]:
     """This rank's rows of a [vocab, n] weight, and the number of the first one. All ranks have the same number of rows;
-    the last ones are padded with zeros."""
+    the last ones are padded with zeros. tied: of the embedding and the head, whichever of the two is stored."""
+    also = (f"{HEAD}.weight",) if tied else ()
     if build.group.size == 1:
-        return Part(f"{name}.weight", (vocab, n)), 0
+        return Part(f"{name}.weight", (vocab, n), also=also), 0
     each = -(-vocab // build.group.size)
     start = build.group.rank * each
-    return Part(f"{name}.weight", (vocab, n), (start, start + each)), start
+    return Part(f"{name}.weight", (vocab, n), (start, start + each), also=also), start
 
 
 class Embedding:
     """[T] -> [T, n], times scale, from a table of its own. With several ranks the result is a partial sum that the
-    first norm completes, unless `whole`."""
+    first norm completes, unless `whole`. tied: the table is the head's weight too."""
 
-    def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
-        part, start = vocabulary_part(build, name, vocab, n)
+    def __init__(
+        self,
+        build: Build,
+        name: str,
+        vocab: int,
+        n: int,
+        *,
+        tied: bool = False,
+        scale: float = 1.0,
+        whole: bool = False,
+    ) -> None:
+        part, start = vocabulary_part(build, name, vocab, n, tied=tied)
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
         build.weights.leave(name, "a table to look up in, which is no product")
         self.complete = build.group.all_reduce if whole else _as_it_is
@@ -75,7 +88,7 @@ class Head:
         self, build: Build, name: str, vocab: int, k: int, *, tied: bool = False, cap: float = 0.0, scale: float = 1.0
     ) -> None:
         self.build, self.cap, self.scale = build, cap, scale
-        part, self.start = vocabulary_part(build, name, vocab, k)
+        part, self.start = vocabulary_part(build, name, vocab, k, tied=tied)
         self.spec, self.parameter = product_parameter(
             build,
             LinearSpec(part.shape[0], k, build.dtype),
@@ -115,16 +128,19 @@ def vocabulary_ends(
     logits_scale: float = 1.0,
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
     """The embedding on the first pipeline stage, the head on the last one, else None. name: of the embedding's weight.
-    tied: the head uses the same weight, which both stages load. whole: the embedding is complete on every rank."""
+    tied: config.json says that the head uses the same weight; both stages load it, unless the checkpoint has another
+    for the head. whole: the embedding is complete on every rank."""
     first, last = build.is_first_stage, build.is_last_stage
+    tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{HEAD}.weight"])
     head = None
     if last or (first and tied):
         before = len(build.parameters)
-        head = Head(build, name if tied else "lm_head", vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
+        head = Head(build, name if tied else HEAD, vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head if last else None
         if not last:  # its weight cannot be looked up in
             del build.parameters[before:]
             head = None
-    embedding = Embedding(build, name, vocab, n, scale=embedding_scale, whole=whole) if first else None
-    return embedding, head
+    if not first:
+        return None, head
+    return Embedding(build, name, vocab, n, tied=tied, scale=embedding_scale, whole=whole), head

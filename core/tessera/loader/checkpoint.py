@@ -29,16 +29,20 @@ SMALL = 1 << 20
 """Tensors of fewer bytes are copied, because a view would keep the whole file mapped."""
 MAPPED = 256 << 20
 """Bytes read before files are mapped again: pages that were read stay resident until their mapping is closed."""
+COMPARED = 1 << 22
+"""Elements of two tensors that are compared at a time."""
 
 
 class WeightSource(Protocol):
     """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. notes: lines about
-    the files, to say at start-up. release() gives up resources held for reading, until the next part is read."""
+    the files, to say at start-up. differ(): as in layers.build.Stored. release() gives up resources held for reading,
+    until the next part is read."""
 
     dtype: str
     notes: Sequence[str]
 
     def read(self, part: Part) -> Tensor: ...
+    def differ(self, names: Sequence[str], dtype: str) -> bool: ...
     def release(self) -> None: ...
 
 
@@ -72,6 +76,31 @@ class Safetensors:
             )
         rows = _within(part.rows, shape[0]) if shape else ...
         return self._taken(stored[rows] if part.columns is None else stored[rows, slice(*part.columns)])
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a weight of this name, quantized or not: a quantized one may be in "weight_packed" and
+        others."""
+        return name in self._where or any(stored.startswith(f"{name}_") for stored in self._where)
+
+    def differ(self, names: Sequence[str], dtype: str) -> bool:
+        first, *others = [name for name in names if self.holds(name)] or [""]
+        return any(not self._equal(first, other, torch_dtype(dtype)) for other in others)
+
+    def _equal(self, one: str, other: str, dtype: torch.dtype) -> bool:
+        """Whether two weights have the same values in a dtype. Quantized ones are equal to none."""
+        if one not in self._where or other not in self._where:
+            return False
+        stored = [self._stored(name) for name in (one, other)]
+        shape, *shapes = [tuple(tensor.get_shape()) for tensor in stored]
+        if shapes != [shape] or not shape or any(tensor.get_dtype() not in _FLOATS for tensor in stored):
+            return False
+        step = max(1, COMPARED // max(1, math.prod(shape[1:])))
+        for start in range(0, shape[0], step):
+            rows = start, start + step
+            left, right = (self.read(Part(name, shape, rows)).to(dtype) for name in (one, other))
+            if not torch.equal(left, right):
+                return False
+        return True
 
     def release(self) -> None:
         self._files.clear()
@@ -156,6 +185,10 @@ class Dummy:
             return torch.empty(part.shape).uniform_(-limit, limit, generator=generator).to(kind)
         spread = 1.0 / math.sqrt(part.shape[-1])
         return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
+
+    def differ(self, names: Sequence[str], dtype: str) -> bool:
+        """They are as config.json says."""
+        return False
 
     def release(self) -> None:
         """Does nothing: no resources are held."""

@@ -90,7 +90,7 @@ class Decoder:
             max_positions=config.max_positions,
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
-            notes=_notes(config.layers),
+            notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
         )
 

@@ -345,7 +345,8 @@ class RunnerServices(Protocol):
         """Reads a LoRA adapter, for a runner that takes lora. Raises ModelError if it is broken."""
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The model's own configuration (config.json)."""
+        """The model's own configuration (config.json). tie_word_embeddings is false if the weights have a head of their
+        own, "lm_head.weight"."""
 
     def input_batch(self, plan: CachePlan) -> InputBatch:
         """The rows of requests as host arrays, for this plan. Call its apply() in every step."""

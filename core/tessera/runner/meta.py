@@ -44,7 +44,7 @@ def meta_runner(
             PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
         },
         platform,
-        source=Shapes(stored_dtype(config.model)),
+        source=shapes_of(config.model),
         bind=MetaOps,
     )
     if platform.runner(services) is not None:
@@ -80,15 +80,19 @@ class MetaOps(BoundOps):
 
 
 class Shapes:
-    """A loader.checkpoint.WeightSource of meta tensors, which have a shape but no data. dtype: as stored."""
+    """A loader.checkpoint.WeightSource of meta tensors, which have a shape but no data. dtype: as stored. stored: the
+    checkpoint, if it is there."""
 
     notes: Sequence[str] = ()
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str, stored: Safetensors | None = None) -> None:
+        self.dtype, self.stored = dtype, stored
 
     def read(self, part: Part) -> Tensor:
         return torch.empty(part.shape, dtype=torch_dtype(part.dtype or self.dtype), device="meta")
+
+    def differ(self, names: Sequence[str], dtype: str) -> bool:
+        return self.stored is not None and self.stored.differ(names, dtype)
 
     def release(self) -> None:
         """Does nothing: there is nothing to release."""
@@ -101,10 +105,16 @@ class OneOf(Alone):
         self.rank, self.size = rank, size
 
 
-def stored_dtype(model: ModelConfig) -> str:
-    """The dtype that the weight matrices are stored in: from the files, else from config.json, else bfloat16."""
+def shapes_of(model: ModelConfig) -> Shapes:
+    """Of the files, if they are there, else of config.json. Raises ModelError."""
     if served_weights(names_in(Path(model.path))):
-        return Safetensors(model.path).dtype
+        stored = Safetensors(model.path)
+        return Shapes(stored.dtype, None if model.load_format == "dummy" else stored)
+    return Shapes(said_dtype(model))
+
+
+def said_dtype(model: ModelConfig) -> str:
+    """The dtype of the weight matrices by config.json, else bfloat16."""
     nested = model.checkpoint.get("text_config")
     for said in (model.checkpoint, nested if isinstance(nested, Mapping) else {}):
         name = said.get("dtype", said.get("torch_dtype"))

@@ -17,6 +17,7 @@ from tessera.config.defaults import fill_defaults
 from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
+from tessera.layers.embedding import HEAD
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.loader.load import Place, load_weights
 from tessera.models.fields import RefusedTypeError
@@ -89,7 +90,7 @@ class Services:
             batch_invariant=self.config.batch_invariant,
         )  # fmt: skip
         kv = _KV.get(self.config.cache.dtype, weights.kv)
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source)
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
@@ -141,7 +142,7 @@ class Services:
         models, named = self.registry.models, self.architecture
         factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
         try:
-            model: Model | None = factory(build, self.checkpoint(), self.config.model.max_model_len)
+            model: Model | None = factory(build, self.config.model.checkpoint, self.config.model.max_model_len)
         except RefusedTypeError as refused:
             raise models.unsupported(named, str(refused)) from refused
         if model is None:
@@ -154,12 +155,22 @@ class Services:
         return str(names[0])
 
     def checkpoint(self) -> Mapping[str, Any]:
-        return self.config.model.checkpoint
+        said, head = self.config.model.checkpoint, f"{HEAD}.weight"
+        if not isinstance(self.source, Safetensors) or not self.source.holds(head):
+            return said
+        if said.get("tie_word_embeddings"):
+            note = (
+                "config.json ties the head to the embedding (tie_word_embeddings), but the checkpoint holds a head of "
+                "its own, which is used"
+            )
+            self.notes = [*dict.fromkeys([*self.notes, note])]
+        return {**said, "tie_word_embeddings": False}
 
     def weights_of(self) -> Weights:
         """What --quantization or the checkpoint says about the weights of products."""
-        form = weight_format(self.checkpoint(), self.registry)
-        method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
+        said = self.config.model.checkpoint
+        form = weight_format(said, self.registry)
+        method = "" if form is None else str(said["quantization_config"]["quant_method"])
         return weights_of(self.config.model.quantization, self.platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

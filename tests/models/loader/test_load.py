@@ -182,6 +182,27 @@ def test_an_untied_head_is_another(built, checkpoint):
     assert loaded.model.embedding.parameter.tensor.data_ptr() != loaded.model.head.weight["weight"].data_ptr()
 
 
+@pytest.mark.parametrize(
+    ("stored", "differs"),
+    [
+        ({}, False),
+        ({"lm_head.weight": torch.ones(29, 20)}, False),
+        ({"lm_head.weight": torch.ones(29, 20, dtype=torch.float16)}, False),
+        ({"lm_head.bias": torch.zeros(29)}, False),
+        ({"lm_head.weight": torch.cat((torch.ones(28, 20), torch.zeros(1, 20)))}, True),
+        ({"lm_head.weight": torch.ones(28, 20)}, True),
+        ({"lm_head.weight": torch.ones(29, 20, dtype=torch.int8), "lm_head.weight_scale": torch.ones(29, 1)}, True),
+        ({"lm_head.weight_packed": torch.ones(29, 5, dtype=torch.int32)}, True),
+    ],
+)
+def test_a_head_in_the_file_differs_from_the_embedding(tmp_path, monkeypatch, stored, differs):
+    monkeypatch.setattr(loading, "COMPARED", 100)
+    save_file({"model.embed_tokens.weight": torch.ones(29, 20), **stored}, tmp_path / "model.safetensors")
+    source = Safetensors(str(tmp_path))
+    assert source.differ(["model.embed_tokens.weight", "lm_head.weight"], "float32") is differs
+    assert not source.differ(["lm_head.weight"], "float32")
+
+
 # ---- dtypes, files, progress -----------------------------------------------------------------------------------------
 
 

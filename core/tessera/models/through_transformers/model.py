@@ -12,6 +12,7 @@ from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
+from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
 from tessera.models.through_transformers.surgery import Product, exchange
@@ -44,16 +45,23 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
                 f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that."
             )
     anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
-    return ThroughTransformers(build, kind.architecture, anatomy, max_model_len)
+    names = CheckpointNames(anatomy.model, build.dtype)
+    if anatomy.tied and not build.are_one(names.of(anatomy.head.weight)):
+        kind.config.tie_word_embeddings = False
+        anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
+        names = CheckpointNames(anatomy.model, build.dtype)
+    return ThroughTransformers(build, kind.architecture, anatomy, names, max_model_len)
 
 
 class ThroughTransformers:
     """Exempt from the rule that a model only calls ops: norms, routers and other small parts are torch's."""
 
-    def __init__(self, build: Build, architecture: str, anatomy: Anatomy, max_model_len: int) -> None:
+    def __init__(
+        self, build: Build, architecture: str, anatomy: Anatomy, names: CheckpointNames, max_model_len: int
+    ) -> None:
         found = rehearse(anatomy)
         self.step = Step()
-        product, self._embed = exchange(build, anatomy, found, self.step)
+        product, self._embed = exchange(build, anatomy, names, found, self.step)
         self.head = SharedHead(build, product, found.head)
         self.base = anatomy.model.get_submodule(found.base)
         self.facts = ModelFacts(
@@ -64,6 +72,7 @@ class ThroughTransformers:
             max_positions=max_model_len,
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            notes=tuple(build.notes),
             functional=False,
         )
 

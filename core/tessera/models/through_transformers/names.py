@@ -63,6 +63,10 @@ class CheckpointNames:
         """Whether transformers keeps a weight or module of this name in float32."""
         return any(pattern in name for pattern in self._float32)
 
+    def of(self, weight: Tensor) -> list[str]:
+        """All names that a matrix may have in a checkpoint."""
+        return [name for part in self.joins(weight)[0] for name in (part.name, *part.also)]
+
     def joins(self, weight: Tensor, dtype: str | None = None) -> list[list[Part]]:
         """The checkpoint parts that make up a weight, joined along the rows; for stacked experts, one list for each.
         dtype: to load them in, if it is not the model's. Raises RefusedTypeError for a weight that is not made of whole

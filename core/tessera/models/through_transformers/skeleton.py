@@ -103,6 +103,11 @@ class Anatomy:
             {name: module for name, module in named.items() if hasattr(module, "_is_expert_parallel")},
         )
 
+    @property
+    def tied(self) -> bool:
+        """Whether the head's weight is the embedding's."""
+        return self.head.weight is self.embedding.weight
+
     def exchanged(self) -> set[nn.Module]:
         """Modules that transformers' code calls without accessing their weights."""
         modules = {*self.linears.values(), self.head}

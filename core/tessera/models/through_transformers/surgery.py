@@ -130,10 +130,11 @@ ROUTERS = ("gate", "router")
 """Names of the linear layers beside experts that choose among them."""
 
 
-def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tuple[Product, Any]:
+def exchange(
+    build: Build, anatomy: Anatomy, names: CheckpointNames, found: Rehearsed, step: Step
+) -> tuple[Product, Any]:
     """Returns the head, and a callable from token ids [T] to [T, hidden]. Afterwards the model is ready to be served by
     its own code."""
-    names = CheckpointNames(anatomy.model, build.dtype)
     attention: Mapping[Any, AttentionCall] = found.attention
     named = {module: name for name, module in anatomy.model.named_modules()}
     for module, call in attention.items():
@@ -150,7 +151,7 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
             build.products.append(BuiltProduct(product.spec, (layer,), product.parameter.attach))
             setattr(parent, key, product)
     embed: Any = anatomy.embedding
-    head = Product(build, names, anatomy.head, tied=anatomy.head.weight is embed.weight)
+    head = Product(build, names, anatomy.head, tied=anatomy.tied)
     exchanged: set[nn.Module] = {anatomy.head}
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
