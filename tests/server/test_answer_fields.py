@@ -85,6 +85,21 @@ async def test_the_last_tokens_of_a_prompt_are_kept(api):
     assert api.engine.calls[-1].prompt == ids(api, "<assistant>")
 
 
+async def test_the_side_that_is_cut_may_be_the_right_one(api):
+    for side, kept in ((None, "def"), ("left", "def"), ("right", "abc")):
+        fields = {"truncate_prompt_tokens": 3, "truncation_side": side}
+        assert (await api.complete(prompt="abcdef", add_special_tokens=False, **fields)).status_code == 200
+        assert api.engine.calls[-1].prompt == ids(api, kept)
+        assert (await api.complete(prompt=ids(api, "abcdef"), **fields)).status_code == 200
+        assert api.engine.calls[-1].prompt == ids(api, kept)
+    assert (await api.chat(truncate_prompt_tokens=6, truncation_side="right")).status_code == 200
+    assert api.engine.calls[-1].prompt == ids(api, "<user>")
+    assert (await api.complete(prompt="abc", truncation_side="right")).status_code == 200
+    for response in (await api.chat(truncation_side="middle"), await api.complete(truncation_side="")):
+        assert "left or right" in check_error(response, 400, "truncation_side")
+    check_error(await api.chat(truncation_side=1), 400, "truncation_side")
+
+
 @pytest.mark.parametrize("prompt", ["x" * 5000, [1] * 5000])
 async def test_minus_one_keeps_what_leaves_room_for_the_answer(api, prompt):
     assert (await api.complete(prompt=prompt, max_tokens=5, truncate_prompt_tokens=-1)).status_code == 200

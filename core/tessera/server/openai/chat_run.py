@@ -18,7 +18,7 @@ from tessera.server.assembly import taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
-from tessera.server.openai.prompts import chat_job, num_kept
+from tessera.server.openai.prompts import chat_job, truncation_of
 from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import check_structured, structured_outputs
@@ -186,8 +186,8 @@ async def render(
     job.tools = use.shown
     own = job.template_kwargs or {}
     job.template_kwargs = {**_variables(request, context.engine.text.template), **own}
-    kept = num_kept(request.truncate_prompt_tokens, context.engine.info.max_model_len, max_tokens)
-    job.max_tokens = context.engine.info.max_model_len if kept is None else None
+    truncation = truncation_of(request, context, max_tokens)
+    job.max_tokens = context.engine.info.max_model_len if truncation is None else None
     markers = None if context.format is None else context.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
@@ -196,7 +196,8 @@ async def render(
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
-    prompt = Prompt(rendered.ids[0] if kept is None else rendered.ids[0][-kept:])
+    ids = rendered.ids[0]
+    prompt = Prompt(ids if truncation is None else truncation.kept(ids))
     return Rendered(prompt, reasons, rendered.begun)
 
 

@@ -27,7 +27,7 @@ from tessera.server.openai.generation import (
 )
 from tessera.server.openai.infill import infilled
 from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, LogprobWriter, TokenNames, joined, of_prompt
-from tessera.server.openai.prompts import check_prompt_counts, num_kept, read_prompts
+from tessera.server.openai.prompts import check_prompt_counts, read_prompts, truncation_of
 from tessera.server.openai.protocol import (
     Completion,
     CompletionChoice,
@@ -83,10 +83,12 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         )
         way = way_of(context, request, params, request.best_of)
         wrap = infilled(request, context.engine.tokenizer)
-        kept = num_kept(request.truncate_prompt_tokens, context.engine.info.max_model_len, params.max_tokens)
+        truncation = truncation_of(request, context, params.max_tokens)
         await check_structured(context, asked, params)
         special = request.add_special_tokens is not False
-        prompts = await read_prompts(context, request.prompt, special, kept=kept, wrap=wrap, client=client_of(scope))
+        prompts = await read_prompts(
+            context, request.prompt, special, truncation=truncation, wrap=wrap, client=client_of(scope)
+        )
         identity = Identity.of(context, "cmpl", request, scope)
         owner = owner_of(context, request, scope)
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)

@@ -8,11 +8,12 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
-from tessera.server.openai.protocol import MAX_ROLE_CHARS, ChatMessage, ContentPart, ToolCall
+from tessera.server.openai.protocol import MAX_ROLE_CHARS, ChatMessage, ContentPart, GenerationFields, ToolCall
 from tessera.server.settings import Limits
 from tessera.text.worker import ChatJob
 
@@ -33,13 +34,12 @@ async def read_prompts(
     raw: msgspec.Raw,
     add_special_tokens: bool,
     *,
-    kept: int | None = None,
+    truncation: Truncation | None = None,
     wrap: Callable[[str], str] | None = None,
     client: str = "",
 ) -> list[Prompt]:
-    """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). kept: how many of a
-    prompt's last tokens are kept; None is all. wrap: makes the prompt of a text. Raises RequestError,
-    TextWorkerError."""
+    """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). wrap: makes the prompt of
+    a text. Raises RequestError, TextWorkerError."""
     limits = context.settings.limits
     if len(memoryview(raw)) < LONG_BODY:
         texts, ids = decode_prompt(bytes(raw), limits)
@@ -50,26 +50,23 @@ async def read_prompts(
     prompts = [Prompt(prompt) for prompt in ids]
     if texts:
         texts = texts if wrap is None else [wrap(text) for text in texts]
-        prompts = await tokenize(context, texts, add_special_tokens, whole=kept is None, client=client)
-    if kept is None:
-        return prompts
-    return [prompt if len(prompt.token_ids) <= kept else Prompt(prompt.token_ids[-kept:]) for prompt in prompts]
+        prompts = await tokenize(context, texts, add_special_tokens, whole=truncation is None, client=client)
+    return prompts if truncation is None else [_truncated(prompt, truncation) for prompt in prompts]
 
 
-def num_kept(asked: int | None, max_model_len: int, max_tokens: int | None) -> int | None:
-    """How many of a prompt's last tokens truncate_prompt_tokens keeps; None is all. max_tokens: of the answer, for
-    which -1 leaves room; None leaves room for one. Raises RequestError."""
-    if asked is None:
-        return None
-    if asked == -1:
-        return max(max_model_len - (max_tokens or 1), 1)
-    if not 1 <= asked <= max_model_len:
-        raise RequestError(
-            f"truncate_prompt_tokens must be 1 to {max_model_len}, the model's context, or -1 for what fits in it, got "
-            f"{asked}.",
-            param="truncate_prompt_tokens",
-        )
-    return asked
+def _truncated(prompt: Prompt, truncation: Truncation) -> Prompt:
+    kept = truncation.kept(prompt.token_ids)
+    return prompt if len(kept) == len(prompt.token_ids) else Prompt(kept)
+
+
+def truncation_of(request: GenerationFields, context: ServerContext, max_tokens: int | None) -> Truncation | None:
+    """max_tokens: of the answer. Raises RequestError."""
+    return Truncation.of(
+        request.truncate_prompt_tokens,
+        request.truncation_side,
+        max_model_len=context.engine.info.max_model_len,
+        max_tokens=max_tokens,
+    )
 
 
 def check_prompt_counts(envelope: Envelope, limits: Limits, max_model_len: int) -> None:
