@@ -71,11 +71,16 @@ class Limits:
     def apply(self) -> None:
         """Applies the limits to this process from now on."""
         used = int(time.process_time()) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (used + self.seconds, resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_CPU, used + self.seconds)
         if sys.platform == "linux":
             pages = int(Path("/proc/self/statm").read_bytes().split(maxsplit=1)[0])
-            most = pages * resource.getpagesize() + self.memory_bytes
-            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + self.memory_bytes)
+
+
+def _limit(kind: int, most: int) -> None:
+    """Sets the soft limit. The hard one stays: `ulimit` sets both, and only a privileged process may raise it again."""
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 LOADING = Limits(30, 2048 * _MIB)

@@ -358,6 +358,35 @@ asyncio.run(main())
 """
 
 
+LIMITED = """
+import resource, sys
+from pathlib import Path
+for kind, most in ((resource.RLIMIT_CPU, 1000), (resource.RLIMIT_AS, 64 << 30)):
+    resource.setrlimit(kind, (most, most))
+from tessera.text.worker import Start
+from tessera.text.workers import BlockingTextWorkers
+workers = BlockingTextWorkers(Start(sys.argv[1]))
+workers.ready()
+workers.encode(["some text"])
+print(Path(f"/proc/{workers._workers._short.begin().pid}/limits").read_text())
+workers.close()
+"""
+
+
+def test_a_worker_starts_below_the_hard_limits_of_a_shell_and_keeps_them(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"])
+    run = [sys.executable, "-c", LIMITED, str(folder)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {line[:26].strip(): line[26:].split() for line in done.stdout.splitlines()}
+    for name, hard in (("Max cpu time", 1000), ("Max address space", 64 << 30)):
+        soft, most = map(int, rows[name][:2])
+        assert most == hard
+        assert soft < hard
+
+
 def test_worker_dies_with_its_parent_in_the_middle_of_a_job(
     trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
 ) -> None:
