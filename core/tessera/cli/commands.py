@@ -42,6 +42,8 @@ OTHER_PROGRAMS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("pull", "download"), "There is no command pull: tessera serve ORGANIZATION/NAME downloads it."
         ),
+        "help": "There is no command help: tessera --help lists the commands, and COMMAND --help the flags of one.",
+        "version": "There is no command version: tessera --version prints it.",
     }
 )
 """Messages for commands of other programs that a user may try."""
@@ -55,7 +57,7 @@ class LazyGroup(click.Group):
             name,
             callback=click.pass_context(_show_help),
             invoke_without_command=True,
-            context_settings={"max_content_width": WIDTH},
+            context_settings={"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]},
             **settings,
         )
         self.table = table

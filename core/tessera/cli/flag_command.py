@@ -75,7 +75,7 @@ class FlagCommand(click.Command):
                 is_flag=False,
                 flag_value=_COMMON,
                 metavar="GROUP",
-                help=f"Show the flags of a group: {', '.join(table.groups)}.",
+                help=_group_help(table),
                 callback=_show_group,
                 shell_complete=_group_names,
                 **eager,
@@ -327,9 +327,17 @@ def _show_group(ctx: click.Context, _parameter: click.Parameter, group: str | No
     if group is None or ctx.resilient_parsing:
         return
     table = _command_of(ctx).table
-    if group != _COMMON and group not in table.groups:
-        raise click.UsageError(f"--help {group}: no such group of flags; choose from {', '.join(table.groups)}.", ctx)
-    _show(ctx, [flag for flag in table.flags if flag.group == group or (group == _COMMON and flag.common)])
+    if group == _COMMON:
+        flags = [flag for flag in table.flags if flag.common]
+    elif group in table.groups:
+        flags = [flag for flag in table.flags if flag.group == group]
+    else:
+        word = group.removeprefix("--").replace("_", "-").lower()
+        flags = [flag for flag in table.flags if word in flag.option]
+    if not flags:
+        groups = ", ".join(table.groups)
+        raise click.UsageError(f"--help {group}: no group and no flag has that name; the groups are {groups}.", ctx)
+    _show(ctx, flags)
 
 
 def _show_all(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -359,11 +367,15 @@ def _write_help(formatter: click.HelpFormatter, table: FlagTable, flags: Iterabl
         formatter.write_dl(
             [
                 ("--config FILE", _CONFIG_HELP),
-                ("--help GROUP", f"Show the flags of a group: {', '.join(table.groups)}."),
+                ("--help GROUP", _group_help(table)),
                 ("--help-all", "Show all flags."),
             ],
             col_max=_COLUMN,
         )
+
+
+def _group_help(table: FlagTable) -> str:
+    return f"Show the flags of a group ({', '.join(table.groups)}), or those whose names contain a word."
 
 
 def shown(flag: Flag) -> str:

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     except TesseraError as error:
         return _failed(error.message, error.exit_code, verbosity)
     except click.ClickException as error:
-        return _failed(error.format_message(), error.exit_code, verbosity)
+        return _failed(_advised(error), error.exit_code, verbosity)
     except (KeyboardInterrupt, click.Abort):
         return 0
     except Exception as error:  # noqa: BLE001  # a bug, so print all of it
@@ -42,6 +42,17 @@ def _failed(message: str, code: int, verbosity: Verbosity) -> int:
         traceback.print_exc()
     click.echo(f"error: {message}", err=True)
     return code
+
+
+def _advised(error: click.ClickException) -> str:
+    """click's message in one line, with the command that shows what there is where the message names nothing else."""
+    message = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    names_nothing = isinstance(error, click.NoSuchOption | click.NoSuchCommand | click.MissingParameter)
+    if context is None or not (names_nothing or message.startswith("Got unexpected extra argument")):
+        return message
+    option = "--help-all" if any("--help-all" in one.opts for one in context.command.params) else "--help"
+    return f"{message.rstrip('.')}; see {context.command_path} {option}."
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

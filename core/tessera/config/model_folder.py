@@ -51,6 +51,10 @@ _KINDS = {
 
 GGUF = ".gguf"
 """How the names of llama.cpp's model files end."""
+_GGUF_ADVICE = (
+    "a GGUF file, which is not supported; name the model that it was made from: a folder with config.json and "
+    "*.safetensors, or ORGANIZATION/NAME on the hub. --quantization int4 makes it smaller."
+)
 
 
 def find_folder(model: str) -> Path:
@@ -62,10 +66,10 @@ def find_folder(model: str) -> Path:
         is_file = path.is_file()
     except OSError as error:
         raise ModelError(f"'{shown(model)}' cannot be read: {error.strerror}.") from error
-    is_gguf = path.suffix.lower() == GGUF
-    if is_file or is_gguf:
-        what = "a GGUF file, which is not supported" if is_gguf else "a file"
-        raise ModelError(f"'{shown(model)}' is {what}; name the folder that holds config.json and *.safetensors.")
+    if path.suffix.lower() == GGUF:
+        raise ModelError(f"'{shown(model)}' is {_GGUF_ADVICE}")
+    if is_file:
+        raise ModelError(f"'{shown(model)}' is a file; name the folder that holds config.json and *.safetensors.")
     raise ModelError(
         f"There is no folder '{shown(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
     )
@@ -152,7 +156,7 @@ def served_weights(names: Collection[str]) -> list[str]:
 
 
 def _gguf(where: str) -> str:
-    return f"'{where}' holds a GGUF file, which is not supported; give a folder with config.json and *.safetensors."
+    return f"'{where}' holds {_GGUF_ADVICE}"
 
 
 # ---- reading a file ------------------------------------------------------------

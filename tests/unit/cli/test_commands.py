@@ -68,7 +68,7 @@ def test_a_plugins_command(site):
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [
-        (["no-such-command"], 2, "No such command 'no-such-command'."),
+        (["no-such-command"], 2, "No such command 'no-such-command'; see tessera --help."),
         (["sevre"], 2, "No such command 'sevre'. Did you mean 'serve'?"),
         (["bench", "sreve"], 2, "Did you mean 'serve'?"),
         (["serve", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
@@ -76,7 +76,15 @@ def test_a_plugins_command(site):
         (["serve", "--max-model-len", "many"], 2, "'many' is not a number with an optional suffix, such as 4096, 32K"),
         (["serve", "--dtype", "int3"], 2, "'int3' is not one of"),
         (["serve", "--port", "99999"], 2, "--port must be from 0 to 65535, got 99999."),
-        (["serve", "--help", "nothing"], 2, "--help nothing: no such group of flags; choose from model, cache"),
+        (["serve", "--nothing"], 2, "; see tessera serve --help-all."),
+        (["serve", "a", "b"], 2, "Got unexpected extra argument (b); see tessera serve --help-all."),
+        (["serve", "--port", "many"], 2, "Invalid value for '--port': 'many' is not a valid integer.\n"),
+        (["bench", "x"], 2, "No such command 'x'; see tessera bench --help."),
+        (["plugin", "new"], 2, "Missing argument 'NAME'; see tessera plugin new --help."),
+        (["completion"], 2, "Choose from: bash, zsh, fish; see tessera completion --help."),
+        (["help", "serve"], 2, "tessera --help lists the commands"),
+        (["version"], 2, "tessera --version prints it."),
+        (["serve", "--help", "nothing"], 2, "--help nothing: no group and no flag has that name; the groups are model"),
         (["serve", "--port", "0", "--lora-modules", "a=b"], 2, "lora_modules needs enable_lora."),
         (["serve", "--port", "0", "--enable-lora", "--lora-modules", "a"], 2, "lora_modules: 'a' is not NAME=FOLDER."),
         (["serve", "--enable-expert-parallel", "awq"], 2, "--enable-expert-parallel: experts are divided by"),
@@ -90,7 +98,7 @@ def test_a_plugins_command(site):
         (["serve", "-np", "4"], 2, "-np is called --max-num-seqs here."),
         (["serve", "-c", "4096"], 2, "-c is called --max-model-len here."),
         (["serve", "-hf", "a/b"], 2, "-hf: name the model right after serve"),
-        (["serve", "some/model.gguf", "--port", "0"], 3, "is a GGUF file, which is not supported; name the folder"),
+        (["serve", "some/model.gguf", "--port", "0"], 3, "is a GGUF file, which is not supported; name the model"),
         (["run", "llama3"], 2, "tessera chat MODEL chats"),
         (["list"], 2, "tessera serve takes a folder or ORGANIZATION/NAME."),
         (["ps"], 2, "each tessera serve is a process of its own"),
@@ -103,6 +111,15 @@ def test_what_a_user_does_wrong_is_one_line(site, arguments, code, what):
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert what in done.stderr
+
+
+def test_help_by_a_word_and_in_short(site):
+    found = site.run("serve", "--help", "max_num").stdout
+    assert "--max-num-seqs N" in found
+    assert "--max-num-batched-tokens TOKENS" in found
+    assert "--port" not in found
+    for command in ((), ("bench",), ("plugins",), ("conformance",)):
+        assert site.run(*command, "-h").stdout == site.run(*command, "--help").stdout != ""
 
 
 def test_a_traceback_only_where_it_is_asked_for(site):

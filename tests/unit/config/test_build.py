@@ -191,8 +191,14 @@ def test_wrong_adapter_flags_are_one_line(folder, flags, what):
     ("files", "what"),
     [
         ({"config__json": None}, "has no config.json, so it is not a model's folder"),
-        ({"config__json": None, "weights__gguf": ""}, "holds a GGUF file, which is not supported"),
-        ({"model__safetensors": None, "weights__gguf": ""}, "holds a GGUF file, which is not supported"),
+        (
+            {"config__json": None, "weights__gguf": ""},
+            "holds a GGUF file, which is not supported; name the model that it was made from",
+        ),
+        (
+            {"model__safetensors": None, "weights__gguf": ""},
+            "holds a GGUF file, which is not supported; name the model that it was made from",
+        ),
         ({"config__json": None, "model__safetensors": None, "adapter_config__json": "{}"}, "is an adapter"),
         ({"model__safetensors": None, "adapter_config__json": "{}", "adapter_model__safetensors": ""}, "an adapter"),
         ({"config__json": "{broken"}, "is not valid JSON: "),
@@ -230,7 +236,9 @@ def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
     with pytest.raises(ModelError, match="is a file; name the folder"):
         build(near / "config.json")
     (near / "model.gguf").touch()
-    with pytest.raises(ModelError, match="is a GGUF file, which is not supported; name the folder"):
+    with pytest.raises(
+        ModelError, match="is a GGUF file, which is not supported; name the model that it was made from"
+    ):
         build(near / "model.gguf")
 
 
