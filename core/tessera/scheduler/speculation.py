@@ -11,7 +11,9 @@ max(0, p - q), normalised. A proposer that looks its drafts up is certain of the
 probability p(d), and else a token is drawn from p without d, normalised. Drawing t from p and accepting d where t = d
 does exactly that: P(t = d) = p(d), and given t != d, t is distributed as p without d. The draw at a position depends on
 the row's seed, the position and the tokens before it alone (docs/decisions/randomness.md), so an answer does not merely
-have the same distribution: it has the same tokens as without drafts, greedy or not.
+have the same distribution: it has the same tokens as without drafts, greedy or not, wherever the logits have the same
+bits. --batch-invariant promises that; else a step of several tokens may round them differently, and a tie may fall the
+other way.
 
 A proposer that samples its drafts from a q of its own would need more: q reaches the sampler, which accepts with
 p(d) / q(d) by a second random number of the same seed and position and else draws from the difference. Text would then
