@@ -12,23 +12,21 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import cached_property
 from typing import Any, Protocol
 
 from tessera.parsing.custom import INPUT
+from tessera.parsing.parameters import NESTED, NOT_STRINGS, Parameters
 from tessera.parsing.reader import Emit, Malformed, Reader, Wait, dropped
-from tessera.parsing.values import json_string, json_value, literal, name, typed, types_of
+from tessera.parsing.values import PYTHON, QUOTES, json_string, json_value, literal, name
 
 Format = dict[str, Any]
 """A format of structural tags (text/structural_tag.py)."""
 
-_PYTHON: Mapping[str, Any] = MappingProxyType(
-    {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-)
-_QUOTES = ('"', "'")
 MAX_NAME_CHARS = 128
 _MAX_OMITTED = 24
 """Parameters that may all be left out where commas separate them; of more, the first one is there."""
+_MAX_CHOICES = 32
 
 
 @dataclass(frozen=True)
@@ -42,29 +40,25 @@ class Tool:
     custom: bool = False
     form: Format | None = None
 
-    @property
-    def properties(self) -> Mapping[str, Any]:
-        """The schemas of its parameters, by name."""
-        found = self.parameters.get("properties") if isinstance(self.parameters, dict) else None
-        return found if isinstance(found, dict) else {}
+    @cached_property
+    def own(self) -> Parameters:
+        """What its parameters are, by their schema."""
+        return Parameters(self.parameters)
 
-    def required(self, parameter: str) -> bool:
-        found = self.parameters.get("required") if isinstance(self.parameters, dict) else None
-        return isinstance(found, list) and parameter in found
-
-    def of(self, schema: Any) -> Format:
-        """JSON that is valid by a schema: that of a parameter, which may refer to definitions of the whole. Not strict:
-        as far as it can be enforced."""
+    def of(self, schema: Any, types: Sequence[str] | None = None) -> Format:
+        """JSON that is valid by the schema of a parameter. types: those that it may be of; None: all of the schema's.
+        Not strict: as far as it can be enforced."""
         if self.form is not None:
             return _sequence([_const('"'), {**self.form, "quoted": True}, _const('"')])
-        own = {key: self.parameters[key] for key in ("$defs", "definitions") if key in (self.parameters or {})}
-        whole = {**own, **schema} if isinstance(schema, dict) else schema
-        return {"type": "json_schema", "json_schema": whole, **({} if self.strict else {"lenient": True})}
+        return self._json(self.own.standalone(schema, types))
+
+    def _json(self, schema: Any) -> Format:
+        return {"type": "json_schema", "json_schema": schema, **({} if self.strict else {"lenient": True})}
 
     def arguments(self) -> Format:
         if self.form is not None:
             return _sequence([_const(f'{{"{INPUT}": '), self.of(None), _const("}")])
-        return self.of({"type": "object"} if self.parameters is None else self.parameters)
+        return self._json({"type": "object"} if self.parameters is None else self.parameters)
 
 
 class Sink(Protocol):
@@ -116,9 +110,10 @@ class CallSyntax(ABC):
 
 class MarkedCalls(CallSyntax):
     """Calls in a text, after something that marks them. whole: an answer may also be calls as a whole, which nothing
-    marks."""
+    marks. between: what may stand between such calls, beside white space."""
 
     whole: bool = False
+    between: str = ""
 
     @abstractmethod
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
@@ -136,6 +131,7 @@ class JsonCalls(MarkedCalls):
     arguments_key: str = "arguments"
     listed: bool = False
     whole: bool = False
+    between: str = ""
     space: str = ""
     separator: str = ""
     id_chars: int = 0
@@ -158,8 +154,6 @@ class JsonCalls(MarkedCalls):
             yield from self._list(reader, sink)
         else:
             yield from self._object(reader, sink)
-            while self.whole and (yield from _next(reader, ";")):
-                yield from self._object(reader, sink)
         if self.end:
             yield from reader.space()
             yield from reader.literal(self.end)
@@ -325,8 +319,7 @@ class TaggedCalls(MarkedCalls):
         if not called or marker is None:
             raise Malformed
         sink.begin(called)
-        tool = sink.tools.get(called)
-        properties = {} if tool is None else tool.properties
+        own = sink.tools[called].own if called in sink.tools else Parameters()
         separator = "{"
         while marker not in ends[1:]:
             if marker != self.key[0]:
@@ -336,18 +329,19 @@ class TaggedCalls(MarkedCalls):
             if marker == self.key[0]:
                 sink.arguments(separator)
                 separator, marker = ", ", ""
-                yield from self._parameter(reader, properties, sink.arguments)
+                yield from self._parameter(reader, own, sink.arguments)
         sink.arguments("{}" if separator == "{" else "}")
 
-    def _parameter(self, reader: Reader, properties: Mapping[str, Any], emit: Emit) -> Wait:
+    def _parameter(self, reader: Reader, own: Parameters, emit: Emit) -> Wait:
         parts: list[str] = []
         if (yield from reader.until((self.key[1],), parts.append)) is None:
             raise Malformed
-        key, types = "".join(parts).strip(), frozenset[str]()
+        key, mark = "".join(parts).strip(), ""
         if self.marks_strings:
             key, _, mark = key.partition('" string="')
-            types = frozenset(("string",)) if mark == "true" else frozenset(("other",))
-        types = types_of(properties.get(key)) or types
+        declared = own.declared(key)
+        if mark:
+            declared = declared.of_types(("string",) if mark == "true" else NOT_STRINGS)
         if self.value[0]:
             yield from reader.space()
             yield from reader.expect(self.value[0])
@@ -355,39 +349,64 @@ class TaggedCalls(MarkedCalls):
             yield from reader.literal("\n")
         emit(f"{json.dumps(key, ensure_ascii=False)}: ")
         ends = (f"\n{self.value[1]}", self.value[1]) if self.line else (self.value[1],)
-        if types == {"string"}:
+        if declared.types == ("string",):
             emit('"')
             ended = yield from reader.until(ends, lambda text: emit(json.dumps(text, ensure_ascii=False)[1:-1]))
             emit('"')
         else:
             value: list[str] = []
             ended = yield from reader.until(ends, value.append)
-            emit(json.dumps(typed("".join(value), types), ensure_ascii=False))
+            emit(json.dumps(declared.value("".join(value)), ensure_ascii=False))
         if ended is None:
             raise Malformed
 
     def tag(self, tool: Tool) -> Format:
         elements = []
-        for key, schema in tool.properties.items():
-            one = self._forced(tool, key, schema)
-            elements.append(one if tool.required(key) else _optional(one))
+        for key in tool.own.schemas:
+            one = self._forced(tool, key)
+            elements.append(one if tool.own.required(key) else _optional(one))
         head, tail = self.section if not self.together else ("", "")
         begin = f"{head}{chr(10) if head and self.name[0] else ''}{self.name[0]}{tool.name}{self.name[1]}"
         return _tag(begin, _sequence(elements), f"{self.end}{chr(10) if tail and self.end else ''}{tail}")
 
-    def _forced(self, tool: Tool, key: str, schema: Any) -> Format:
-        text = types_of(schema) == {"string"}
-        mark = f'" string="{"true" if text else "false"}' if self.marks_strings else ""
-        line = "\n" if self.line else ""
-        begin, end = f"{self.key[0]}{key}{mark}{self.key[1]}{self.value[0]}{line}", f"{line}{self.value[1]}\n"
-        if not text:
-            return _tag(begin, tool.of(schema), end)
+    def _forced(self, tool: Tool, key: str) -> Format:
+        """A parameter whose value is read as it is meant: a text without quotes, and all else as JSON."""
         if tool.form is not None:
-            return _tag(begin, tool.form, end)
-        if values := _values(schema):
-            return _tag(begin, {"type": "or", "elements": [_const(value) for value in values]}, end)
+            return self._between(key, tool.form, text=True)
+        declared = tool.own.declared(key)
+        texts, others = declared.parted()
+        if texts.values is not None:
+            written = [value for value in texts.values if self.value[1] not in value]
+            forms = [self._between(key, one_of(written), text=True)] if written else []
+            left = others.types
+        elif texts.types:
+            # Other words and numbers are read as texts, unless the model says what they are.
+            left = others.types
+            if not self.marks_strings:
+                left = tuple(kind for kind in left if kind in NESTED and declared.says_type)
+            forms = [self._text(key, nested=bool(left) and not self.marks_strings)]
+        else:
+            forms, left = [], others.types
+        if left or not forms:
+            forms.append(self._between(key, tool.of(tool.own.schemas[key], left or None), text=False))
+        return either(forms)
+
+    def _begin(self, key: str, *, text: bool) -> str:
+        mark = f'" string="{"true" if text else "false"}' if self.marks_strings else ""
+        return f"{self.key[0]}{key}{mark}{self.key[1]}{self.value[0]}{chr(10) if self.line else ''}"
+
+    def _between(self, key: str, content: Format, *, text: bool) -> Format:
+        return _tag(self._begin(key, text=text), content, f"{chr(10) if self.line else ''}{self.value[1]}\n")
+
+    def _text(self, key: str, *, nested: bool) -> Format:
+        """Any text; one that looks like a list or an object would be read as one if `nested`."""
         # The line break at its end is left to the model: the first marker ends the value, with a break or without.
-        return _sequence([_tag(begin, {"type": "any_text"}, self.value[1]), _const("\n")])
+        begin, end, rest = self._begin(key, text=True), self.value[1], _const("\n")
+        if not nested:
+            return _sequence([_tag(begin, {"type": "any_text"}, end), rest])
+        first = {"type": "regex", "pattern": rf"[^\s\[{{({end[0]}]|{end[0]}[^{end[1]}{end[0]}]"}
+        text = _sequence([first, _tag("", {"type": "any_text"}, end)])
+        return _sequence([_const(begin), either([text, _const(end)]), rest])
 
 
 @dataclass(frozen=True)
@@ -416,7 +435,7 @@ class PythonCalls(MarkedCalls):
         yield from reader.expect("[")
         while not (yield from _next(reader, "]")):
             called = yield from name(reader)
-            arguments = yield from _by_name(reader, "(", "=", ")", _QUOTES)
+            arguments = yield from _by_name(reader, "(", "=", ")", QUOTES)
             sink.begin(called)
             sink.arguments(json.dumps(arguments, ensure_ascii=False))
             yield from _next(reader, ",")
@@ -426,7 +445,7 @@ class PythonCalls(MarkedCalls):
 
     def tag(self, tool: Tool) -> Format:
         members = [
-            (_tag(f"{key}=", tool.of(schema), ""), tool.required(key)) for key, schema in tool.properties.items()
+            (_tag(f"{key}=", tool.of(schema), ""), tool.own.required(key)) for key, schema in tool.own.schemas.items()
         ]
         return _tag(f"{tool.name}(", _listed(members, ", "), ")")
 
@@ -450,23 +469,33 @@ class ObjectCalls(MarkedCalls):
         yield from reader.space()
         yield from reader.expect("call:")
         called = yield from name(reader)
-        arguments = yield from _by_name(reader, "{", ":", "}", (self.quote, *_QUOTES))
+        arguments = yield from _by_name(reader, "{", ":", "}", (self.quote, *QUOTES))
         sink.begin(called)
         sink.arguments(json.dumps(arguments, ensure_ascii=False))
         yield from reader.space()
         yield from reader.literal(self.around_call[1])
 
     def tag(self, tool: Tool) -> Format:
-        members = [(self._forced(tool, key, schema), tool.required(key)) for key, schema in tool.properties.items()]
+        members = [(self._forced(tool, key), tool.own.required(key)) for key in tool.own.schemas]
         begin = f"{self.around_call[0]}call:{tool.name}{{"
         return _tag(begin, _listed(members, ","), f"}}{self.around_call[1]}")
 
-    def _forced(self, tool: Tool, key: str, schema: Any) -> Format:
+    def _forced(self, tool: Tool, key: str) -> Format:
+        """A text between the model's own quotes, unless its schema says more than that it is one; all else as JSON."""
         if tool.form is not None:
             return _tag(f"{key}:{self.quote}", tool.form, self.quote)
-        if types_of(schema) == {"string"} and not _limited(schema):
-            return _tag(f"{key}:{self.quote}", {"type": "any_text"}, self.quote)
-        return _tag(f"{key}:", tool.of(schema), "")
+        declared = tool.own.declared(key)
+        texts, others = declared.parted()
+        forms, left = [], others.types
+        if texts.values:
+            forms.append(_tag(f"{key}:{self.quote}", one_of(texts.values), self.quote))
+        elif texts.types and declared.plain and declared.says_type:
+            forms.append(_tag(f"{key}:{self.quote}", {"type": "any_text"}, self.quote))
+        elif texts.types:
+            left = ()
+        if left or not forms:
+            forms.append(_tag(f"{key}:", tool.of(tool.own.schemas[key], left or None), ""))
+        return either(forms)
 
 
 # ---- parts of calls --------------------------------------------------------------------------------------------------
@@ -497,7 +526,7 @@ def _by_name(
         key = yield from name(reader)
         yield from reader.space()
         yield from reader.expect(between)
-        found[key] = yield from literal(reader, quotes, _PYTHON)
+        found[key] = yield from literal(reader, quotes, PYTHON)
         yield from reader.space()
         if not (yield from reader.literal(",")) and (yield from reader.peek()) != end:
             raise Malformed
@@ -515,8 +544,19 @@ def _const(text: str) -> Format:
     return {"type": "const_string", "value": text}
 
 
+def either(forms: Sequence[Format]) -> Format:
+    return forms[0] if len(forms) == 1 else {"type": "or", "elements": list(forms)}
+
+
+def one_of(texts: Sequence[str]) -> Format:
+    """One of several texts; of many, as a single part of the grammar."""
+    if len(texts) > _MAX_CHOICES:
+        return {"type": "regex", "pattern": "|".join(map(re.escape, texts))}
+    return either([_const(text) for text in texts])
+
+
 def _optional(one: Format) -> Format:
-    return {"type": "or", "elements": [one, _const("")]}
+    return either([one, _const("")])
 
 
 def _sequence(elements: Sequence[Format]) -> Format:
@@ -539,18 +579,6 @@ def _any(members: Sequence[Format], separator: str) -> list[Format]:
     return [_optional(_sequence([_const(separator), one])) for one in members]
 
 
-def _values(schema: Any) -> list[str]:
-    """The texts that a string may be; empty if its schema does not name them."""
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) else []
-
-
-def _limited(schema: Any) -> bool:
-    """Whether a schema of a string says more than that it is one."""
-    return isinstance(schema, dict) and not _UNLIMITED.issuperset(schema)
-
-
-_UNLIMITED = frozenset(("type", "title", "description", "default", "examples"))
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 

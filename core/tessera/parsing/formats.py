@@ -26,7 +26,7 @@ CALLS: Mapping[str, MarkedCalls] = MappingProxyType(
             ("<tool_call>", "</tool_call>"), ("<function=", ">\n"), ("<parameter=", ">"), ("", "</parameter>"),
             end="</function>", line=True,
         ),
-        "llama3_json": JsonCalls("<|python_tag|>", arguments_key="parameters", whole=True, separator="; "),
+        "llama3_json": JsonCalls("<|python_tag|>", arguments_key="parameters", whole=True, between=";", separator="; "),
         "llama4_pythonic": PythonCalls(("<|python_start|>", "<|python_end|>")),
         "pythonic": PythonCalls(),
         "mistral_list": JsonCalls("[TOOL_CALLS]", listed=True, separator=", ", id_chars=9),

@@ -128,7 +128,7 @@ class MarkedFormat(ResponseFormat):
         if calls is not None and calls.whole and parser.tools:
             yield from reader.match(SPACE, parser.content)
             if (yield from reader.peek()) in ("{", "["):
-                yield from parser.call(calls, "")
+                yield from self._calls(parser, calls, "")
         begins = calls.begins if calls is not None and parser.tools else ()
         markers = (*begins, *((reasoning.begin,) if reasoning is not None else ()))
         while True:
@@ -136,9 +136,32 @@ class MarkedFormat(ResponseFormat):
             if marker is None:
                 return
             if calls is not None and marker in begins:
-                yield from parser.call(calls, marker)
+                yield from self._calls(parser, calls, marker)
             elif reasoning is not None:
                 yield from self._reason(parser, reasoning)
+
+    def _calls(self, parser: ResponseParser, calls: MarkedCalls, begun: str) -> Wait:
+        """Calls after `begun`, and where nothing has to mark them, those that follow one another."""
+        reader = parser.reader
+        while True:
+            before = parser.num_calls
+            yield from parser.call(calls, begun)
+            if not calls.whole or parser.num_calls == before:
+                return
+            yield from reader.match(SPACE, parser.content)
+            between: list[str] = []
+            if calls.between and (yield from reader.literal(calls.between)):
+                between.append(calls.between)
+                yield from reader.match(SPACE, between.append)
+            marked = False
+            for marker in calls.begins:
+                if not marked and (yield from reader.literal(marker)):
+                    marked = True
+                    between.append(marker)
+            begun = "".join(between)
+            if not marked and (yield from reader.peek()) not in ("{", "["):
+                parser.content(begun)
+                return
 
     def _reason(self, parser: ResponseParser, markers: ReasoningMarkers) -> Wait:
         parser.begin_reasoning()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from tessera.parsing.reader import Emit, Malformed, Reader, Wait
 
 MAX_DEPTH = 64
+QUOTES = ('"', "'")
+"""What begins and ends a string of Python."""
 
 _PLAIN = re.compile(r'[^"\\]+')
 _SCALAR = re.compile(r"[^\s,\]}\"\[{:;()<>]+")
@@ -206,38 +209,77 @@ def _finite(text: str) -> float:
 # ---- values by the types of a schema ---------------------------------------------------------------------------------
 
 
-def types_of(schema: Any) -> frozenset[str]:
-    """The types that a parameter may have, as far as its schema says so at once; empty if it does not."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else {each for each in kind or () if isinstance(each, str)}
-    for word in ("anyOf", "oneOf"):
-        for each in schema.get(word) or ():
-            found |= types_of(each)
-    for value in (schema["const"],) if "const" in schema else schema.get("enum") or ():
-        found.add("string" if isinstance(value, str) else "other")
-    return frozenset(found)
+JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
 
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+def type_of(value: Any) -> str:
+    """The type of a value of JSON."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+    return "array" if isinstance(value, list) else "object"
 
 
-def typed(text: str, types: frozenset[str]) -> Any:
-    """The value that a text without quotes stands for. types: of the parameter; where a string is among them, it is
-    one, unless it is null and may be. A text that is of none of the types stays a text."""
+def same_value(value: Any) -> str:
+    """A text that only the same value of JSON has."""
+    return json.dumps(value, sort_keys=True)
+
+
+_WORDS: Mapping[str, Any] = MappingProxyType({"true": True, "false": False, "null": None, "none": None})
+_NESTED = {"[": "array", "{": "object", "(": "array"}
+PYTHON: Mapping[str, Any] = MappingProxyType({"True": True, "False": False, "None": None, **_WORDS})
+"""Words that are values, as Python and JSON write them."""
+
+
+def typed(text: str, types: Collection[str]) -> Any:
+    """The value that a text without quotes stands for. types: of the parameter; all of JSON's where nothing is known,
+    and then a text is what it looks like. Where a string is among them it is one, unless it is null, a list or an
+    object, and may be. A text that is of none of the types stays a text."""
     stripped = text.strip()
-    if "string" in types:
-        return None if stripped.lower() in ("null", "none") and "null" in types else text
-    if stripped.lower() in _WORDS:
-        return _WORDS[stripped.lower()]
+    word, said = stripped.lower(), len(set(types)) < len(JSON_TYPES)
+    if said and "string" in types:
+        if word in ("null", "none") and "null" in types:
+            return None
+        if _NESTED.get(stripped[:1]) not in types:
+            return text
+    elif word in _WORDS:
+        return _WORDS[word]
     try:
         value = _decoded(stripped)
     except (ValueError, RecursionError):
-        return text
+        value = _of_python(stripped, text) if said and _NESTED.get(stripped[:1]) in types else text
+    if said and "string" in types:
+        return value if type_of(value) in types else text
     if isinstance(value, float) and "integer" in types and "number" not in types and value.is_integer():
         return int(value)
     return text if isinstance(value, str) else value
+
+
+def _of_python(text: str, otherwise: str) -> Any:
+    """The list or dict that a text is in Python's syntax; otherwise what it is."""
+    reader = Reader()
+    reader.feed(text)
+    reader.ended = True
+    found: list[Any] = []
+
+    def whole() -> Wait:
+        found.append((yield from literal(reader, QUOTES, PYTHON)))
+        yield from reader.space()
+
+    try:
+        for _ in whole():
+            raise AssertionError("the text is whole")
+    except Malformed:
+        return otherwise
+    return otherwise if reader.left else found[0]
 
 
 # ---- values that have been read --------------------------------------------------------------------------------------

@@ -75,6 +75,10 @@ ANSWERS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
     ("qwen3_coder", "<tool_call>\nget_weather\n</tool_call>", [], "<tool_call>\nget_weather\n</tool_call>"),
     ("llama3_json", '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}', [PARIS], ""),
     ("llama3_json", '<|python_tag|>{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}', [("now", {})] * 2, ""),
+    ("llama3_json", '{"name": "now", "parameters": {}}\n{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}\n\n'
+     '{"name": "now", "parameters": {}}; done', [("now", {}), PARIS, ("now", {})], "; done"),
+    ("llama3_json", '{"name": "now"};\n{"answer": 1}; {"name": "now"}', [("now", {})], ';\n{"answer": 1}; {"name": "now"}'),
+    ("llama3_json", '<|python_tag|>{"name": "now"}\n{"name": "now"}\n{"answer": 1}', [("now", {})] * 2, '{"answer": 1}'),
     ("llama3_json", '{"answer": {"city": "Paris"}}', [], '{"answer": {"city": "Paris"}}'),
     ("llama3_json", "{ is a brace", [], "{ is a brace"),
     ("llama4_pythonic", '[get_weather(city="Paris", days=3), now()]', [PARIS, ("now", {})], ""),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tessera.parsing.calls import Tool
+from tessera.parsing.parameters import Declared, Parameters
 from tessera.parsing.reader import Malformed
 from tessera.parsing.response_template.budget import Budget
 from tessera.parsing.response_template.spec import PLACEHOLDER, Field, compiled
@@ -174,31 +175,22 @@ def _inner(text: str | None, args: Mapping[str, Any], budget: Budget) -> Any:
 
 def _typed(arguments: Mapping[str, Any], tool: Tool | None) -> dict[str, Any]:
     """The arguments with values in place of texts that stand for them."""
-    properties = {} if tool is None else tool.properties
-    return {key: _as_declared(value, _types(properties.get(key))) for key, value in arguments.items()}
+    own = Parameters() if tool is None else tool.own
+    return {key: _as_declared(value, own.declared(key)) for key, value in arguments.items()}
 
 
-def _as_declared(value: Any, types: tuple[str, ...]) -> Any:
+def _as_declared(value: Any, declared: Declared) -> Any:
+    types = _types(declared)
     if isinstance(value, str):
-        return _cast(value, types)
+        return value if declared.values and value in declared.values else _cast(value, types)
     if isinstance(value, list) and types and "array" not in types:
         return [_cast(one, types) if isinstance(one, str) else one for one in value]
     return value
 
 
-def _types(schema: Any) -> tuple[str, ...]:
-    """The types that a parameter may have, in the order of its schema."""
-    if not isinstance(schema, dict):
-        return ()
-    given = schema.get("type")
-    types = [kind for kind in (given if isinstance(given, list) else [given]) if isinstance(kind, str)]
-    for word in ("anyOf", "oneOf"):
-        choices = schema.get(word)
-        for choice in choices if isinstance(choices, list) else ():
-            types += _types(choice)
-    if schema.get("nullable") and "null" not in types:
-        types.append("null")
-    return tuple(types)
+def _types(declared: Declared) -> tuple[str, ...]:
+    """In the order of the schema; none where it says none."""
+    return declared.types if declared.says_type else ()
 
 
 def _cast(text: str, types: tuple[str, ...]) -> Any:
