@@ -63,9 +63,11 @@ class TextInProcess:
     ) -> bytes:
         return self._do(DecodeJob(list(ids), skip_special_tokens, below), Decoded).text
 
-    async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
-        if params.structured_outputs is not None:
-            self._do(GrammarJob(params.structured_outputs), Checked)
+    async def check_grammar(self, params: SamplingParams, owner: str = "") -> SamplingParams:
+        if params.structured_outputs is None:
+            return params
+        found = self._do(GrammarJob(params.structured_outputs), Checked).instead
+        return params if found is None else msgspec.structs.replace(params, structured_outputs=found)
 
     def _do(self, job: Job, kind: type[T]) -> T:
         """By way of the bytes that would go to a worker."""

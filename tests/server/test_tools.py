@@ -136,6 +136,66 @@ async def test_strict_tools_are_enforced_where_the_model_chooses():
         assert (await api.chat(tools=[NOW, tool], tool_choice="required")).status_code == 200
 
 
+LOOKS_AHEAD = {"type": "string", "pattern": "^(?!x).*$"}
+UNENFORCEABLE = [
+    LOOKS_AHEAD,
+    {"$ref": "https://example.com/x.json"},
+    {"type": "any"},
+    {"type": "number", "minimum": 1e-7, "maximum": 1e22},
+]
+
+
+def tool_with(schema: Any, **more: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"k": schema, "n": {"const": 1}}, "required": ["k", "n"]}
+    return {"type": "function", "function": {"name": "x", "parameters": parameters, **more}}
+
+
+@pytest.mark.parametrize("schema", UNENFORCEABLE, ids=range(4))
+async def test_no_request_ends_for_what_a_tool_that_is_not_strict_demands(schema: Any):
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    several = [
+        {"tools": [NOW, tool_with(schema)], "tool_choice": "required"},
+        {"tools": [strict, tool_with(schema)]},
+        {"tools": [tool_with(schema)], "parallel_tool_calls": False},
+        {"tools": [tool_with(schema)], "response_format": {"type": "json_object"}},
+    ]
+    for family in ("hermes", "qwen3_coder", "pythonic", "gemma4", "openai"):
+        async with in_process(engine("Hello."), ServerSettings(tool_call_parser=family)) as api:
+            for fields in several:
+                assert (await api.chat(**fields)).status_code == 200
+                said = json.dumps(tag_of(api))
+                assert '"const": 1' in said or (family, said) == ("pythonic", "null")  # nothing marks a call there
+                assert not any(word in said for word in ("(?!", "https:", '"any"'))
+
+
+async def test_an_error_names_the_field_that_the_client_wrote():
+    bad, named = tool_with(LOOKS_AHEAD, strict=True), "tools[1].function.parameters.properties.k.pattern"
+    lenient = tool_with(LOOKS_AHEAD)
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"properties": {"k": LOOKS_AHEAD}}}}
+    place = "response_format.json_schema.schema.properties.k.pattern"
+    for family in ("hermes", "qwen3_coder", "openai"):
+        async with in_process(engine("Hello."), ServerSettings(tool_call_parser=family)) as api:
+            for more in ({}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+                message = check_error(await api.chat(tools=[NOW, bad], **more), 400, named)
+                assert message.startswith(f"{named} cannot be used: ")
+            for tools in ([lenient], None):
+                check_error(await api.chat(tools=tools, response_format=schema), 400, place)
+            many = [tool_with({"enum": ["v" * 900]}, strict=True) for _ in range(400)]
+            for number, tool in enumerate(many):
+                tool["function"]["name"] = f"t{number}"
+            assert "together" in check_error(await api.chat(tools=many), 400, "tools")
+    async with in_process(engine("Hello."), HERMES) as api:
+        function = {"type": "function", **bad["function"]}
+        answer = await api.post(
+            "/v1/responses", {"model": MODEL, "input": "q", "tools": [function, function | {"name": "y"}]}
+        )
+        check_error(answer, 400, "tools[0].parameters.properties.k.pattern")
+        tool = {"name": "x", "input_schema": bad["function"]["parameters"], "strict": True}
+        answer = await api.post("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": [USER], "tools": [tool]})
+        assert answer.status_code == 400
+        assert "tools[0].input_schema.properties.k.pattern cannot be used" in answer.json()["error"]["message"]
+
+
 async def test_a_format_is_for_answers_without_calls():
     async with in_process(engine(CALLS), HERMES) as api:
         await api.chat(tools=TOOLS, response_format={"type": "json_object"})

@@ -184,7 +184,7 @@ class AsyncEngine:
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client)
         params = await self.tokenize_bad_words(params, client)
         if self.text is not None:
-            await self.text.check_grammar(params, client)
+            params = await self.text.check_grammar(params, client)
         is_long = len(ids) >= LONG_PROMPT or _length(params) >= LONG_LISTS
         return await self._run(partial(self._front.prepare, ids, params, text=text), is_long)
 

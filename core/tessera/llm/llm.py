@@ -234,7 +234,7 @@ class LLM:
                 prompt = self._tokenized(prompt)
             ids, text = (prompt.ids, prompt.text) if isinstance(prompt, Tokenized) else (prompt, None)
             if self._text is not None:
-                self._text.check_grammar(params)
+                params = self._text.check_grammar(params)
             return self._offline.front.prepare(ids, self._with_bad_words(params), text=text)
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error

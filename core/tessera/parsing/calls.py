@@ -58,7 +58,9 @@ class Tool:
     def arguments(self) -> Format:
         if self.form is not None:
             return _sequence([_const(f'{{"{INPUT}": '), self.of(None), _const("}")])
-        return self._json({"type": "object"} if self.parameters is None else self.parameters)
+        """All of them, which are always an object."""
+        schema = self.parameters if isinstance(self.parameters, dict) else {}
+        return self._json({**schema, "type": "object"})
 
 
 class Sink(Protocol):

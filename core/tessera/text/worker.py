@@ -30,7 +30,8 @@ import msgspec
 from tessera import parent
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
 from tessera.sampling_params import StructuredOutputsParams
-from tessera.text.grammar import byte_tokenizer, compile_grammar
+from tessera.text.grammar import byte_tokenizer
+from tessera.text.leniency import settled
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
 from tessera.text.user_text import Piece, SpecialTexts
@@ -183,7 +184,9 @@ class Decoded(msgspec.Struct, tag="decoded"):
 
 
 class Checked(msgspec.Struct, tag="checked"):
-    """A grammar can be used."""
+    """A grammar can be used. instead: the one to use in its place; None: itself."""
+
+    instead: StructuredOutputsParams | None = None
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -318,8 +321,8 @@ class Grammars:
     def do(self, job: Job) -> Checked:
         """Raises RequestError or MemoryError."""
         assert isinstance(job, GrammarJob)
-        compile_grammar(job.asked, self._bytes)
-        return Checked()
+        asked = settled(job.asked, self._bytes)
+        return Checked() if asked is job.asked else Checked(asked)
 
 
 def main() -> int:

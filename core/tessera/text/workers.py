@@ -381,7 +381,7 @@ class TextWorkers:
         self._long = _Lane(start)
         self._listing = _Lane(start)
         self._grammars = _Lane(Start(None))
-        self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
+        self._right: dict[StructuredOutputsParams, StructuredOutputsParams] = {}  # the one used last is the last
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="text packing")
         self.has_template = False
         self.template = self.response_template = ""
@@ -446,24 +446,28 @@ class TextWorkers:
         errors: as of chat()."""
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens, below), Decoded, owner)).text
 
-    async def check_grammar(self, params: SamplingParams, owner: str = "") -> None:
-        """Whether its structured_outputs, if there are any, can be used. owner, errors: as of chat(). Those that were
-        right last are not compiled again: many requests have the same."""
+    async def check_grammar(self, params: SamplingParams, owner: str = "") -> SamplingParams:
+        """The params with a grammar that can be used; see leniency.settled. owner, errors: as of chat(). Those that
+        were right last are not compiled again: many requests have the same."""
         asked = params.structured_outputs
         if asked is None:
-            return
-        if asked not in self._right:
+            return params
+        if asked in self._right:
+            found = self._right.pop(asked)
+        else:
             try:
-                await self._ask(GrammarJob(asked), Checked, owner)
+                found = (await self._ask(GrammarJob(asked), Checked, owner)).instead or asked
             except TextLimitError as error:
                 raise TextLimitError(
                     f"{FIELD}.{asked.kind} cannot be used: compiling it took more time or memory than it may.",
                     param=f"{FIELD}.{asked.kind}",
                 ) from error
-        self._right.pop(asked, None)
-        self._right[asked] = None
-        if len(self._right) > MAX_GRAMMARS:
+        for known in (asked, found):
+            self._right.pop(known, None)
+            self._right[known] = found
+        while len(self._right) > MAX_GRAMMARS:
             del self._right[next(iter(self._right))]
+        return params if found is asked else msgspec.structs.replace(params, structured_outputs=found)
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
@@ -578,9 +582,8 @@ class BlockingTextWorkers:
     ) -> list[list[int]]:
         return self._run(self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens))
 
-    def check_grammar(self, params: SamplingParams) -> None:
-        if params.structured_outputs is not None:
-            self._run(self._workers.check_grammar(params))
+    def check_grammar(self, params: SamplingParams) -> SamplingParams:
+        return params if params.structured_outputs is None else self._run(self._workers.check_grammar(params))
 
     def close(self) -> None:
         """Ends the workers at once. May be called again."""

@@ -21,8 +21,8 @@ from tessera.server.openai.generation import Generation, Identity, Prompt, colle
 from tessera.server.openai.prompts import chat_job, truncation_of
 from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
-from tessera.server.openai.structured import check_structured, structured_outputs
-from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
+from tessera.server.openai.structured import structured_outputs
+from tessera.server.openai.tools import ToolUse, check_grammar, grammar_of, tool_use
 from tessera.server.security import client_of
 
 T = TypeVar("T")
@@ -85,12 +85,12 @@ class ChatRun:
         check_common(request, limits)
         context.check_model(request.model)
         use = tool_use(request, context.format, limits)
-        asked = grammar_of(structured_outputs(request), use, context.format)
+        own = structured_outputs(request)
+        asked = grammar_of(own, use, context.format)
         params = _sampling_params(context, request, asked.params)
         way = way_of(context, request, params)
         identity = Identity.of(context, prefix, request, scope)
-        await check_tools(context, use)
-        await check_structured(context, asked, params)
+        params = await check_grammar(context, use, own, asked, params)
         rendered = await render(context, request, use, params.max_tokens, client=client_of(scope))
         params = _reading(context, params, use, request.thinking_token_budget, begun=rendered.begun)
         generation = Generation(context, owner_of(context, request, scope), [rendered.prompt], params, way, identity.id)

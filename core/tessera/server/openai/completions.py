@@ -84,7 +84,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         way = way_of(context, request, params, request.best_of)
         wrap = infilled(request, context.engine.tokenizer)
         truncation = truncation_of(request, context, params.max_tokens)
-        await check_structured(context, asked, params)
+        params = await check_structured(context, asked, params)
         special = request.add_special_tokens is not False
         prompts = await read_prompts(
             context, request.prompt, special, truncation=truncation, wrap=wrap, client=client_of(scope)

@@ -102,12 +102,12 @@ def format_of(asked: Asked) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema}
 
 
-async def check_structured(context: ServerContext, asked: Asked, params: SamplingParams) -> None:
-    """Compiles the grammar, in a process that may be ended, before anything runs. Raises RequestError,
-    TextWorkerError."""
+async def check_structured(context: ServerContext, asked: Asked, params: SamplingParams) -> SamplingParams:
+    """Compiles the grammar, in a process that may be ended, before anything runs. Returns the params with what is left
+    of it if some of it cannot be enforced and need not be. Raises RequestError, TextWorkerError."""
     if asked.params is None or context.engine.text is None:
-        return
+        return params
     try:
-        await context.engine.text.check_grammar(params)
+        return await context.engine.text.check_grammar(params)
     except RequestError as error:
         raise asked.named(error) from None

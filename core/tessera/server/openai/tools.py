@@ -84,7 +84,7 @@ def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Aske
     if use.forced is None and (asked.params is None or not use.tools):
         if asked.params is None or known is None or not known.marks_answers:
             return asked
-        return Asked(_tagged(known.answer(format_of(asked))).params, asked.place)
+        return _tagged(known.answer(format_of(asked)), asked.place)
     if use.required or asked.params is None:
         assert use.forced is not None
         return _tagged(use.forced)
@@ -102,12 +102,43 @@ def _unforced(what: str, param: str) -> RequestError:
     )
 
 
-def _tagged(content: Format | None) -> Asked:
+def _tagged(content: Format | None, place: str = "tools") -> Asked:
+    """Raises RequestError."""
     tag = {"type": "structural_tag", "format": content}
-    return Asked(StructuredOutputsParams(structural_tag=tag), "tools")
+    try:
+        return Asked(StructuredOutputsParams(structural_tag=tag), place)
+    except RequestError:
+        raise RequestError(
+            f"{place} cannot be used: they are too large together to be enforced; name fewer, or let the model choose "
+            "without strict.",
+            param=place,
+        ) from None
 
 
-async def check_tools(context: ServerContext, use: ToolUse) -> None:
+async def check_grammar(
+    context: ServerContext, use: ToolUse, own: Asked, whole: Asked, params: SamplingParams
+) -> SamplingParams:
+    """Compiles what the answer has to be, and returns the params with what is left of it; see check_structured. own:
+    what the request demands of answers without calls. whole: that and calls, of grammar_of(). Errors name fields of the
+    request, never the structural tag. Raises RequestError, TextWorkerError."""
+    await _check_tools(context, use)
+    try:
+        return await check_structured(context, whole, params)
+    except RequestError as error:
+        if whole == own:
+            raise
+        if own.params is not None:
+            await check_structured(context, own, SamplingParams(structured_outputs=own.params))
+        raise _of_field(error, whole.place) from None
+
+
+def _of_field(error: RequestError, place: str) -> RequestError:
+    """The same error of a field of the request."""
+    _, _, reason = error.message.partition(" cannot be used: ")
+    return type(error)(f"{place} cannot be used: {reason or error.message}", param=place, code=error.code)
+
+
+async def _check_tools(context: ServerContext, use: ToolUse) -> None:
     """Compiles the parameters of strict tools and the formats of custom ones, to name the one that cannot be enforced.
     Raises RequestError, TextWorkerError."""
     places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.shown or ())}
@@ -128,8 +159,7 @@ async def _check_form(context: ServerContext, tool: Tool, place: str) -> None:
     try:
         await check_structured(context, Asked(asked.params), SamplingParams(structured_outputs=asked.params))
     except RequestError as error:
-        _, _, reason = error.message.partition(" cannot be used: ")
-        raise RequestError(f"{place} cannot be used: {reason or error.message}", param=place) from None
+        raise _of_field(error, place) from None
 
 
 def _tool(spec: ToolSpec, place: str) -> Tool:
