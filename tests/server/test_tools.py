@@ -425,3 +425,54 @@ def test_a_parser_that_there_is_not_is_refused_at_the_start():
     for name in ("tool_call_parser", "reasoning_parser"):
         with pytest.raises(ConfigError, match="is one of auto, none"):
             ServerSettings(**{name: "other"})
+
+
+# As Mistral's template has it.
+NINE = (
+    "{%- for m in messages %}{%- for c in m.tool_calls or [] %}{%- if c.id is undefined or c.id|length != 9 %}"
+    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{%- endif %}"
+    "[{{ c.id }} {{ c.function.name }}]{%- endfor %}{%- if m.role == 'tool' %}{%- if m.tool_call_id|length != 9 %}"
+    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{%- endif %}"
+    "[{{ m.tool_call_id }} {{ m.content }}]{%- endif %}{%- endfor %}"
+)
+
+
+async def test_every_route_gives_a_template_ids_that_it_takes():
+    function = {"name": "now", "arguments": "{}"}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function} for number in "ab"]
+    results = [{"role": "tool", "tool_call_id": f"call_{number}", "content": number} for number in "ba"]
+    chat = {"messages": [USER, {"role": "assistant", "tool_calls": calls}, *results]}
+    items = [
+        {"role": "user", "content": "Weather?"},
+        *({"type": "function_call", "call_id": call["id"], **function} for call in calls),
+        *(
+            {"type": "function_call_output", "call_id": one["tool_call_id"], "output": one["content"]}
+            for one in results
+        ),
+    ]
+    blocks = [{"type": "tool_use", "id": call["id"], "name": "now", "input": {}} for call in calls]
+    answers = [
+        {"type": "tool_result", "tool_use_id": one["tool_call_id"], "content": one["content"]} for one in results
+    ]
+    turns = [USER, {"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
+    named = [{"role": "tool", "tool_name": name, "content": name[-1]} for name in ("tool_b", "tool_a")]
+    of_ollama = [{"function": {"name": name, "arguments": {}}} for name in ("tool_a", "tool_b")]
+    spoken = {"role": "assistant", "content": "", "tool_calls": of_ollama}
+    requests = [
+        ("/v1/chat/completions", {"model": MODEL, **chat}),
+        ("/tokenize", {"model": MODEL, **chat}),
+        ("/v1/responses", {"model": MODEL, "input": items}),
+        ("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": turns}),
+        ("/api/chat", {"model": MODEL, "stream": False, "messages": [USER, spoken, *named]}),
+    ]
+    served = FakeEngine(script=Script(pieces="Yes."), template=NINE)
+    async with in_process(served, ServerSettings(tool_call_parser="mistral")) as api:
+        for path, body in requests:
+            answer = await api.post(path, body)
+            assert answer.status_code == 200, (path, answer.text)
+            if path == "/tokenize":
+                continue
+            prompt = served.tokenizer.decode(served.calls[-1].prompt)
+            (first, _), (second, _), *after = (part.split(" ", 1) for part in prompt[1:-1].split("]["))
+            assert first != second, path
+            assert after == [[second, "b"], [first, "a"]], path

@@ -6,6 +6,7 @@ what is forced is what is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -108,6 +109,19 @@ class CallSyntax(ABC):
     def new_id(self, name: str, index: int) -> str:
         """An id for a call to which the model gave none. index: of the call in the answer."""
         return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else f"call_{secrets.token_hex(12)}"
+
+    @property
+    def demands_ids(self) -> bool:
+        """Whether the model knows ids of one form only."""
+        return self.id_chars > 0
+
+    def earlier_id(self, call_id: str | None, name: str, index: int) -> str:
+        """The id of an earlier call in the form that the model knows; one that has it stays. index: of the call in the
+        chat. name: "" if it is not known."""
+        if call_id is not None and len(call_id) == self.id_chars and call_id.isascii() and call_id.isalnum():
+            return call_id
+        said = f"{index}" if call_id is None else call_id
+        return hashlib.sha256(said.encode(errors="replace")).hexdigest()[: self.id_chars]
 
 
 class MarkedCalls(CallSyntax):
@@ -228,6 +242,17 @@ class NamedCalls(MarkedCalls):
 
     def new_id(self, name: str, index: int) -> str:
         return f"functions.{name}:{index}" if self.numbered else super().new_id(name, index)
+
+    @property
+    def demands_ids(self) -> bool:
+        return self.numbered or super().demands_ids
+
+    def earlier_id(self, call_id: str | None, name: str, index: int) -> str:
+        if not self.numbered:
+            return super().earlier_id(call_id, name, index)
+        if call_id is not None and (not name or _NUMBERED.fullmatch(call_id)):
+            return call_id
+        return f"functions.{name}:{index}"
 
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
         if begun == self.call[0]:
@@ -581,6 +606,7 @@ def _any(members: Sequence[Format], separator: str) -> list[Format]:
     return [_optional(_sequence([_const(separator), one])) for one in members]
 
 
+_NUMBERED = re.compile(r"functions\.[\w.\-]+:\d+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 

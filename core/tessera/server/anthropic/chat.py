@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from tessera.errors import RequestError
+from tessera.server.anthropic.call_ids import check_call_ids
 from tessera.server.anthropic.protocol import Block, CountTokensRequest, MessageParam, MessagesRequest, ToolParam
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import (
@@ -40,6 +41,7 @@ def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletion
 
 def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatCompletionRequest:
     """Raises RequestError."""
+    check_call_ids(asked.messages)
     chat = chat_of(context, asked)
     chat.max_tokens, chat.stream = asked.max_tokens, asked.stream
     chat.temperature, chat.top_p, chat.top_k = asked.temperature, asked.top_p, asked.top_k

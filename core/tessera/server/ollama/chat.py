@@ -84,8 +84,10 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(asked: ChatRequest) -> list[dict[str, Any]]:
-    """Results of tools belong to the calls before them, in order: Ollama's messages have no ids."""
-    found, waiting = [], []
+    """Results of tools belong to the calls before them, by the names of the tools or in order: Ollama's messages have
+    no ids."""
+    found: list[dict[str, Any]] = []
+    waiting: list[tuple[str, str]] = []
     for index, message in enumerate(asked.messages):
         if not isinstance(message.images, UnsetType) and message.images:
             raise RequestError(f"messages[{index}].images are not supported.", param=f"messages[{index}].images")
@@ -94,9 +96,11 @@ def _messages(asked: ChatRequest) -> list[dict[str, Any]]:
             one["reasoning"] = message.thinking
         if not isinstance(message.tool_calls, UnsetType):
             one["tool_calls"] = [_call(index, number, message) for number in range(len(message.tool_calls))]
-            waiting = [call["id"] for call in one["tool_calls"]]
-        elif message.role == "tool":
-            one["tool_call_id"] = waiting.pop(0) if waiting else "call"
+            waiting = [(call["function"]["name"], call["id"]) for call in one["tool_calls"]]
+        elif message.role == "tool" and waiting:
+            answered = next((call for call in waiting if call[0] == message.tool_name), waiting[0])
+            waiting.remove(answered)
+            one["tool_call_id"] = answered[1]
         found.append(one)
     return found
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
+from tessera.parsing.call_ids import with_known_ids
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
@@ -178,9 +179,10 @@ def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
 
 def chat_job(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat) -> ChatJob:
     """The chat as a job of the text workers. Raises RequestError."""
-    continues = bool(chat.continue_final_message)
+    continues, rendered = bool(chat.continue_final_message), for_template(messages)
+    with_known_ids(rendered, None if context.format is None else context.format.calls)
     return ChatJob(
-        for_template(messages),
+        rendered,
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
         continue_final_message=continues,
         template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},

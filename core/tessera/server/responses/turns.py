@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
+from tessera.server.responses.call_ids import check_call_ids
 from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import (
     MAX_METADATA,
@@ -87,7 +88,9 @@ def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatCompleti
     """Raises RequestError."""
     if asked.truncation not in (None, "auto", "disabled"):
         raise RequestError("truncation must be auto or disabled.", param="truncation")
-    messages = messages_with(asked.instructions, [*turn.before, *turn.items])
+    items = [*turn.before, *turn.items]
+    check_call_ids(items)
+    messages = messages_with(asked.instructions, items)
     chat = ChatCompletionRequest(model=asked.model, messages=messages, tools=tools.specs or None)
     chat.tool_choice, chat.parallel_tool_calls = choice_of(asked.tool_choice), asked.parallel_tool_calls
     if asked.reasoning is not None:
