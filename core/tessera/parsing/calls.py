@@ -57,9 +57,9 @@ class Tool:
         return {"type": "json_schema", "json_schema": schema, **({} if self.strict else {"lenient": True})}
 
     def arguments(self) -> Format:
+        """All of them, which are always an object."""
         if self.form is not None:
             return _sequence([_const(f'{{"{INPUT}": '), self.of(None), _const("}")])
-        """All of them, which are always an object."""
         schema = self.parameters if isinstance(self.parameters, dict) else {}
         return self._json({**schema, "type": "object"})
 
