@@ -17,8 +17,8 @@ from tessera.parsing.harmony import HARMONY
 from tessera.parsing.parameters import Parameters
 from tessera.parsing.response import MarkedFormat, Message, ResponseFormat, ResponseParser
 from tessera.parsing.response_template.forcing import template_format
+from tests.unit.parsing.response_templates import TAGS
 from tests.unit.parsing.test_forced import hints, matcher_of
-from tests.unit.parsing.test_response_template import TAGS
 from tests.unit.text.test_json_schema import drawn
 
 DEFS = {
