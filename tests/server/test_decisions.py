@@ -142,8 +142,8 @@ async def test_a_conversation_is_judged():
         assert response.status_code == 200, response.text
         (prompt,) = prompts(api)
         assert prompt.startswith(
-            "<system>Be strict.<user>Hi\n[{\"b\":2}]<assistant>[f {'x': 1}]<tool>done<assistant>[g {'input': "
-            "'raw'}]<tool>ok<assistant>No.<user>Which team?"
+            '<system>Be strict.<user>Hi\n[{"b":2}]<assistant>[f {"x": 1}]<tool>done<assistant>[g {"input":'
+            '"raw"}]<tool>ok<assistant>No.<user>Which team?'
         )
 
 
