@@ -1,0 +1,47 @@
+"""The figures of JSONSchemaBench are counted as they say."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from tools.json_schema_bench import held, ordered, read, report
+
+NAMED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}
+ROWS = [
+    {"name": "One---x", "schema": NAMED, "tests": [
+        {"valid": True, "data": {"b": "", "a": 1}},
+        {"valid": True, "data": {"a": 1.0}},
+        {"valid": False, "data": {"a": "1"}},
+        {"valid": False, "data": {"a": 1}},
+    ]},
+    {"name": "Two---y", "schema": {"type": "wrong 'name'"}, "tests": [{"valid": True, "data": 1}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.xz"])
+def test_each_text_is_judged(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows{suffix}"
+    with lzma.open(path, "wt") if suffix.endswith(".xz") else path.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in ROWS)
+    entries = read(path)
+    assert [entry.set for entry in entries] == ["One", "Two"]
+    assert len(read(path, sample=1)) == 1
+    one, two = (held(entry, {}) for entry in entries)
+    assert one.counts == {"valid accepted": 1, "valid": 1, "invalid": 1, "invalid accepted": 1}
+    assert [kind for kind, _ in one.wrong] == ["valid, not accepted", "invalid, accepted"]
+    assert two.refused is not None
+    lines = report([one, two]).splitlines()
+    assert lines[1].split()[:10] == ["One", "1", "100.0%", "1", "of", "2", "50.00%", "of", "2", lines[1].split()[9]]
+    assert lines[3].startswith("altogether            2     50.0%")
+
+
+def test_properties_come_in_the_order_of_the_schema() -> None:
+    schema = {
+        "properties": {"b": {"properties": {"y": {}, "x": {}}}, "a": {"items": {"properties": {"x": {}, "y": {}}}}}
+    }
+    value = ordered({"a": [{"y": 1, "x": 2}], "b": {"x": 1, "y": 2}, "c": 0}, schema)
+    assert json.dumps(value) == '{"b": {"y": 2, "x": 1}, "a": [{"x": 2, "y": 1}], "c": 0}'

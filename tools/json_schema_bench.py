@@ -1,0 +1,198 @@
+"""Holds structured outputs against the schemas of JSONSchemaBench with MaskBench's texts
+(https://github.com/guidance-ai/jsonschemabench): `python -m tools.json_schema_bench PATH`.
+
+PATH is a file of JSON lines, compressed with xz or not: `name` (the set, `---`, the schema's own), `schema`, and
+`tests`, each with `valid` and `data`. Each text goes byte by byte through the grammar that the product compiles, with
+its properties in their own order; a valid one that it does not take so is tried once more in the schema's order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tessera.errors import RequestError
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text.grammar import byte_tokenizer, compile_grammar
+
+MAX_PROCESSES = 2
+ANYWHERE = "*"
+KEYWORDS = frozenset(
+    ("items", "additionalProperties", "allOf", "anyOf", "oneOf", "then", "else", "patternProperties", "prefixItems")
+)
+SHOWN = 20
+"""Texts of each kind of mistake that are printed."""
+
+
+class Text(NamedTuple):
+    valid: bool
+    data: Any
+
+
+class Entry(NamedTuple):
+    """A schema of the set, and texts that are valid by it or not."""
+
+    name: str
+    schema: Any
+    texts: tuple[Text, ...]
+
+    @property
+    def set(self) -> str:
+        return self.name.partition("---")[0]
+
+
+@dataclass
+class Outcome:
+    """What became of one schema. refused: why; None: it compiled. wrong: texts that were judged wrongly."""
+
+    name: str
+    seconds: float
+    refused: str | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read(path: Path, sample: int | None = None, seed: int = 0) -> list[Entry]:
+    """The schemas of a file, or as many of them at random. Raises OSError, ValueError."""
+    with lzma.open(path, "rt") if path.suffix == ".xz" else path.open() as lines:
+        rows = [json.loads(line) for line in lines]
+    if sample is not None and sample < len(rows):
+        rows = random.Random(seed).sample(rows, sample)
+    return [Entry(row["name"], row["schema"], tuple(Text(each["valid"], each["data"]) for each in row["tests"]))
+            for row in rows]  # fmt: skip
+
+
+def held(entry: Entry, options: dict[str, Any]) -> Outcome:
+    """options: further fields of StructuredOutputsParams."""
+    before = time.perf_counter()
+    try:
+        matcher = compile_grammar(StructuredOutputsParams(json=json.dumps(entry.schema), **options), byte_tokenizer())
+    except RequestError as error:
+        return Outcome(entry.name, time.perf_counter() - before, refused=error.message)
+    outcome = Outcome(entry.name, time.perf_counter() - before)
+    for text in entry.texts:
+        took = takes(matcher, text.data) or (text.valid and takes(matcher, ordered(text.data, entry.schema)))
+        outcome.counts[f"{'valid' if text.valid else 'invalid'}{' accepted' if took else ''}"] += 1
+        if took != text.valid:
+            kind = "invalid, accepted" if took else "valid, not accepted"
+            outcome.wrong.append((kind, json.dumps(text.data, ensure_ascii=False)))
+    return outcome
+
+
+def takes(matcher: Any, data: Any) -> bool:
+    own = matcher.deep_copy()
+    text = json.dumps(data, ensure_ascii=False).encode(errors="surrogatepass")
+    return bool(own.consume_tokens(list(text)) and own.is_accepting())
+
+
+def ordered(data: Any, schema: Any) -> Any:
+    """A value with the properties of its objects in the order in which the schema first names them, below the same
+    property or anywhere."""
+    ranks: dict[tuple[str | None, str], int] = {}
+    _rank(schema, None, ranks)
+    return _sorted(data, None, ranks)
+
+
+def _rank(schema: Any, below: str | None, ranks: dict[tuple[str | None, str], int]) -> None:
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "properties" and isinstance(value, dict):
+                for name, each in value.items():
+                    ranks.setdefault((below, name), len(ranks))
+                    ranks.setdefault((ANYWHERE, name), len(ranks))
+                    _rank(each, name, ranks)
+            else:
+                _rank(value, key if key not in KEYWORDS else below, ranks)
+    elif isinstance(schema, list):
+        for value in schema:
+            _rank(value, below, ranks)
+
+
+def _sorted(data: Any, below: str | None, ranks: dict[tuple[str | None, str], int]) -> Any:
+    if isinstance(data, list):
+        return [_sorted(each, below, ranks) for each in data]
+    if not isinstance(data, dict):
+        return data
+
+    def rank(name: str) -> int:
+        return ranks.get((below, name), ranks.get((ANYWHERE, name), len(ranks)))
+
+    return {name: _sorted(data[name], name, ranks) for name in sorted(data, key=rank)}
+
+
+def reason(message: str) -> str:
+    """Why a schema was refused, without its place, and with names and numbers left out."""
+    said = message.rpartition(" cannot be used: ")[2]
+    return re.sub(r"'[^']*'|/.*/|\d+", "…", said)[:90]
+
+
+def outcomes(entries: Iterable[Entry], options: dict[str, Any], processes: int) -> Iterator[Outcome]:
+    jobs = ((entry, options) for entry in entries)
+    if processes == 1:
+        yield from (held(*job) for job in jobs)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(_held, jobs, chunksize=16)
+
+
+def _held(job: tuple[Entry, dict[str, Any]]) -> Outcome:
+    return held(*job)
+
+
+def line(name: str, found: list[Outcome]) -> str:
+    counts = sum((outcome.counts for outcome in found), Counter[str]())
+    compiled = sum(outcome.refused is None for outcome in found)
+    invalid, valid = (counts[kind] + counts[f"{kind} accepted"] for kind in ("invalid", "valid"))
+    share = counts["valid accepted"] / valid if valid else 1.0
+    times = sorted(outcome.seconds for outcome in found)
+    return (
+        f"{name:16} {len(found):6} {compiled / len(found):9.1%} {counts['invalid accepted']:8} of {invalid:<7}"
+        f"{share:9.2%} of {valid:<7} {1000 * times[len(times) // 2]:7.1f} {1000 * times[len(times) * 99 // 100]:8.1f}"
+    )
+
+
+def report(every: list[Outcome]) -> str:
+    sets: dict[str, list[Outcome]] = {}
+    for outcome in every:
+        sets.setdefault(outcome.name.partition("---")[0], []).append(outcome)
+    heads = ("schemas", "compile", "invalid accepted", "valid accepted", "ms p50", "ms p99")
+    lines = ["{:16} {:>7} {:>8} {:>19} {:>18} {:>8} {:>8}".format("", *heads)]
+    lines += [line(name, found) for name, found in sorted(sets.items())]
+    lines.append(line("altogether", every))
+    reasons = Counter(reason(outcome.refused) for outcome in every if outcome.refused is not None)
+    lines += ["", "refused:", *(f"{count:6} {said}" for said, count in reasons.most_common(SHOWN))]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("path", type=Path, help="a file of JSON lines")
+    parser.add_argument("--sample", type=int, help="as many schemas at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--processes", type=int, default=MAX_PROCESSES, choices=range(1, MAX_PROCESSES + 1))
+    parser.add_argument("--open", action="store_true", help="objects may have properties that no schema names")
+    parser.add_argument("--list", action="store_true", help="print each refusal and each text that is judged wrongly")
+    given = parser.parse_args()
+    options = {"disable_additional_properties": not given.open}
+    every = list(outcomes(read(given.path, given.sample, given.seed), options, given.processes))
+    print(report(every))
+    for outcome in every if given.list else ():
+        if outcome.refused is not None:
+            print(f"refused  {outcome.name}: {outcome.refused}")
+        for kind, text in outcome.wrong:
+            print(f"{kind}  {outcome.name}: {text[:2000]}")
+    return int(any(kind == "invalid, accepted" for outcome in every for kind, _ in outcome.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
