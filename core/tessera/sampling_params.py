@@ -165,8 +165,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in the same batch.
     stop: strings that end the completion; stop_token_ids: tokens that end it; min_tokens: the number of tokens before
     which no such token is sampled. logprobs: the number of alternatives per token; 0 returns the chosen token only, -1
-    the whole vocabulary, None nothing. logprob_token_ids: the alternatives are these tokens, at most 1024, instead of
-    the most likely ones; sets logprobs to their number. prompt_logprobs: as logprobs, for the tokens of the prompt.
+    the whole vocabulary, None nothing. logprob_token_ids: the alternatives are these tokens, at most 1024, and the
+    sampled one instead of the most likely ones; sets logprobs to their number. prompt_logprobs: as logprobs, for the
+    tokens of the prompt.
 
     presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
     occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.

@@ -141,6 +141,20 @@ async def test_more_log_probabilities_than_the_server_gives(api):
     assert (await api.complete(logprobs=20)).status_code == 200
 
 
+async def test_named_tokens_come_with_the_one_that_was_drawn(api):
+    """As in vLLM: a client that reads what was drawn from the list has it there."""
+    fields = {"logprob_token_ids": [66, 65], "return_tokens_as_token_ids": True, "max_tokens": 2}
+    chat = (await api.chat(logprobs=True, top_logprobs=5, **fields)).json()["choices"][0]["logprobs"]
+    names = [[entry["token"] for entry in token["top_logprobs"]] for token in chat["content"]]
+    assert names == [["token_id:66", "token_id:65", f"token_id:{drawn}"] for drawn in (0, 1)]
+    assert [token["top_logprobs"][-1]["logprob"] for token in chat["content"]] == [-1.5, -1.5]
+    whole = (await api.complete(logprobs=1, **fields)).json()["choices"][0]["logprobs"]
+    assert [list(token) for token in whole["top_logprobs"]] == names
+    drawn = (await api.chat(logprobs=True, **{**fields, "logprob_token_ids": [1, 0]})).json()["choices"][0]["logprobs"]
+    names = [[entry["token"] for entry in token["top_logprobs"]] for token in drawn["content"]]
+    assert names == [["token_id:1", "token_id:0"]] * 2
+
+
 async def test_prompt_logprobs_have_an_entry_a_token(api):
     chat = (await api.chat(prompt_logprobs=1)).json()
     completion = (await api.complete(prompt=[5, 6, 7], prompt_logprobs=1)).json()["choices"][0]

@@ -52,22 +52,24 @@ class LogprobWriter:
         positions = zip(answer.token_ids, answer.logprobs or (), strict=True)
         return ChatLogprobs([self._position(token, position) for token, position in positions])
 
-    def best(self, position: Position) -> list[tuple[int, Logprob]]:
-        """The most likely tokens, whether or not the chosen one is among them; or those that were asked for."""
+    def best(self, token: int, position: Position) -> list[tuple[int, Logprob]]:
+        """The most likely tokens, whether or not the chosen one, `token`, is among them; or those that were asked for,
+        and the chosen one."""
         if not isinstance(self._alternatives, int):
-            return [(token, position[token]) for token in self._alternatives if token in position]
+            shown = dict.fromkeys((*self._alternatives, token))
+            return [(other, position[other]) for other in shown if other in position]
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
     def by_name(self, token: int, position: Position) -> dict[str, float]:
         """The most likely tokens and the chosen one. Of several tokens with the same text, the most likely is shown."""
         shown: dict[str, float] = {}
-        for other, entry in (*self.best(position), (token, position[token])):
+        for other, entry in (*self.best(token, position), (token, position[token])):
             shown.setdefault(self.names.name(other, entry.decoded_token), _finite(entry.logprob))
         return shown
 
     def _position(self, token: int, position: Position) -> TokenLogprob:
         best = []
-        for other, entry in self.best(position):
+        for other, entry in self.best(token, position):
             name, utf8 = self._spelled(other, entry.decoded_token)
             best.append(TopLogprob(name, _finite(entry.logprob), utf8))
         chosen = position[token]
