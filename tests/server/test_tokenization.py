@@ -8,7 +8,7 @@ import pytest
 
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import in_process
-from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, byte_tokenizer
+from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, TEMPLATE, FakeEngine, byte_tokenizer
 from tests.server.test_errors import check_error
 
 BOS = 256
@@ -60,6 +60,58 @@ async def test_a_chat_becomes_the_prompt_that_chat_completions_make_of_it(api, f
     assert special["tokens"] == [BOS, *ids(text)]
 
 
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("f", "g")]
+CUSTOM = {"type": "custom", "custom": {"name": "c", "format": {"type": "text"}}}
+HISTORY = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Fix"}, {"type": "text", "text": "it"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 5}'}}],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "main.py"},
+    {"role": "assistant", "content": "Done"},
+]
+CHATS = [
+    {"messages": messages, **fields}
+    for messages in (MESSAGES, HISTORY)
+    for fields in (
+        {},
+        {"tools": TOOLS},
+        {"tools": [*TOOLS, CUSTOM], "parallel_tool_calls": False},
+        {"tools": TOOLS, "tool_choice": "none"},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        {"tools": [], "add_special_tokens": True},
+        {"tools": TOOLS, "chat_template_kwargs": {"mood": "glad"}},
+        {"tools": TOOLS, "continue_final_message": True},
+        {"add_generation_prompt": False, "chat_template_kwargs": {"mood": "glad"}},
+        {"reasoning_effort": "low", "verbosity": "high"},
+        {"reasoning_effort": "none", "tools": TOOLS},
+        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+    )
+]
+SHOWS_ALL = (
+    "{% for t in tools or [] %}[{{ t | tojson }}]{% endfor %}"
+    "{{ reasoning_effort }}{{ verbosity }}{{ enable_thinking }}" + TEMPLATE
+)
+
+
+async def test_a_chat_has_as_many_tokens_as_it_is_said_to_have():
+    async with in_process(FakeEngine(template=SHOWS_ALL), ServerSettings(tool_call_parser="hermes")) as api:
+        api.engine.info.max_model_len = 4096
+        counts = set()
+        for chat in CHATS:
+            answer = await api.post("/v1/chat/completions", {"model": MODEL, "max_tokens": 1, **chat})
+            assert answer.status_code == 200, (chat, answer.text)
+            count = (await tokenized(api, **chat))["count"]
+            assert count == answer.json()["usage"]["prompt_tokens"], chat
+            assert count == len(api.engine.calls[-1].prompt)
+            counts.add(count)
+        assert len(counts) > len(CHATS) // 2
+
+
 async def test_a_text_longer_than_the_context_is_counted(api):
     assert (await tokenized(api, prompt="x" * 5000))["count"] == 5001
 
@@ -81,7 +133,13 @@ async def test_detokenize_takes_back_what_tokenize_did(api):
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"role": "", "content": ""}]}, "messages[0].role"),
         ("/tokenize", {"messages": MESSAGES, "chat_template": "{{ x }}"}, "chat_template"),
-        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, "tools"),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, "tools[0].type"),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{}]}, "tools[0].type"),
+        ("/tokenize", {"messages": MESSAGES, "tool_choice": "any"}, "tool_choice"),
+        ("/tokenize", {"messages": MESSAGES, "tool_choice": "required"}, "tool_choice"),
+        ("/tokenize", {"messages": MESSAGES, "documents": [{"text": "x"}]}, "documents"),
+        ("/tokenize", {"messages": MESSAGES, "truncate_prompt_tokens": 3}, "truncate_prompt_tokens"),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "x" * 2**20}]}, "tools"),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"x": "y" * 2**16}}, "chat_template_kwargs"),
         ("/tokenize", {"messages": MESSAGES * 2049}, "messages"),
@@ -93,7 +151,7 @@ async def test_detokenize_takes_back_what_tokenize_did(api):
         ("/detokenize", {"tokens": [2**63]}, "tokens"),
         ("/detokenize", {"tokens": [0] * (2**20 + 1)}, "tokens"),
     ],
-    ids=range(18),
+    ids=range(24),
 )
 async def test_what_does_not_hold_is_named(api, path, body, param):
     check_error(await api.post(path, body), 400, param)

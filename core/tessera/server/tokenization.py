@@ -13,9 +13,11 @@ from tessera.config.model_folder import read_json
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.http import json_response, read_body, unless_gone
-from tessera.server.openai.decode import Envelope, RequestDecoder, Values
-from tessera.server.openai.prompts import chat_job, check_chat_sizes
-from tessera.server.openai.protocol import ChatMessage, shown
+from tessera.server.openai.chat_run import check_efforts, prompt_job
+from tessera.server.openai.decode import CHAT, Envelope, RequestDecoder, Values
+from tessera.server.openai.prompts import check_chat_sizes
+from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, Effort, ToolChoice, ToolSpec, shown
+from tessera.server.openai.tools import tool_use
 from tessera.server.openapi import JsonRoute
 from tessera.server.security import client_of
 from tessera.server.settings import Limits
@@ -24,17 +26,17 @@ from tessera.text.worker import ChatJob, EncodeJob
 if TYPE_CHECKING:
     from tessera.text.workers import TextWorkers
 
-# Fields of vLLM's /tokenize that are not supported yet.
+# Fields of vLLM's /tokenize and of chats that change a prompt and are not supported yet.
 _NOT_SERVED: dict[str, Values] = {
-    "chat_template": (),
-    "media_io_kwargs": ({},),
+    **{name: CHAT[name] for name in ("chat_template", "documents", "functions", "media_io_kwargs")},
     "mm_processor_kwargs": ({},),
-    "tools": ([],),
+    "truncate_prompt_tokens": (),
 }
 
 
 class TokenizeRequest(msgspec.Struct):
-    """A prompt, or the messages of a chat. null is the same as leaving a field out."""
+    """A prompt, or the messages of a chat with those of its fields that its prompt depends on. null is the same as
+    leaving a field out."""
 
     model: str | None = None
     prompt: str | None = None
@@ -44,6 +46,16 @@ class TokenizeRequest(msgspec.Struct):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[ToolSpec], shown(maxItems=Limits.tools)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Effort | None = None
+
+    def chat(self) -> ChatCompletionRequest:
+        """The chat whose prompt it is."""
+        both = set(TokenizeRequest.__struct_fields__).intersection(ChatCompletionRequest.__struct_fields__)
+        return ChatCompletionRequest(**{name: getattr(self, name) for name in both})
 
 
 class TokenizeAnswer(msgspec.Struct):
@@ -92,7 +104,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         context,
         TokenizeRequest,
         _NOT_SERVED,
-        large={"prompt": limits.body_bytes, "messages": limits.body_bytes},
+        large={"prompt": limits.body_bytes, "messages": limits.body_bytes, "tools": limits.tools_bytes},
         further=lambda envelope: check_chat_sizes(envelope, limits),
         also=("chat_template_kwargs",),
     )
@@ -165,12 +177,14 @@ async def _tokenized(
 ) -> _TokenizeAnswer:
     most = context.settings.limits.prompt_chars
     spelled = bool(asked.return_token_strs)
+    check_efforts(asked)
     if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
             raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
         job: EncodeJob | ChatJob = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
     elif asked.messages is not None and asked.prompt is None:
-        job = chat_job(context, asked.messages, asked)
+        chat = asked.chat()
+        job = prompt_job(context, chat, tool_use(chat, context.format, context.settings.limits))
         job.spelled = spelled
     else:
         raise RequestError("Send either prompt or messages.", param="prompt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from starlette.types import Scope
@@ -24,9 +24,14 @@ from tessera.server.openai.sampling import check_alternatives, check_common, own
 from tessera.server.openai.structured import structured_outputs
 from tessera.server.openai.tools import ToolUse, check_grammar, grammar_of, tool_use
 from tessera.server.security import client_of
+from tessera.text.worker import ChatJob
+
+if TYPE_CHECKING:
+    from tessera.text.workers import TextWorkers
 
 T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_EFFORTS = ("reasoning_effort", "verbosity")
 
 
 class Rendered(NamedTuple):
@@ -170,6 +175,16 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
     return (top or 0) if request.logprobs else None
 
 
+def prompt_job(context: ServerContext, request: ChatCompletionRequest, use: ToolUse) -> ChatJob:
+    """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
+    workers = _workers(context)
+    job = chat_job(context, request.messages, request)
+    job.tools = use.shown
+    own = job.template_kwargs or {}
+    job.template_kwargs = {**_variables(request, workers.template), **own}
+    return job
+
+
 async def render(
     context: ServerContext,
     request: ChatCompletionRequest,
@@ -180,19 +195,15 @@ async def render(
 ) -> Rendered:
     """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
     TextWorkerError."""
-    if context.engine.text is None:
-        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
-    job = chat_job(context, request.messages, request)
-    job.tools = use.shown
-    own = job.template_kwargs or {}
-    job.template_kwargs = {**_variables(request, context.engine.text.template), **own}
+    workers = _workers(context)
+    job = prompt_job(context, request, use)
     truncation = truncation_of(request, context, max_tokens)
     job.max_tokens = context.engine.info.max_model_len if truncation is None else None
     markers = None if context.format is None else context.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
     job.anchor = "" if context.format is None else context.format.prompt_anchor
-    rendered = await context.engine.text.chat(job, client)
+    rendered = await workers.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
@@ -201,13 +212,33 @@ async def render(
     return Rendered(prompt, reasons, rendered.begun)
 
 
+def _workers(context: ServerContext) -> TextWorkers:
+    """Raises RequestError if there is no tokenizer."""
+    if context.engine.text is None:
+        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
+    return context.engine.text
+
+
+class Efforts(Protocol):
+    """The fields for how much to reason and to say."""
+
+    reasoning_effort: str | None
+    verbosity: str | None
+
+
+def check_efforts(request: Efforts) -> None:
+    """Raises RequestError."""
+    for name in _EFFORTS:
+        if len(getattr(request, name) or "") > MAX_EFFORT_CHARS:
+            raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
+
+
 def _variables(request: ChatCompletionRequest, template: str) -> dict[str, Any]:
     """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
+    check_efforts(request)
     found: dict[str, Any] = {}
-    for name in ("reasoning_effort", "verbosity"):
+    for name in _EFFORTS:
         asked = getattr(request, name)
-        if asked is not None and len(asked) > MAX_EFFORT_CHARS:
-            raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
         if asked is not None and name in template:
             found[name] = asked
     if request.reasoning_effort == "none":

@@ -83,6 +83,8 @@ _TOOL_CHOICES = [
         "required": ["type"],
     },
 ]
+ToolChoice = Annotated[str | dict[str, Any], shown(anyOf=_TOOL_CHOICES)]
+Effort = Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)]
 _PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -247,12 +249,12 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: Annotated[list[ToolSpec], shown(maxItems=Limits.tools)] | None = None
-    tool_choice: Annotated[str | dict[str, Any], shown(anyOf=_TOOL_CHOICES)] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
-    reasoning_effort: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
+    reasoning_effort: Effort | None = None
     thinking_token_budget: Annotated[int, shown(minimum=0)] | None = None
-    verbosity: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
+    verbosity: Effort | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
 
