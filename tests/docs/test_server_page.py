@@ -18,6 +18,7 @@ from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.metrics import EngineMetrics
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
+from tessera.server.openai.decode import WITHOUT_EFFECT
 from tessera.server.settings import Limits, ServerSettings
 from tessera.text.workers import MOST_WAITING
 from tests.server.conftest import on_socket
@@ -117,6 +118,11 @@ def test_a_metric_is_there_or_said_to_be_left_out():
     assert not missing & {metric.name for metric in EngineMetrics(512).read()}
     but = re.search(r"all are there but (.*?)\.\n", section, re.DOTALL)
     assert {name.removesuffix("_total") for name in re.findall(r"`(\w+)`", but[1])} == missing
+
+
+def test_the_hints_are_those_that_the_code_takes():
+    (hints,) = re.findall(r"\n- Hints, .*?: (.*?)\.\n", PAGE, re.DOTALL)
+    assert re.findall(r"`(\w+)`", hints) == sorted(WITHOUT_EFFECT)
 
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():

@@ -242,7 +242,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"questions": [{**CHOICE, "name": "x" * 257}]}, "questions[0].name"),
     ({"input": "x" * 600}, "input"),
     ({"prompt_cache_key": "x" * 10_000}, "prompt_cache_key"),
-    ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options"),
 ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import re
 from pathlib import Path
 
 import anthropic
+import ollama
 import openai
 import pytest
 
@@ -16,7 +18,7 @@ from tessera.server.settings import Limits, ServerSettings
 from tessera.server.unknown_fields import MOST_NAMES, UnknownFields
 from tessera.server.unserved import why_not
 from tests.server.conftest import in_process
-from tests.server.fake_engine import FakeEngine, Script
+from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.test_errors import check_error
 
 SAMPLERS = {
@@ -50,6 +52,122 @@ async def test_a_sampler_of_another_server_is_refused_unless_it_asks_for_nothing
 async def test_what_another_field_has_is_said(api):
     assert "called max_tokens here" in check_error(await api.chat(n_predict=5), 400, "n_predict")
     assert "called repetition_penalty here" in check_error(await api.chat(repeat_penalty=2), 400, "repeat_penalty")
+
+
+# ---- the fields of the SDKs --------------------------------------------------------------------------------------
+
+OPENAI = openai.OpenAI(api_key="none", base_url="http://test")
+ANTHROPIC = anthropic.Anthropic(api_key="none", base_url="http://test")
+OLLAMA = ollama.Client("http://test")
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+METHODS = {
+    "/v1/chat/completions": (OPENAI.chat.completions.create, CHAT),
+    "/v1/completions": (OPENAI.completions.create, {"prompt": "Hi"}),
+    "/v1/responses": (OPENAI.responses.create, {"input": "Hi"}),
+    "/v1/responses/input_tokens": (OPENAI.responses.input_tokens.count, {"input": "Hi"}),
+    "/v1/decisions": (
+        OPENAI.decisions.create,
+        {"input": "Hi", "questions": [{"type": "predicate", "name": "q", "instructions": "Is it?"}]},
+    ),
+    "/v1/messages": (ANTHROPIC.messages.create, {**CHAT, "max_tokens": 5}),
+    "/v1/messages/count_tokens": (ANTHROPIC.messages.count_tokens, CHAT),
+    "/api/chat": (OLLAMA.chat, {**CHAT, "model": MODEL, "stream": False}),
+    "/api/generate": (OLLAMA.generate, {"prompt": "Hi", "model": MODEL, "stream": False}),
+}
+OF_THE_CLIENT = {"extra_headers", "extra_query", "extra_body", "timeout"}
+HINTS = {
+    "access_programs": {"cyber": "trusted"},
+    "cache_control": {"type": "ephemeral"},
+    "context_management": [{"type": "compaction", "compact_threshold": 5000}],
+    "diagnostics": {"previous_message_id": "msg_1"},
+    "image": {"detail": "high"},
+    "inference_geo": "us",
+    "keep_alive": "5m",
+    "metadata": {"a": "b"},
+    "moderation": {"model": "omni-moderation-latest", "policy": {"input": {"mode": "score"}, "output": None}},
+    "parallel_tool_calls": True,
+    "prediction": {"type": "content", "content": "x" * 100},
+    "prompt_cache_options": {"mode": "explicit", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "return_token_offsets": True,
+    "safety_identifier": "someone",
+    "service_tier": "flex",
+    "session_id": "s",
+    "speed": "fast",
+    "user_profile_id": "u",
+    "workspace_id": "w",
+}
+
+
+@pytest.mark.parametrize("path", METHODS)
+async def test_each_field_of_an_sdk_is_known(path):
+    """Served, without effect, or refused by name; null asks for nothing."""
+    method, body = METHODS[path]
+    names = set(inspect.signature(method).parameters) - OF_THE_CLIENT
+    assert names >= set(body)
+    async with in_process(_scored()) as api:
+        response = await api.post(path, {**dict.fromkeys(names - {"model", "stream"}), **body})
+        assert response.status_code == 200, response.text
+        assert "unknown_request_fields_total{" not in (await api.client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("path", METHODS)
+async def test_a_hint_changes_no_answer(path):
+    """In every route: a client sends the same to all of them."""
+    _, body = METHODS[path]
+    async with in_process(_scored()) as api:
+        plain = await api.post(path, body)
+        for name, value in HINTS.items():
+            hinted = await api.post(path, {**body, name: value})
+            assert (name, hinted.status_code) == (name, 200), hinted.text
+            assert _usage(hinted) == _usage(plain), name
+        calls = api.engine.calls
+        assert all(call.prompt == calls[0].prompt and call.params == calls[0].params for call in calls)
+
+
+def _scored() -> FakeEngine:
+    return FakeEngine(script=Script(scores={"A": 0.5, "B": 0.5}))
+
+
+def _usage(response):
+    body = response.json()
+    return body.get("usage", body.get("input_tokens", body.get("eval_count")))
+
+
+MODERATED = {"model": "omni-moderation-latest"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_moderation_that_asks_to_block_is_refused(api, path):
+    _, body = METHODS[path]
+    for part in ("input", "output"):
+        policy = {"input": {"mode": "score"}, part: {"mode": "block"}}
+        response = await api.post(path, {**body, "moderation": {**MODERATED, "policy": policy}})
+        assert "cannot block here" in check_error(response, 400, "moderation")
+    for moderation in ("block", ["block"], {**MODERATED, "policy": "block"}):
+        check_error(await api.post(path, {**body, "moderation": moderation}), 400, "moderation")
+    for moderation in (None, MODERATED, {**MODERATED, "policy": None}, {**MODERATED, "policy": {"input": None}}):
+        assert (await api.post(path, {**body, "moderation": moderation})).status_code == 200
+
+
+async def test_what_ollama_s_clients_ask_for_and_do_not_get_is_refused(api):
+    for path in ("/api/chat", "/api/generate"):
+        _, body = METHODS[path]
+        for fields in ({"logprobs": True}, {"top_logprobs": 2}):
+            response = await api.post(path, {**body, **fields})
+            assert response.status_code == 400
+            assert response.json()["error"].startswith(next(iter(fields)))
+    _, body = METHODS["/api/generate"]
+    assert (await api.post("/api/generate", {**body, "template": "{{ .Prompt }}"})).status_code == 400
+
+
+async def test_an_effort_is_counted_as_it_is_answered():
+    """Its variable is in the prompt of templates that mention it."""
+    async with in_process(FakeEngine(template="{{ reasoning_effort }}:{{ messages[0].content }}")) as api:
+        fields = {"model": MODEL, **CHAT, "output_config": {"effort": "high"}}
+        count = (await api.post("/v1/messages/count_tokens", fields)).json()["input_tokens"]
+        answer = (await api.post("/v1/messages", {**fields, "max_tokens": 5})).json()
+        assert count == answer["usage"]["input_tokens"] == len("high:Hi")
 
 
 # ---- unknown fields ----------------------------------------------------------------------------------------------

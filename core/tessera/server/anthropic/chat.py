@@ -36,6 +36,8 @@ def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletion
         chat.tool_choice = _choice(asked)
         chat.parallel_tool_calls = not asked.tool_choice.disable_parallel_tool_use
     _think(context, asked, chat)
+    if asked.output_config is not None and chat.reasoning_effort is None:
+        chat.reasoning_effort = asked.output_config.effort
     return chat
 
 
@@ -55,8 +57,6 @@ def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatComplet
         if wanted.type != "json_schema" or wanted.schema is None:
             raise RequestError(f"{place} must have the type json_schema and a schema.", param=place)
         chat.response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted.schema}}
-    if config is not None and config.effort is not None and chat.reasoning_effort is None:
-        chat.reasoning_effort = config.effort
     return chat
 
 

@@ -68,6 +68,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
     tools: Annotated[list[ToolParam], shown(maxItems=Limits.tools)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
@@ -80,7 +81,6 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_k: Annotated[int, shown(minimum=0)] | None = None
     stop_sequences: Annotated[list[str], shown(maxItems=most.MAX_STOPS)] | None = None
     metadata: Metadata | None = None
-    output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
 
 

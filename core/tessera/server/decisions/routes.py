@@ -20,7 +20,7 @@ from tessera.server.decisions.labels import Labels
 from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Decision, DecisionRequest
 from tessera.server.decisions.questions import Asked, text_of
 from tessera.server.openai.chat_run import in_terms_of, render
-from tessera.server.openai.decode import RequestDecoder, Values
+from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
 from tessera.server.openai.sampling import Owner, owner_of
@@ -31,7 +31,6 @@ from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTo
 
 T = TypeVar("T")
 U = TypeVar("U")
-_NOT_SERVED: Mapping[str, Values] = {"prompt_cache_options": ({},)}
 _FEW = 16
 """Questions of a request that take the event loop little."""
 _AT_ONCE = 16
@@ -43,7 +42,7 @@ _TOOLS = {"custom_tool_call": "function_call", "custom_tool_call_output": "funct
 
 def routes(context: ServerContext) -> list[JsonRoute]:
     body = context.settings.limits.body_bytes
-    decoder = RequestDecoder(context, DecisionRequest, _NOT_SERVED, {"input": body, "questions": body})
+    decoder = RequestDecoder(context, DecisionRequest, {}, {"input": body, "questions": body})
     vocabulary = context.engine.tokenizer
     labels = None if vocabulary is None else Labels(vocabulary, context.engine.config.model.vocab_size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,7 +40,7 @@ from tessera.server.ollama.protocol import (
     VersionAnswer,
 )
 from tessera.server.openai.chat_run import ChatRun
-from tessera.server.openai.decode import RequestDecoder, decoded
+from tessera.server.openai.decode import RequestDecoder, Values, decoded
 from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openapi import JsonRoute
 from tessera.server.sse import EventWire
@@ -50,7 +50,14 @@ _NAMES = {
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
 }
-_UNSERVED: dict[str, tuple[Any, ...]] = {"suffix": ("",), "images": ([],), "context": ([],)}
+_UNSERVED: Mapping[str, Values] = {"logprobs": (False,), "top_logprobs": (0,)}
+_UNSERVED_OF_PROMPTS: Mapping[str, Values] = {
+    **_UNSERVED,
+    "context": ([],),
+    "images": ([],),
+    "suffix": ("",),
+    "template": ("",),
+}
 
 
 class OllamaError(msgspec.Struct):
@@ -68,8 +75,8 @@ LINES = EventWire(lambda error: error_form(detail_of(error).message, 500) + b"\n
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     large = {"messages": limits.body_bytes, "tools": limits.tools_bytes}
-    chats = RequestDecoder(context, ChatRequest, {}, large)
-    prompts = RequestDecoder(context, GenerateRequest, _UNSERVED, {"prompt": limits.body_bytes})
+    chats = RequestDecoder(context, ChatRequest, _UNSERVED, large)
+    prompts = RequestDecoder(context, GenerateRequest, _UNSERVED_OF_PROMPTS, {"prompt": limits.body_bytes})
     served = Served(context)
 
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:

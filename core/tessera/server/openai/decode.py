@@ -22,10 +22,21 @@ _FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _INVALID = re.compile(r"^Invalid (enum )?value '.*?'(?= - at|$)", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
-Values = tuple[Any, ...]
+Values = tuple[Any, ...] | Callable[[Any], bool]
+"""The values of a field, besides null, that ask for nothing, such as its default; or whether a value does."""
 
-# Known fields that are not supported yet. A request that uses one is refused rather than answered without it. Each
-# field has the values, besides null, that ask for nothing, such as its default.
+
+def moderates_only(moderation: Any) -> bool:
+    """Whether OpenAI's field `moderation` blocks nothing: scores do not change an answer."""
+    if not isinstance(moderation, Mapping):
+        return False
+    policy = moderation.get("policy") or {}
+    return isinstance(policy, Mapping) and not any(
+        isinstance(part, Mapping) and part.get("mode") == "block" for part in policy.values()
+    )
+
+
+# Known fields that are not supported yet. A request that uses one is refused rather than answered without it.
 
 GENERATION: Mapping[str, Values] = {
     "detokenize": (True,),
@@ -37,6 +48,7 @@ GENERATION: Mapping[str, Values] = {
     "dynatemp_exponent": (1,),
     "dynatemp_range": (0,),
     "early_stopping": (False,),
+    "ec_transfer_params": ({},),
     "ebnf": (),
     "grammar": (),
     "grammar_lazy": (False,),
@@ -53,6 +65,7 @@ GENERATION: Mapping[str, Values] = {
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5,),
     "mm_processor_kwargs": ({},),
+    "moderation": moderates_only,
     "n_predict": (-1,),
     "n_probs": (0,),
     "options": ({},),
@@ -61,10 +74,12 @@ GENERATION: Mapping[str, Values] = {
     "repeat_penalty": (1,),
     "repetition_detection": (),
     "return_prompt_text": (False,),
+    "routed_experts_prompt_start": (0,),
     "structural_tag": (),
     "tfs_z": (1,),
     "top_a": (0,),
     "typical_p": (1,),
+    "watermarking": (False,),
     "xtc_probability": (0,),
     "xtc_threshold": (0.1,),
 }
@@ -87,22 +102,31 @@ CHAT: Mapping[str, Values] = {
     "functions": ([],),
     "media_io_kwargs": ({},),
     "modalities": (["text"],),
-    "prediction": (),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
     "suffix": ("",),
     "web_search_options": (),
 }
 
-# Fields of OpenAI's and Anthropic's APIs that change nothing about an answer here.
 WITHOUT_EFFECT = frozenset(
     {
-        *("anthropic_version", "cache_control", "context_management", "metadata", "parallel_tool_calls"),
-        *("safety_identifier", "service_tier", "store"),
+        # of several APIs
+        *("metadata", "parallel_tool_calls", "service_tier", "store"),
+        # of OpenAI's
+        *("access_programs", "context_management", "image", "prediction", "prompt_cache_options"),
+        *("prompt_cache_retention", "safety_identifier", "stream_options"),
+        # of Anthropic's
+        *("anthropic_version", "cache_control", "diagnostics", "inference_geo", "output_format", "speed"),
+        *("user_profile_id", "workspace_id"),
+        # of Ollama's
+        *("height", "keep_alive", "steps", "width"),
+        # of vLLM's
+        *("return_mm_kwargs", "return_token_offsets", "session_id"),
     }
 )
+"""Fields that change nothing about an answer here, wherever they are not served."""
 
 _HINTS: Mapping[str, str] = {
     "chat_template": "cannot be set by a request",
+    "moderation": "cannot block here, where no model moderates",
     **dict.fromkeys(
         ("ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
         "is not served; structured_outputs has it",
@@ -280,14 +304,16 @@ def _check_unserved(name: str, raw: bytes, defaults: Values) -> None:
 
 def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
     """Whether the JSON is null or one of the defaults. true and 1 are different values."""
-    if len(raw) > _LONGEST_DEFAULT:
+    if len(raw) > _LONGEST_DEFAULT and not callable(defaults):
         return False
     try:
         value = msgspec.json.decode(raw)
     except ValueError:
         # The first pass skipped over this value, so its numbers may be out of range and its strings not UTF-8.
         return False
-    return value is None or any(_same(value, default) for default in defaults)
+    if value is None:
+        return True
+    return defaults(value) if callable(defaults) else any(_same(value, default) for default in defaults)
 
 
 def _same(value: Any, default: Any) -> bool:
