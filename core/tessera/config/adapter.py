@@ -4,7 +4,7 @@ be served. Weights are read in the workers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ SETTINGS = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
+_LAYER_NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Settings that change what is computed, or the model's own weights, with the values for which they do not.
 _UNSERVED: Mapping[str, tuple[Any, ...]] = {
@@ -67,7 +68,11 @@ class Adapter:
 
 
 def _has(layers: Mapping[str, Any], target: str) -> bool:
-    return any(name == target or name.endswith(f".{target}") for name in layers)
+    return any(_names_layer(target, name) for name in layers)
+
+
+def _names_layer(target: str, layer: str) -> bool:
+    return layer == target or layer.endswith(f".{target}")
 
 
 def tensor_name(layer: str, half: str) -> str:
@@ -89,10 +94,33 @@ def read_adapter(folder: str, max_rank: int) -> Adapter:
         )
         raise ModelError(f"'{where}' has no {WEIGHTS}{instead}; save the adapter with peft's save_pretrained().")
     rank, scale = _read_settings(settings, where, max_rank)
-    layers = _layers(path, rank)
-    targets = settings.get("target_modules")
-    named = tuple(map(str, targets)) if isinstance(targets, list) else ()  # text is a pattern, or "all-linear"
-    return Adapter(path, rank, scale, layers, named)
+    layers, targets = _layers(path, rank), _names(settings, "target_modules")
+    for layer in layers:
+        if not _is_targeted(layer, targets, settings):
+            raise ModelError(
+                f"'{shown(path / WEIGHTS)}' has weights for '{shown(layer, 120)}', which {SETTINGS} does not target; "
+                "they do not belong together, so save the adapter again."
+            )
+    return Adapter(path, rank, scale, layers, targets)
+
+
+def _names(settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of layers' names; empty for text, which is a pattern or "all-linear"."""
+    named = settings.get(name)
+    return tuple(map(str, named)) if isinstance(named, list) else ()
+
+
+def _is_targeted(layer: str, targets: Sequence[str], settings: Mapping[str, Any]) -> bool:
+    """Whether peft would train this layer, as far as names and numbers of layers say. Patterns are not tried, because
+    one may take for ever."""
+    if any(_names_layer(name, layer) for name in _names(settings, "exclude_modules")):
+        return False
+    if not targets or layer in targets:
+        return True
+    chosen, numbers = settings.get("layers_to_transform"), _LAYER_NUMBER.findall(layer)
+    if chosen is not None and not (numbers and int(numbers[-1]) in (chosen if isinstance(chosen, list) else [chosen])):
+        return False
+    return any(_names_layer(target, layer) for target in targets)
 
 
 def _read_settings(settings: Mapping[str, Any], where: str, max_rank: int) -> tuple[int, float]:

@@ -90,6 +90,35 @@ def test_weights_that_cannot_be_served_are_refused(folder, shapes, what):
     assert "\n" not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("settings", "targeted"),
+    [
+        ({"target_modules": ["v_proj"]}, False),
+        ({"target_modules": ["proj"]}, False),
+        ({"target_modules": ["self_attn.q_proj", "v_proj"]}, True),
+        ({"target_modules": [LAYER]}, True),
+        ({"target_modules": "all-linear"}, True),
+        ({"target_modules": None}, True),
+        ({"exclude_modules": ["q_proj"]}, False),
+        ({"target_modules": "all-linear", "exclude_modules": [LAYER]}, False),
+        ({"exclude_modules": ["v_proj"]}, True),
+        ({"layers_to_transform": [0, 3]}, True),
+        ({"layers_to_transform": 0}, True),
+        ({"layers_to_transform": [1]}, False),
+        ({"layers_to_transform": 1}, False),
+        ({"target_modules": [LAYER], "layers_to_transform": 1}, True),
+    ],
+)
+def test_weights_of_layers_that_the_settings_do_not_target_are_refused(folder, settings, targeted):
+    """peft leaves them out."""
+    where = folder({**SETTINGS, **settings})
+    if targeted:
+        assert list(read_adapter(where, 16).layers) == [LAYER]
+        return
+    with pytest.raises(ModelError, match="has weights for '.*q_proj', which adapter_config.json does not target"):
+        read_adapter(where, 16)
+
+
 def test_weights_that_are_no_floats_are_refused(folder, tmp_path):
     where = folder()
     save_file({A: np.zeros(SHAPES[A], np.int8)}, tmp_path / "adapter_model.safetensors")
