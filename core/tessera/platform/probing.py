@@ -31,9 +31,9 @@ def numbered(folder: Path, prefix: str) -> list[Path]:
     return sorted(entries, key=lambda entry: int(entry.name.removeprefix(prefix)))
 
 
-def pci_devices(root: Path, vendor: str, device_class: str = "0x") -> list[Path]:
+def pci_devices(root: Path, vendor: str, device_class: str = "") -> list[Path]:
     """The folders in sysfs of the devices on the PCI bus, in its order. root: of the file system. vendor: its number,
-    such as 0x1ae0. device_class: how the class begins; 0x1200 is an accelerator."""
+    such as 0x1ae0. device_class: how the class begins, such as 0x1200, an accelerator; "" is any."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*"))
     return [
         device
