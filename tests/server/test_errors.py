@@ -145,7 +145,7 @@ async def test_one_is_not_true_and_a_float_zero_is_zero(api):
 async def test_tools(api):
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for choice in (None, "auto", "required", {"type": "function", "function": {"name": "f"}}):
-        check_error(await api.chat(tools=[tool], tool_choice=choice), 400, "tools")  # this model's calls are not known
+        assert (await api.chat(tools=[tool], tool_choice=choice)).status_code == 200
     check_error(await api.chat(functions=[tool["function"]]), 400, "functions")
     for fields in (
         {"tools": []},

@@ -62,7 +62,7 @@ async def test_its_client_generates_and_lists():
         assert [model.model for model in (await client.list()).models] == [f"{MODEL}:latest"]
         assert [model.model for model in (await client.ps()).models] == [f"{MODEL}:latest"]
         shown = await client.show(MODEL)
-        assert shown.capabilities == ["completion"]
+        assert shown.capabilities == ["completion", "tools"]
 
 
 async def test_lines_are_json_and_the_default_is_a_stream():

@@ -106,6 +106,15 @@ class CallSyntax(ABC):
     def tag(self, tool: Tool) -> Format:
         """One call: a tag with begin, content and end."""
 
+    def several(self, tags: Sequence[Format], *, parallel: bool) -> Format:
+        """An answer that is calls, one or several. tags: of the tools. parallel: whether there may be several."""
+        begin, end = self.around
+        whole: Format = {
+            "type": "tags_with_separator", "tags": list(tags), "separator": self.separator, "at_least_one": True,
+            "stop_after_first": not parallel,
+        }  # fmt: skip
+        return _tag(begin, whole, end) if begin or end else whole
+
     def new_id(self, name: str, index: int) -> str:
         """An id for a call to which the model gave none. index: of the call in the answer."""
         return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else f"call_{secrets.token_hex(12)}"
@@ -126,10 +135,15 @@ class CallSyntax(ABC):
 
 class MarkedCalls(CallSyntax):
     """Calls in a text, after something that marks them. whole: an answer may also be calls as a whole, which nothing
-    marks. between: what may stand between such calls, beside white space."""
+    marks. between: what may stand between such calls, beside white space. fences: texts around calls that the model
+    was not told to write, which are read all the same."""
 
     whole: bool = False
     between: str = ""
+
+    @property
+    def fences(self) -> Mapping[str, str]:
+        return {}
 
     @abstractmethod
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
@@ -140,7 +154,7 @@ class MarkedCalls(CallSyntax):
 @dataclass(frozen=True)
 class JsonCalls(MarkedCalls):
     """An object with the name and the arguments, between two markers; listed: or a list of such objects. space: what
-    the model was trained to write within the markers."""
+    the model was trained to write within the markers. named: only what names a tool is a call."""
 
     begin: str
     end: str = ""
@@ -148,6 +162,7 @@ class JsonCalls(MarkedCalls):
     listed: bool = False
     whole: bool = False
     between: str = ""
+    named: bool = False
     space: str = ""
     separator: str = ""
     id_chars: int = 0
@@ -170,9 +185,9 @@ class JsonCalls(MarkedCalls):
             yield from self._list(reader, sink)
         else:
             yield from self._object(reader, sink)
-        if self.end:
+        if end := self.fences.get(begun, self.end):
             yield from reader.space()
-            yield from reader.literal(self.end)
+            yield from reader.literal(end)
 
     def _list(self, reader: Reader, sink: Sink) -> Wait:
         while not (yield from _next(reader, "]")):
@@ -193,6 +208,8 @@ class JsonCalls(MarkedCalls):
             yield from reader.space()
             if key == "name" and not called:
                 called = yield from json_string(reader)
+                if self.named and called not in sink.tools:
+                    raise Malformed
                 sink.begin(called)
                 sink.arguments("".join(held))
             elif key in ("arguments", "parameters"):

@@ -12,19 +12,15 @@ def forced_calls(calls: CallSyntax, tools: Sequence[Tool], *, required: bool, pa
     else it is text, and calls where the model begins one, of which something is demanded only if a tool is strict or
     there may be one call at most. parallel: whether there may be several."""
     tags = [calls.tag(tool) for tool in tools]
-    begin, end = calls.around
-    whole: Format = {
-        "type": "tags_with_separator", "tags": tags, "separator": calls.separator, "at_least_one": True,
-        "stop_after_first": not parallel,
-    }  # fmt: skip
-    if begin or end:
-        whole = {"type": "tag", "begin": begin, "content": whole, "end": end}
+    whole = calls.several(tags, parallel=parallel)
     if required:
         return whole
-    if (parallel and not any(tool.strict for tool in tools)) or not calls.begins:
+    if parallel and not any(tool.strict for tool in tools):
         return None
     if calls.text is not None:
         return {"type": "or", "elements": [calls.text, whole]}
-    tags = [whole] if begin else tags
+    if not calls.begins:
+        return None
+    tags = [whole] if calls.around[0] else tags
     triggers = {next(one for one in calls.begins if tag["begin"].startswith(one)) for tag in tags}
     return {"type": "triggered_tags", "triggers": sorted(triggers), "tags": tags, "stop_after_first": not parallel}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tessera.errors import ConfigError
+from tessera.parsing import plain
 from tessera.parsing.calls import JsonCalls, MarkedCalls, NamedCalls, ObjectCalls, PythonCalls, TaggedCalls
 from tessera.parsing.harmony import HARMONY
 from tessera.parsing.response import MarkedFormat, ReasoningMarkers, ResponseFormat
@@ -55,6 +56,7 @@ CALLS: Mapping[str, MarkedCalls] = MappingProxyType(
         "granite": JsonCalls("<|tool_call|>", listed=True, separator=", "),
         "functiongemma": ObjectCalls(("<start_function_call>", "<end_function_call>"), "<escape>"),
         "gemma4": ObjectCalls(("<|tool_call>", "<tool_call|>"), '<|"|>'),
+        plain.NAME: plain.PLAIN,
     }
 )  # fmt: skip
 """Ways of writing calls, by name."""
@@ -115,6 +117,13 @@ def response_format(tool_calls: str, reasoning: str, template: str) -> ResponseF
     if not calls and not thoughts:
         return None
     return MarkedFormat(calls or thoughts, REASONING.get(thoughts), CALLS.get(calls))
+
+
+def with_calls(found: ResponseFormat | None) -> ResponseFormat:
+    """The format with calls, if it has none, as JSON: a model can be told how to write that, or made to."""
+    if found is None:
+        return MarkedFormat(plain.NAME, None, plain.PLAIN)
+    return replace(found, calls=plain.PLAIN) if isinstance(found, MarkedFormat) and found.calls is None else found
 
 
 def _named(

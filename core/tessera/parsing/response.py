@@ -129,7 +129,7 @@ class MarkedFormat(ResponseFormat):
             yield from reader.match(SPACE, parser.content)
             if (yield from reader.peek()) in ("{", "["):
                 yield from self._calls(parser, calls, "")
-        begins = calls.begins if calls is not None and parser.tools else ()
+        begins = (*calls.begins, *calls.fences) if calls is not None and parser.tools else ()
         markers = (*begins, *((reasoning.begin,) if reasoning is not None else ()))
         while True:
             marker = yield from reader.until(markers, parser.content)

@@ -13,7 +13,8 @@ import msgspec
 
 from tessera._version import __version__
 from tessera.errors import EngineDeadError, ModelError, NotFoundError
-from tessera.parsing.formats import response_format
+from tessera.parsing.formats import response_format, with_calls
+from tessera.parsing.plain import PlainCalls, Telling
 from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
@@ -47,7 +48,7 @@ def format_of(engine: AsyncEngine, settings: ServerSettings) -> ResponseFormat |
         return response_format(*asked, "")
     family, own = response_format(*asked, engine.text.template), engine.text.response_template
     if not own:
-        return family
+        return with_calls(family) if settings.tool_call_parser == "auto" and engine.text.template else family
     if asked != ("auto", "auto"):
         _LOG.info("Answers are read as the flags say; the checkpoint's response_template is not used.")
         return family
@@ -77,6 +78,10 @@ class ServerContext:
         """The folder of each adapter, by the name that requests give as `model`."""
         self.format = format_of(engine, settings)
         """How the model writes its reasoning and calls; None: its answers are text."""
+        template = "" if engine.text is None else engine.text.template
+        plain = self.format is not None and isinstance(self.format.calls, PlainCalls)
+        self.telling = Telling.of(template) if plain else Telling()
+        """What the model has to be told in words about tools."""
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())
         self.counts = Counts()

@@ -128,7 +128,7 @@ class ServerSettings:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tool_call_parser: str = flag(
         "auto",
-        "How the model writes calls of tools; auto goes by its response_template or its chat template.",
+        "How the model writes calls of tools; auto goes by its response_template or chat template, else it is json.",
         metavar="NAME",
     )
     reasoning_parser: str = flag(

@@ -141,6 +141,14 @@ ANSWERS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
     ),
     ("gemma4", '<|tool_call>call:get_weather{city:<|"|>R"ö\\me\n}<|"|>,tags:[<|"|>a<|"|>,<|"|></tool_call><|"|>]}<tool_call|>',
      [ROME], ""),
+    ("json", '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}', [PARIS], ""),
+    ("json", '[{"name": "now", "arguments": {}}, {"arguments": {"city": "Paris", "days": 3}, "name": "get_weather"}]\n',
+     [("now", {}), PARIS], ""),
+    ("json", 'Sure:\n```json\n{"name": "now", "arguments": {}}\n```\nDone.', [("now", {})], "Sure:Done."),
+    ("json", '<tool_call>\n{"name": "now"}\n</tool_call>', [("now", {})], ""),
+    ("json", '{"name": "Bob", "arguments": {"age": 3}}', [], '{"name": "Bob", "arguments": {"age": 3}}'),
+    ("json", 'Try\n```json\n{"name": "Bob"}\n```\nor\n```\nls\n```', [], 'Try\n```json\n{"name": "Bob"}\n```\nor\n```\nls\n```'),
+    ("json", '[{"name": "Bob"}, {"name": "Ann"}]', [], '[{"name": "Bob"}, {"name": "Ann"}]'),
     (
         OPENAI,
         '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>'

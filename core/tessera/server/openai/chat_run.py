@@ -22,6 +22,7 @@ from tessera.server.openai.prompts import chat_job, truncation_of
 from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import structured_outputs
+from tessera.server.openai.tool_prompts import told
 from tessera.server.openai.tools import ToolUse, check_grammar, grammar_of, tool_use
 from tessera.server.security import client_of
 from tessera.text.worker import ChatJob
@@ -179,7 +180,8 @@ def prompt_job(context: ServerContext, request: ChatCompletionRequest, use: Tool
     """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
     workers = _workers(context)
     job = chat_job(context, request.messages, request)
-    job.tools = use.shown
+    job.messages = told(job.messages, use.shown, context.telling, required=use.required)
+    job.tools = None if context.telling.tools else use.shown
     own = job.template_kwargs or {}
     job.template_kwargs = {**_variables(request, workers.template), **own}
     return job

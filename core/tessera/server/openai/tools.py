@@ -64,7 +64,8 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
         return ToolUse()
     if known is None or known.calls is None:
         raise RequestError(
-            "It is not known how this model calls tools; the server's operator can say with --tool-call-parser.",
+            "This server reads no calls of tools from this model's answers; leave out tools, or let its operator "
+            "choose a --tool-call-parser: json works with every model.",
             param="tools",
         )
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
