@@ -93,7 +93,9 @@ def test_outputs_are_in_order_with_a_text_and_its_tokens(llm):
     tokenizer = llm.get_tokenizer()
     for output in outputs:
         assert output.finished
-        assert output.outputs[0].text == tokenizer.decode(output.outputs[0].token_ids)
+        text = output.outputs[0].text
+        # Part of a character at the end of a text that was cut is left out.
+        assert tokenizer.decode(output.outputs[0].token_ids) in (text, f"{text}\ufffd")
 
 
 def test_parameters_and_priorities_must_be_as_many_as_prompts(llm):

@@ -20,6 +20,7 @@ from tessera.server.responses.store import Store
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.spoken_engine import SpokenEngine
 from tests.server.test_errors import check_error
 
 WEATHER = {
@@ -422,9 +423,48 @@ async def test_a_page_has_limits(query):
 async def test_an_error_in_a_stream_is_an_event():
     async with in_process(engine(error=EngineStepError("x"), error_at=2)) as api:
         text = (await api.post("/v1/responses", {"model": MODEL, "input": "Hi", "stream": True})).text
-        last = text.removesuffix("\n\n").split("\n\n")[-1]
-        assert last.startswith("event: error\ndata: ")
-        assert json.loads(last.split("data: ")[1])["type"] == "error"
+        events = events_of(text)
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        failed = events[-1]["response"]
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+        kept = (await api.client.get(f"/v1/responses/{failed['id']}")).json()
+        assert (kept["status"], kept["error"]) == ("failed", failed["error"])
+
+
+PRE, MID, POST = "pre ", " mid ", " post"
+NOW, THEN = (f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>' for name in ("now", "then"))
+
+
+async def test_items_are_in_the_order_in_which_they_were_written():
+    tools = [{"type": "function", "name": name, "parameters": {}} for name in ("now", "then")]
+    asked = {"model": MODEL, "input": "q", "tools": tools, "include": ["message.output_text.logprobs"]}
+    said = f"why</think>{PRE}{NOW}{MID}{THEN}{POST}"
+    async with in_process(SpokenEngine(said), THINKING) as api:
+        whole = (await api.post("/v1/responses", asked)).json()
+        events = events_of((await api.post("/v1/responses", {**asked, "stream": True})).text)
+    for response in (whole, events[-1]["response"]):
+        shown = [
+            item.get("name") or (item["content"][0]["text"], _spelled(item["content"][0]))
+            for item in response["output"]
+        ]
+        assert shown == [("why", None), ("pre", "pre"), "now", ("mid", "mid"), "then", ("post", "post")]
+
+
+def _spelled(part: dict[str, Any]) -> str | None:
+    """The text that the tokens with log probabilities make up."""
+    return "".join(entry["token"] for entry in part["logprobs"]) if "logprobs" in part else None
+
+
+async def test_what_the_model_said_between_calls_is_one_message_of_the_next_turn():
+    outputs = [{"type": "function_call_output", "call_id": key, "output": key} for key in ("c1", "c2")]
+    calls = [{"type": "function_call", "call_id": key, "name": "f", "arguments": "{}"} for key in ("c1", "c2")]
+    said = [{"role": "assistant", "content": text} for text in ("pre", "mid", "post")]
+    items = [{"role": "user", "content": "q"}, said[0], calls[0], said[1], calls[1], said[2], *outputs]
+    async with in_process(engine()) as api:
+        await api.post("/v1/responses", {"model": MODEL, "input": items})
+        shown = prompt_of(api)
+    assert shown == ("<user>q</user><assistant>premidpost[f ][f ]</assistant><tool>c1</tool><tool>c2</tool><assistant>")
 
 
 @pytest.mark.parametrize("kind", [{"a": 1}, ["message"], 5, None, "mesage"])

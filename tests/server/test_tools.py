@@ -11,6 +11,7 @@ from tessera.sampling_params import ReasoningParams
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.spoken_engine import SpokenEngine
 from tests.server.sse import read_stream
 from tests.server.test_errors import check_error
 
@@ -375,8 +376,16 @@ async def test_reasoning_is_apart_from_the_answer():
         assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm, héllo."
         assert "".join(delta.get("content", "") for delta in deltas) == "It is sunny."
         assert chunks[-1]["usage"]["completion_tokens_details"] == details
-        # A token of the fake engine is a byte, and its answer's ids count from 0: those below the end's place.
-        assert details["reasoning_tokens"] == len("Hm, héllo.\n</think>".encode())
+        # A token of the fake engine is a character, and those that its ids name have one too.
+        assert details["reasoning_tokens"] == len("Hm, héllo.\n</think>")
+
+
+async def test_all_reasoning_is_counted_and_nothing_else():
+    said = "Hm.</think>Sunny.<think>Or é?</think>No."
+    async with in_process(SpokenEngine(said), THINKING) as api:
+        usage = (await api.chat()).json()["usage"]
+    counted = len("Hm.</think><think>Or é?</think>".encode())  # a token is a byte
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == counted
 
 
 async def test_reasoning_is_left_out_if_asked():

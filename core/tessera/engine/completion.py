@@ -48,9 +48,10 @@ class TextOutput:
                 return "".join(shown), count, stopped
         return "".join(shown), len(tokens), None
 
-    def finish(self) -> tuple[str, str | None]:
-        """Returns the text that was held back, and the stop string found in it, if any."""
-        rest = self._detokenizer.finish()
+    def finish(self, *, cut: bool) -> tuple[str, str | None]:
+        """Returns the text that was held back, and the stop string found in it, if any. cut: the model did not end the
+        text; part of a character at its end is left out."""
+        rest = self._detokenizer.finish(cut=cut)
         if self._checker is None:
             return rest, None
         text, stopped = self._checker.feed(rest, self._unarmed <= 0)
@@ -119,7 +120,7 @@ class Completion:
             return
         self.finish_reason, self.stop_reason = reason, stop_reason
         if self._text is not None:
-            text, stopped = self._text.finish()
+            text, stopped = self._text.finish(cut=reason != "stop")
             self._pieces.append(text)
             if stopped is not None:
                 self.finish_reason, self.stop_reason = "stop", stopped

@@ -43,17 +43,19 @@ class Reader:
         self.ended = False
         self._text = ""
         self._at = 0
+        self._dropped = 0
         self._marked: list[str] | None = None
 
     def feed(self, text: str) -> None:
         dropped = max(self._at - _LOOK_BEHIND, 0)
         self._text = self._text[dropped:] + text
         self._at -= dropped
+        self._dropped += dropped
 
     @property
-    def left(self) -> int:
-        """The bytes that have arrived and were not taken, in UTF-8."""
-        return len(self._text[self._at :].encode())
+    def place(self) -> int:
+        """The characters that were taken so far."""
+        return self._dropped + self._at
 
     # ---- what has been taken since a mark, to give it back as plain text
 

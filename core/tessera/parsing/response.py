@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tessera.parsing.calls import CallSyntax, Format, MarkedCalls, Tool
 from tessera.parsing.custom import InputReader
-from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
+from tessera.parsing.reader import SPACE, Malformed, Reader, Wait
 from tessera.parsing.values import encodable
 
 
@@ -23,9 +23,11 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A piece of the text that is the answer."""
+    """A piece of the text that is the answer. begin, end: its place in what the model wrote, in characters."""
 
     text: str
+    begin: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +175,11 @@ class MarkedFormat(ResponseFormat):
 
 @dataclass
 class Trimmed:
-    """Passes text on without the white space at its end, and at its beginning if `fresh`."""
+    """Passes text on without the white space at its end, and at its beginning if `fresh`. emit: takes a text and where
+    it ends. place: up to where text was taken."""
 
-    emit: Emit
+    emit: Callable[[str, int], None]
+    place: Callable[[], int]
     fresh: bool = False
     held: list[str] = field(default_factory=list)
 
@@ -185,7 +189,7 @@ class Trimmed:
             self.fresh = not text
         body = text.rstrip()
         if body:
-            self.emit("".join((*self.held, body)))
+            self.emit("".join((*self.held, body)), self.place() - len(text) + len(body))
             self.held = []
         self.held.append(text[len(body) :])
 
@@ -196,7 +200,7 @@ class Trimmed:
     def finish(self) -> None:
         held, self.held = "".join(self.held), []
         if held and not self.fresh:
-            self.emit(held)
+            self.emit(held, self.place())
 
 
 class ResponseParser:
@@ -213,25 +217,34 @@ class ResponseParser:
         self.reasons = reasons
         self.reader = Reader()
         self.num_calls = 0
-        self.reasoning_end = 0
-        """Bytes of the answer up to the end of the reasoning so far, in UTF-8."""
-        self._fed = 0
+        self.reasoned: list[tuple[int, int]] = []
+        """Where reasoning that is over begins and ends, with its markers, in characters of the answer."""
+        self.reasons_since: int | None = None
+        """Where the reasoning begins that is going on; None if none is."""
+        self._told = 0
+        """Up to where text and calls were told."""
+        self._begun = 0
+        """Characters of the prompt that were read."""
         self._events: list[Event] = []
-        self.content = Trimmed(lambda text: self._events.append(Content(text)))
-        self.reasoning = Trimmed(lambda text: self._events.append(Reasoning(text)))
+        self.content = Trimmed(self._say, self._place)
+        self.reasoning = Trimmed(lambda text, _: self._events.append(Reasoning(text)), self._place)
         self._reading = response_format.read(self)
         self._done = False
-        self._reasons = False
         self._input: InputReader | None = None
         if prompt:
             self.feed(prompt)
-            self._fed = self.num_calls = self.reasoning_end = 0
-            self.content.held, self.reasoning.held, self._input = [], [], None
+            self._begin_after(prompt)
+
+    def _begin_after(self, prompt: str) -> None:
+        """What was read is not of the answer."""
+        self._begun, self._told, self.num_calls, self.reasoned = len(prompt), 0, 0, []
+        if self.reasons_since is not None:
+            self.reasons_since = 0
+        self.content.held, self.reasoning.held, self._input = [], [], None
 
     def feed(self, text: str) -> list[Event]:
         """What is known now. text: the next piece of the answer."""
         self.reader.feed(text)
-        self._fed += len(text.encode())
         return self._go_on()
 
     def finish(self) -> list[Event]:
@@ -250,21 +263,28 @@ class ResponseParser:
                 next(self._reading)
             except StopIteration:
                 self._done = True
-        if self._reasons:
-            self.reasoning_end = self._fed
         events, self._events = self._events, []
         return _joined(events)
+
+    def _say(self, text: str, end: int) -> None:
+        self._told = end
+        self._events.append(Content(text, end - len(text), end))
+
+    def _place(self) -> int:
+        return self.reader.place - self._begun
 
     # ---- for formats
 
     def begin_reasoning(self) -> None:
         self.content.cut()
         self.reasoning.fresh = True
-        self._reasons = True
+        self.reasons_since = self._told
 
     def end_reasoning(self) -> None:
-        self._reasons = False
-        self.reasoning_end = self._fed - self.reader.left
+        self._told = self._place()
+        if self.reasons_since is not None:
+            self.reasoned.append((self.reasons_since, self._told))
+        self.reasons_since = None
         self.reasoning.cut()
         self.content.fresh = True
 
@@ -275,6 +295,7 @@ class ResponseParser:
         self.content.cut()
         with suppress(Malformed):
             yield from calls.read(self.reader, begun, self)
+        self._told = self._place()
         raw = self.reader.taken()
         if self.num_calls == before:
             self.content.held, self.content.fresh = held, fresh
@@ -285,6 +306,7 @@ class ResponseParser:
         self._end_input()
         made = call_id or self.format.calls.new_id(name, self.num_calls)
         custom = name in self.tools and self.tools[name].custom
+        self._told = self._place()
         self._events.append(CallBegin(self.num_calls, made, encodable(name), custom))
         self._input = InputReader() if custom else None
         self.num_calls += 1
@@ -309,7 +331,7 @@ def _joined(events: list[Event]) -> list[Event]:
     for event in events:
         last = joined[-1] if joined else None
         if isinstance(event, Content) and isinstance(last, Content):
-            joined[-1] = Content(last.text + event.text)
+            joined[-1] = Content(last.text + event.text, last.begin, event.end)
         elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
             joined[-1] = Reasoning(last.text + event.text)
         elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:

@@ -48,15 +48,16 @@ class IncrementalDetokenizer:
         """Returns the text that is now final, withholding what may be part of a character."""
         return self._stream.append(ids)
 
-    def finish(self) -> str:
-        """Returns the withheld text, with U+FFFD for incomplete characters. Nothing can be appended afterwards."""
-        return self._stream.finish()
+    def finish(self, *, cut: bool = False) -> str:
+        """Returns the withheld text, with U+FFFD for an incomplete character at its end; without it if the text was
+        cut, because more was to come. Nothing can be appended afterwards."""
+        return self._stream.finish(cut=cut)
 
 
 class _Stream(Protocol):
     def append(self, ids: Sequence[int]) -> str: ...
 
-    def finish(self) -> str: ...
+    def finish(self, *, cut: bool) -> str: ...
 
 
 class _ByteStream:
@@ -75,8 +76,8 @@ class _ByteStream:
         joined, self._is_past_start = self._pieces.join_from_start(ids, self._skip)
         return self._utf8.decode(joined)
 
-    def finish(self) -> str:
-        return self._utf8.decode(b"", final=True)
+    def finish(self, *, cut: bool) -> str:
+        return "" if cut else self._utf8.decode(b"", final=True)
 
     def _is_start(self, prompt_ids: Sequence[int]) -> bool:
         return not any(
@@ -106,9 +107,9 @@ class _WindowStream:
             return self._add(kept)
         return "".join(map(self._add_unparted, kept))
 
-    def finish(self) -> str:
+    def finish(self, *, cut: bool) -> str:
         text, self._withheld = self._new_text(), []
-        return text
+        return text.rstrip("\ufffd") if cut else text
 
     def _kept(self, ids: Sequence[int]) -> list[int]:
         return [token_id for token_id in ids if token_id not in self._skip]

@@ -122,10 +122,12 @@ def test_what_a_stop_string_held_back_comes_out_at_the_end():
     assert [output.outputs[0].text for output in outputs] == ["", "", "abc"]
 
 
-def test_half_a_character_at_the_end_is_a_replacement_character():
-    front, state = begin(SamplingParams(max_tokens=2))
-    outputs, _ = feed(front, state, [["é".encode()[0]]], finish=("length",))
-    assert outputs[-1].outputs[0].text == "\ufffd"
+@pytest.mark.parametrize(("reason", "text"), [("length", "a"), ("abort", "a"), ("stop", "a\ufffd")])
+def test_half_a_character_at_the_end_is_left_out_unless_the_model_ended_there(reason, text):
+    for kind in (DELTA, FINAL_ONLY):
+        front, state = begin(SamplingParams(max_tokens=9, output_kind=kind))
+        outputs, _ = feed(front, state, [[*"aé".encode()[:2], *([END] if reason == "stop" else [])]], finish=(reason,))
+        assert "".join(output.outputs[0].text for output in outputs) == text, kind
 
 
 @pytest.mark.parametrize(("include", "text"), [(False, "ab"), (True, "abc")])

@@ -67,6 +67,8 @@ def test_part_of_a_character_is_withheld_and_flushed_as_replacement(
     assert [stream.append([token_id]) for token_id in emoji] == ["", "", "", "🦜"]
     assert stream.append(emoji[:2]) == ""
     assert stream.finish() == "\ufffd"
+    stream = IncrementalDetokenizer(tokenizer, tokenizer.encode("x"))
+    assert stream.append([*tokenizer.encode("x")[-1:], *emoji[:3]]) + stream.finish(cut=True) == "x"
 
 
 def test_prompt_that_ends_inside_a_character(tokenizers_by_kind: dict[str, Tokenizer]) -> None:

@@ -197,7 +197,7 @@ class _Regions:
             parser.content.cut()
         text = self._text_of(found)
         if found.join and found.name in self._joined:
-            text.emit(found.join)
+            text.emit(found.join, text.place())
         self._joined.add(found.name)
         text.fresh = found.stripped
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.anthropic.chat import chat_of, whole_chat_of
@@ -99,13 +100,16 @@ class MessagesAnswer:
     async def whole(self) -> AnswerMessage:
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> AnswerMessage:
-        ((answer, message),) = answers
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> AnswerMessage:
+        """The same blocks as those of the stream."""
+        ((answer, events),) = answers
+        blocks = BlockEvents(_unwritten)
+        deque(blocks.of(answer, events), maxlen=0)
         return AnswerMessage(
             id=self._run.identity.id,
             model=self._run.identity.model,
-            content=list(_blocks(message)),
-            stop_reason=self._stop_reason(answer, called=bool(message.calls)),
+            content=blocks.content,
+            stop_reason=self._stop_reason(answer, called=blocks.called),
             stop_sequence=_stop_sequence(answer),
             usage=self._usage(),
         )
@@ -123,7 +127,7 @@ class MessagesAnswer:
         return "end_turn" if _stop_sequence(answer) is None else "stop_sequence"
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        blocks = BlockEvents()
+        blocks = BlockEvents(_event)
         begun = False
         async for update in self._run.updates():
             data = []
@@ -131,9 +135,9 @@ class MessagesAnswer:
                 if not begun:
                     begun = True
                     data.append(self._start())
-                data += [written for event in events for written in blocks.of(event)]
+                data += blocks.of(answer, events)
                 if answer.finished:
-                    data += [*blocks.close(), *self._end(answer, called=blocks.called)]
+                    data += self._end(answer, called=blocks.called)
             if data:
                 yield b"".join(data)
 
@@ -157,43 +161,75 @@ class MessagesAnswer:
 
 
 class BlockEvents:
-    """Writes what the model says as blocks: one at a time, each begun, continued and ended. called: whether there was
-    a call."""
+    """Writes what the model says as blocks: one at a time, each begun, continued and ended. content: the blocks that
+    have ended, as a message that is not streamed has them. write: makes an event of its type and fields."""
 
-    def __init__(self) -> None:
-        self.called = False
-        self._index = -1
-        self._kind: str | None = None
+    def __init__(self, write: Callable[..., bytes]) -> None:
+        self.content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
+        self._write = write
+        self._begun: TextBlock | ThinkingBlock | CallBegin | None = None
+        self._texts: list[str] = []
 
-    def of(self, event: Event) -> Iterator[bytes]:
+    @property
+    def called(self) -> bool:
+        """Whether there was a call."""
+        return any(isinstance(block, ToolUseBlock) for block in self.content)
+
+    def of(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
+        """answer: what is new. events: what it says."""
+        for event in events:
+            yield from self._of(event)
+        if answer.finished:
+            yield from self._close()
+
+    def _of(self, event: Event) -> Iterator[bytes]:
         match event:
             case Content(text):
-                yield from self._into("text", {"type": "text", "text": ""})
-                yield self._delta({"type": "text_delta", "text": text})
+                yield from self._into(TextBlock(""))
+                yield self._say(text, {"type": "text_delta", "text": text})
             case Reasoning(text):
-                yield from self._into("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-                yield self._delta({"type": "thinking_delta", "thinking": text})
+                yield from self._into(ThinkingBlock(""))
+                yield self._say(text, {"type": "thinking_delta", "thinking": text})
             case CallBegin(_, call_id, name):
-                yield from self.close()
-                self.called = True
-                yield from self._into("tool_use", {"type": "tool_use", "id": call_id, "name": name, "input": {}})
+                yield from self._close()
+                yield from self._open(event, ToolUseBlock(call_id, name, {}))
             case CallArguments(_, text):
-                yield self._delta({"type": "input_json_delta", "partial_json": text})
+                yield self._say(text, {"type": "input_json_delta", "partial_json": text})
 
-    def close(self) -> Iterator[bytes]:
-        if self._kind is not None:
-            self._kind = None
-            yield _event("content_block_stop", index=self._index)
+    def _into(self, block: TextBlock | ThinkingBlock) -> Iterator[bytes]:
+        if type(self._begun) is not type(block):
+            yield from self._close()
+            yield from self._open(block, block)
 
-    def _into(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
-        if self._kind != kind:
-            yield from self.close()
-            self._kind = kind
-            self._index += 1
-            yield _event("content_block_start", index=self._index, content_block=block)
+    def _open(
+        self, begun: TextBlock | ThinkingBlock | CallBegin, block: TextBlock | ThinkingBlock | ToolUseBlock
+    ) -> Iterator[bytes]:
+        self._begun = begun
+        yield self._write("content_block_start", index=len(self.content), content_block=block)
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", index=self._index, delta=delta)
+    def _say(self, text: str, delta: dict[str, Any]) -> bytes:
+        self._texts.append(text)
+        return self._write("content_block_delta", index=len(self.content), delta=delta)
+
+    def _close(self) -> Iterator[bytes]:
+        text = "".join(self._texts)
+        match self._begun:
+            case TextBlock():
+                ended: TextBlock | ThinkingBlock | ToolUseBlock = TextBlock(text)
+            case ThinkingBlock():
+                ended = ThinkingBlock(text)
+            case CallBegin(_, call_id, name):
+                ended = ToolUseBlock(call_id, name, arguments_of(text))
+            case None:
+                return
+        yield self._write("content_block_stop", index=len(self.content))
+        self.content.append(ended)
+        self._begun, self._texts = None, []
+
+
+def _unwritten(_kind: str, **_fields: Any) -> bytes:
+    """For a message that is not streamed."""
+    return b""
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -202,12 +238,3 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 def _stop_sequence(answer: CompletionOutput) -> str | None:
     return answer.stop_reason if isinstance(answer.stop_reason, str) else None
-
-
-def _blocks(message: Message) -> Iterator[TextBlock | ThinkingBlock | ToolUseBlock]:
-    if message.reasoning:
-        yield ThinkingBlock(message.reasoning)
-    if message.content:
-        yield TextBlock(message.content)
-    for call in message.calls:
-        yield ToolUseBlock(call.id, call.name, arguments_of(call.arguments))

@@ -174,9 +174,9 @@ class OllamaAnswer:
         self._first = self._began
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> Answer:
-        ((answer, message),) = answers
-        return self._ended(self._line(message), answer)
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> Answer:
+        ((answer, events),) = answers
+        return self._ended(self._line(Message.of(events)), answer)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Calls are whole: their arguments are objects."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -31,8 +33,13 @@ class PlainReader:
     calls: int = 0
     reasoning_tokens: int = 0
 
+    def __init__(self) -> None:
+        self._place = 0
+
     def read(self, answer: CompletionOutput) -> list[Event]:
-        return [Content(answer.text)] if answer.text else []
+        begin = self._place
+        self._place += len(answer.text)
+        return [Content(answer.text, begin, self._place)] if answer.text else []
 
 
 class FormatReader:
@@ -70,21 +77,25 @@ class FormatReader:
 
 
 class ReasoningCounter:
-    """Counts the tokens of reasoning, with those of its markers: those whose bytes lie before its end."""
+    """Counts the tokens of reasoning, with those of its markers, by where tokens begin in the answer."""
 
     def __init__(self, parser: ResponseParser, vocabulary: Vocabulary | None) -> None:
         self._parser = parser
         self._vocabulary = vocabulary
-        self._bytes = 0
-        self.count = 0
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._next = 0
+        self._begins: list[int] = []
 
     def add(self, answer: CompletionOutput) -> None:
-        """answer: what is new, after the parser has read it."""
-        end = self._parser.reasoning_end
-        if self._vocabulary is None or self._bytes >= end:
+        """answer: what is new."""
+        if self._vocabulary is None:
             return
         for token in answer.token_ids:
-            if self._bytes >= end:
-                return
-            self._bytes += len(self._vocabulary.token_bytes(token))
-            self.count += 1
+            self._begins.append(self._next)
+            self._next += len(self._utf8.decode(self._vocabulary.token_bytes(token)))
+
+    @property
+    def count(self) -> int:
+        begins, since = self._begins, self._parser.reasons_since
+        closed = sum(bisect_left(begins, end) - bisect_left(begins, begin) for begin, end in self._parser.reasoned)
+        return closed if since is None else closed + len(begins) - bisect_left(begins, since)

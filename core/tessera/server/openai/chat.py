@@ -17,6 +17,7 @@ from tessera.server.context import ServerContext
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
 from tessera.server.openai.generation import (
+    NO_TOKEN_IDS,
     ChunkWriter,
     GenerationEndpoint,
     Prompt,
@@ -99,6 +100,7 @@ class ChatAnswer:
         self._request = request
         self._run = run
         self._echoed = echoed(request.messages) if request.echo else ""
+        self._no_ids = NO_TOKEN_IDS if request.return_token_ids else b""
         names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         vocab_size = context.engine.config.model.vocab_size
         self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
@@ -106,8 +108,8 @@ class ChatAnswer:
     async def whole(self) -> list[bytes]:
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: list[tuple[CompletionOutput, Message]]) -> list[bytes]:
-        choices = (self._choice(answer.index, answer, message) for answer, message in taken(answers))
+    def _assembled(self, answers: list[tuple[CompletionOutput, list[Event]]]) -> list[bytes]:
+        choices = (self._choice(answer.index, answer, Message.of(events)) for answer, events in taken(answers))
         return list(encoded(self._completion([]), choices=choices))
 
     def _completion(self, choices: list[ChatChoice]) -> ChatCompletion:
@@ -162,7 +164,7 @@ class ChatAnswer:
                 data += [writer.chunk(answer.index, choice) for choice in self._pieces(answer, events)]
                 if answer.finished:
                     answer.finish_reason = self._run.finish_reason(answer)
-                    data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer)))
+                    data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer, self._no_ids)))
             return b"".join(data)
 
         async for output in self._run.updates():
@@ -178,9 +180,10 @@ class ChatAnswer:
     def _begin(self, writer: ChunkWriter, index: int) -> Iterator[bytes]:
         """The events before a choice's first token: its role, and what it echoes."""
         ids = prompt_token_ids(self._prompt()) if self._request.return_token_ids else b""
-        yield writer.chunk(index, piece(index, _ROLE), begins=True, more=ids)
+        yield writer.chunk(index, piece(index, _ROLE, token_ids=self._no_ids), begins=True, more=ids)
         if self._echoed:
-            yield writer.chunk(index, piece(index, b'"delta":' + _delta(Content(self._echoed))), begins=True)
+            delta = b'"delta":' + _delta(Content(self._echoed))
+            yield writer.chunk(index, piece(index, delta, token_ids=self._no_ids), begins=True)
 
     def _pieces(self, answer: CompletionOutput, events: Sequence[Event]) -> Iterator[bytes]:
         """The choices of the chunks for what is new. Log probabilities and token ids are in the first."""
@@ -192,7 +195,7 @@ class ChatAnswer:
             answer.index, b'"delta":' + first, in_one_piece(self._logprobs_of(answer), len(answer.token_ids)), ids
         )
         for event in events[1:]:
-            yield piece(answer.index, b'"delta":' + _delta(event))
+            yield piece(answer.index, b'"delta":' + _delta(event), token_ids=self._no_ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
         """Whether there are tokens whose ids or log probabilities were requested, even if they have no text yet."""

@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Scope
 
 from tessera.errors import RequestError
-from tessera.parsing.response import Event, Message
+from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
 from tessera.server.assembly import taken
@@ -107,13 +107,13 @@ class ChatRun:
         async for _, output in self.generation.outputs():
             yield [(answer, self._readers[answer.index].read(answer)) for answer in output.outputs]
 
-    async def whole(self, assemble: Callable[[list[tuple[CompletionOutput, Message]]], T]) -> T:
+    async def whole(self, assemble: Callable[[list[tuple[CompletionOutput, list[Event]]]], T]) -> T:
         """What `assemble` makes of all choices, once all have ended. It runs on another thread if they are large."""
         answers = await collect(self.generation)
 
         def read() -> T:
-            messages = [Message.of(self._readers[answer.index].read(answer)) for answer in answers]
-            return assemble(list(zip(taken(answers), messages, strict=True)))
+            events = [self._readers[answer.index].read(answer) for answer in answers]
+            return assemble(list(zip(taken(answers), events, strict=True)))
 
         return await self.generation.assembled(answers, read)
 

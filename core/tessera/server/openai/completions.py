@@ -15,6 +15,7 @@ from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
 from tessera.server.openai.generation import (
+    NO_TOKEN_IDS,
     ChunkWriter,
     Generation,
     GenerationEndpoint,
@@ -178,6 +179,7 @@ class CompletionAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = ChunkWriter(self._identity, "text_completion", self._generation, self._request)
         begun = [False] * self._generation.num_choices
+        no_ids = NO_TOKEN_IDS if self._request.return_token_ids else b""
 
         def write(first: int, answers: Sequence[CompletionOutput]) -> bytes:
             data = []
@@ -189,7 +191,7 @@ class CompletionAnswer:
                 if first_token or answer.text or self._has_news(answer):
                     data.append(writer.chunk(index, self._piece(index, answer, echoed, begins=first_token)))
                 if answer.finished:
-                    data.append(writer.chunk(index, finish(index, b'"text":""', answer)))
+                    data.append(writer.chunk(index, finish(index, b'"text":""', answer, no_ids)))
             return b"".join(data)
 
         async for first, output in self._generation.outputs():

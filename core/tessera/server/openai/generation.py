@@ -311,14 +311,19 @@ def piece(index: int, content: bytes, logprobs: bytes = b"null", token_ids: byte
     return b'{"index":%d,%b,"logprobs":%b,"finish_reason":null%b}' % (index, content, logprobs, token_ids)
 
 
-def finish(index: int, content: bytes, answer: CompletionOutput) -> bytes:
+def finish(index: int, content: bytes, answer: CompletionOutput, token_ids: bytes = b"") -> bytes:
     """A choice that has ended. content: as for piece()."""
-    return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % (
+    return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b%b}' % (
         index,
         content,
         _encode(answer.finish_reason),
         _encode(answer.stop_reason),
+        token_ids,
     )
+
+
+NO_TOKEN_IDS = b',"token_ids":[]'
+"""Of a choice without new tokens: where they are asked for, clients read them in every choice."""
 
 
 def token_ids(answer: CompletionOutput) -> bytes:

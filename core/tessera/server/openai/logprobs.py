@@ -105,34 +105,42 @@ class EchoedLogprobs:
         return result
 
 
+class TextOffsets:
+    """Where tokens begin in the text that they make up, in characters. next: where the next one begins."""
+
+    def __init__(self, tokenizer: Vocabulary | None) -> None:
+        self.next = 0
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int, text: str | None) -> None:
+        """text: of the token alone. If several tokens make up one character, the last of them adds it."""
+        pending = bool(self._utf8.getstate()[0])
+        if self._tokenizer is None or text is None or not (pending or _PART_OF_A_CHARACTER in text):
+            self.next += len(text or "")
+        else:
+            self.next += len(self._utf8.decode(self._tokenizer.token_bytes(token)))
+
+
 class ChoiceLogprobs:
     """The log probabilities of one choice of a completion as it grows, with the offset of each token in its text."""
 
     def __init__(self, writer: LogprobWriter) -> None:
         self._writer = writer
-        self._offset = 0
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offsets = TextOffsets(writer.names.tokenizer)
 
     def of(self, answer: CompletionOutput) -> CompletionLogprobs:
         """The log probabilities of one output's tokens."""
         result = CompletionLogprobs([], [], [], [])
         for token, position in zip(answer.token_ids, answer.logprobs or (), strict=True):
             text = position[token].decoded_token
-            _append(result, self._writer, token, text, position, self._offset)
-            self._offset += self._length(token, text)
+            _append(result, self._writer, token, text, position, self._offsets.next)
+            self._offsets.add(token, text)
         return result
 
     def after(self, text: str) -> None:
         """The choice's text begins with the prompt's (echo)."""
-        self._offset = len(text)
-
-    def _length(self, token: int, text: str | None) -> int:
-        """Characters that a token adds. If several tokens make up one character, the last of them adds it."""
-        tokenizer = self._writer.names.tokenizer
-        pending = bool(self._utf8.getstate()[0])
-        if tokenizer is None or text is None or not (pending or _PART_OF_A_CHARACTER in text):
-            return len(text or "")
-        return len(self._utf8.decode(tokenizer.token_bytes(token)))
+        self._offsets.next = len(text)
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:

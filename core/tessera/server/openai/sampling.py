@@ -263,7 +263,7 @@ def _answer(
     shown = tokens[:-1] if hidden else tokens
     return CompletionOutput(
         index=index,
-        text="" if tokenizer is None else _text(tokenizer, prompt, shown, params),
+        text="" if tokenizer is None else _text(tokenizer, prompt, shown, params, cut=beam.finish_reason != "stop"),
         token_ids=tokens,
         cumulative_logprob=beam.cum_logprob,
         logprobs=None if params.logprobs is None else beam.logprobs,
@@ -272,8 +272,10 @@ def _answer(
     )
 
 
-def _text(tokenizer: Vocabulary, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
+def _text(
+    tokenizer: Vocabulary, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams, *, cut: bool
+) -> str:
     detokenizer = IncrementalDetokenizer(
         tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
     )
-    return detokenizer.append(tokens) + detokenizer.finish()
+    return detokenizer.append(tokens) + detokenizer.finish(cut=cut)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
 
 import msgspec
 
 from tessera.errors import TesseraError
-from tessera.parsing.response import Message
+from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
 from tessera.server.http import detail_of
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.logprobs import LogprobWriter, TokenNames
-from tessera.server.responses.events import EVENTS, EventWriter, ItemEvents
-from tessera.server.responses.items import new_id, output_items
+from tessera.server.responses.events import EventWriter, ItemEvents, Unwritten, status_of, wire_of
+from tessera.server.responses.items import new_id
+from tessera.server.responses.logprobs import TextLogprobs
 from tessera.server.responses.protocol import (
     ConversationRef,
     InputTokensDetails,
@@ -37,8 +38,6 @@ from tessera.server.responses.turns import Turn
 class ResponseAnswer:
     """One response, whole or as a stream."""
 
-    wire = EVENTS
-
     def __init__(
         self,
         context: ServerContext,
@@ -54,8 +53,9 @@ class ResponseAnswer:
         self._turn = turn
         self._run = run
         self._keeps = asked.store is not False
-        self._shows_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
-        self._logprobs = LogprobWriter(TokenNames(context.engine.tokenizer), asked.top_logprobs or 0)
+        self._logprobs = _logprobs(context, asked, run)
+        self._writer = EventWriter()
+        self.wire = wire_of(self._writer, lambda: self.response)
         effort, summary = (None, None) if asked.reasoning is None else (asked.reasoning.effort, asked.reasoning.summary)
         form = None if asked.text is None else asked.text.format
         self.response = Response(
@@ -85,56 +85,57 @@ class ResponseAnswer:
         )
 
     async def whole(self) -> Response:
-        await self._finish(*await self._run.whole(self._assembled))
+        """Made of the same items as the stream, whose events are not written."""
+        items = self._items(Unwritten())
+
+        def assembled(answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> CompletionOutput:
+            ((answer, events),) = answers
+            deque(items.of(answer, events), maxlen=0)
+            return answer
+
+        await self._finish(await self._run.whole(assembled), items.output)
         return self.response
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> tuple[CompletionOutput, list[Item]]:
-        ((answer, message),) = answers
-        return answer, self._items(answer, message)
-
-    def _items(self, answer: CompletionOutput, message: Message) -> list[Item]:
-        items = [self._tools.said(item) for item in output_items(message, _status_of(answer))]
-        if self._shows_logprobs:
-            for item in items:
-                if item["type"] == "message":
-                    item["content"][0]["logprobs"] = msgspec.Raw(b"[%b]" % self._encoded(answer))
-        return items
-
-    async def _logprobs_of(self, answer: CompletionOutput) -> bytes:
-        """The elements of a JSON array, made on another thread if they are many."""
-        if not self._shows_logprobs:
-            return b""
-        if is_small([answer]):
-            return self._encoded(answer)
-        return await self._run.generation.assembly.run(partial(self._encoded, answer))
-
-    def _encoded(self, answer: CompletionOutput) -> bytes:
-        return msgspec.json.encode(self._logprobs.chat(answer).content)[1:-1]
+    def _items(self, writer: EventWriter) -> ItemEvents:
+        return ItemEvents(writer, self._tools, self._logprobs)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        writer = EventWriter()
-        items = ItemEvents(writer, self._tools)
+        items = self._items(self._writer)
         begun = False
-        async for update in self._run.updates():
-            data = []
-            for answer, events in update:
+        try:
+            async for update in self._run.updates():
+                data = b""
                 if not begun:
                     begun = True
-                    data += [
-                        writer.event(f"response.{kind}", response=self.response) for kind in ("created", "in_progress")
-                    ]
-                logprobs = await self._logprobs_of(answer)
-                data += [written for event in events for written in items.of(event, logprobs)]
-                if answer.finished:
-                    data += items.end(_status_of(answer))
-                    await self._finish(answer, items.output)
-                    data.append(writer.event(f"response.{self.response.status}", response=self.response))
-            if data:
-                yield b"".join(data)
+                    data = self._told("created") + self._told("in_progress")
+                data += await self._written(items, update)
+                for answer, _ in update:
+                    if answer.finished:
+                        await self._finish(answer, items.output)
+                        data += self._told(self.response.status)
+                if data:
+                    yield data
+        except Exception as error:
+            if begun:
+                await self._fail(error)
+            raise
+
+    async def _written(self, items: ItemEvents, update: Sequence[tuple[CompletionOutput, list[Event]]]) -> bytes:
+        """On another thread if there are many log probabilities."""
+
+        def write() -> bytes:
+            return b"".join(written for answer, events in update for written in items.of(answer, events))
+
+        if self._logprobs is None or is_small([answer for answer, _ in update]):
+            return write()
+        return await self._run.generation.assembly.run(write)
+
+    def _told(self, kind: str) -> bytes:
+        return self._writer.event(f"response.{kind}", response=self.response)
 
     async def _finish(self, answer: CompletionOutput, output: list[Item]) -> None:
         response, usage = self.response, self._run.generation.usage()
-        response.output, response.status, response.completed_at = output, _status_of(answer), int(time.time())
+        response.output, response.status, response.completed_at = output, status_of(answer), int(time.time())
         if response.status == "incomplete":
             response.incomplete_details = {"reason": "max_output_tokens"}
         reasoning = 0 if isinstance(usage.completion_tokens_details, msgspec.UnsetType) else (
@@ -154,10 +155,28 @@ class ResponseAnswer:
                 "conversation", self._turn.conversation, self._turn.tenant, lambda kept: kept["items"].extend(added)
             )
 
+    async def _fail(self, error: Exception) -> None:
+        detail = detail_of(error)
+        self.response.status, self.response.error = (
+            "failed",
+            ResponseError(detail.code or "server_error", detail.message),
+        )
+        await self._keep()
+
     async def _keep(self) -> None:
         if self._keeps:
             kept = {"response": self.response, "input": self._turn.items, "previous": self._turn.previous}
             await self._store.put("response", self.response.id, self._turn.tenant, kept)
+
+
+def _logprobs(context: ServerContext, asked: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
+    """None if they are not asked for."""
+    if not asked.top_logprobs and "message.output_text.logprobs" not in (asked.include or ()):
+        return None
+    tokenizer, params = context.engine.tokenizer, run.generation.params
+    assert tokenizer is not None  # there is no chat without one
+    skipped = tokenizer.skipped_ids(params.skip_special_tokens, params.kept_special_tokens)
+    return TextLogprobs(LogprobWriter(TokenNames(tokenizer), asked.top_logprobs or 0), skipped)
 
 
 class BackgroundAnswer(ResponseAnswer):
@@ -189,20 +208,10 @@ class BackgroundAnswer(ResponseAnswer):
         try:
             await super().whole()
         except asyncio.CancelledError:
-            await self._end("cancelled")
+            self.response.status = "cancelled"
+            await self._keep()
         except TesseraError as error:
-            await self._end("failed", error)
+            await self._fail(error)
         except Exception as error:
-            await self._end("failed", error)
+            await self._fail(error)
             raise
-
-    async def _end(self, status: str, error: Exception | None = None) -> None:
-        self.response.status = status
-        if error is not None:
-            detail = detail_of(error)
-            self.response.error = ResponseError(detail.code or "server_error", detail.message)
-        await self._keep()
-
-
-def _status_of(answer: CompletionOutput) -> str:
-    return "incomplete" if answer.finish_reason == "length" else "completed"

@@ -1,15 +1,18 @@
-"""Writes what the model says as the events of a response: items begun, continued and ended, one at a time."""
+"""Writes what the model says as the events of a response: items begun, continued and ended, one at a time. A response
+that is not streamed has the same items, and nobody reads its events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
+from tessera.request import CompletionOutput
 from tessera.server.http import detail_of
 from tessera.server.responses.items import call_item, custom_item, message_item, new_id, reasoning_item, text_part
+from tessera.server.responses.logprobs import TextLogprobs
 from tessera.server.responses.protocol import Item
 from tessera.server.responses.tools import Tools
 from tessera.server.sse import EventWire
@@ -32,25 +35,42 @@ class EventWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-class ItemEvents:
-    """output: the items that have ended, as they are in the response. Log probabilities, which several events repeat,
-    are encoded by the caller, and only joined here."""
+class Unwritten(EventWriter):
+    """For a response that is not streamed."""
 
-    def __init__(self, writer: EventWriter, tools: Tools) -> None:
+    def event(self, kind: str, **fields: Any) -> bytes:
+        return b""
+
+
+class ItemEvents:
+    """output: the items that have ended, as they are in the response. logprobs: None if they are not shown. They are
+    encoded once, and then only joined, because several events repeat them."""
+
+    def __init__(self, writer: EventWriter, tools: Tools, logprobs: TextLogprobs | None = None) -> None:
         self.output: list[Item] = []
         self._writer = writer
         self._tools = tools
+        self._of_texts = logprobs
         self._item: Item | None = None
         self._text: list[str] = []
         self._logprobs: list[bytes] = []
         """The elements of a JSON array so far."""
 
-    def of(self, event: Event, logprobs: bytes = b"") -> Iterator[bytes]:
-        """logprobs: of the tokens of a text, as the elements of a JSON array."""
+    def of(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
+        """answer: what is new. events: what it says."""
+        if self._of_texts is not None:
+            self._of_texts.add(answer)
+        for event in events:
+            yield from self._of(event)
+        if answer.finished:
+            yield from self.end(status_of(answer))
+
+    def _of(self, event: Event) -> Iterator[bytes]:
         match event:
             case Content(text):
                 yield from self._into("message")
-                yield self._say(text, logprobs)
+                known = self._of_texts
+                yield self._say(text, b"" if known is None else known.of(event, begins=not self._text))
             case Reasoning(text):
                 yield from self._into("reasoning")
                 yield self._say(text)
@@ -143,11 +163,19 @@ def _array(*elements: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"[%b]" % b",".join(elements))
 
 
-def _failure(error: Exception) -> bytes:
-    detail = detail_of(error)
-    data = {"type": "error", "code": detail.code or detail.type, "message": detail.message, "param": detail.param,
-            "sequence_number": 0}  # fmt: skip
-    return b"event: error\ndata: " + _encode(data) + b"\n\n"
+def status_of(answer: CompletionOutput) -> str:
+    return "incomplete" if answer.finish_reason == "length" else "completed"
 
 
-EVENTS = EventWire(_failure, b"")
+def wire_of(writer: EventWriter, failed: Callable[[], Any]) -> EventWire:
+    """An error ends a stream as it ends OpenAI's: the error, and then the response. failed: gives that; None if it has
+    not failed."""
+
+    def failure(error: Exception) -> bytes:
+        detail = detail_of(error)
+        code = detail.code or detail.type
+        said = writer.event("error", code=code, message=detail.message, param=detail.param)
+        response = failed()
+        return said if response is None else said + writer.event("response.failed", response=response)
+
+    return EventWire(failure, b"")

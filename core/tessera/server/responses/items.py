@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.parsing.response import Message
 from tessera.server.openai.protocol import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
 from tessera.server.openai.tools import UNSEEN
 from tessera.server.responses.protocol import Item
@@ -51,23 +50,6 @@ def _item(item: Item, place: str) -> Item:
     if kind in ("message", "function_call", "custom_tool_call"):
         found.setdefault("status", "completed")
     return found
-
-
-def output_items(message: Message, status: str) -> list[Item]:
-    """What the model said, as items. status: of the last of them."""
-    items: list[Item] = []
-    if message.reasoning:
-        items.append(reasoning_item(new_id("rs"), message.reasoning))
-    if message.content:
-        items.append(message_item(new_id("msg"), message.content))
-    items += [
-        custom_item(new_id("ctc"), call.id, call.name, call.arguments) if call.custom
-        else call_item(new_id("fc"), call.id, call.name, call.arguments)
-        for call in message.calls
-    ]  # fmt: skip
-    if items:
-        items[-1]["status"] = status
-    return items
 
 
 def reasoning_item(item_id: str, text: str | None, status: str = "completed") -> Item:
@@ -129,7 +111,8 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
 
 
 class _Turn:
-    """Collects messages; those of the model that follow one another are one."""
+    """Collects messages; those of the model that follow one another are one: its answer may have texts between calls
+    and after them."""
 
     def __init__(self) -> None:
         self._messages: list[ChatMessage] = []
@@ -142,15 +125,19 @@ class _Turn:
         return self._said
 
     def reason(self, text: str) -> None:
-        if self._said is not None and (self._said.content or self._said.tool_calls):
-            self._said = None
+        self._go_on()
         own = self._own()
         own.reasoning = (own.reasoning or "") + text
 
     def say(self, text: str) -> None:
-        if self._said is not None and (self._said.content or self._said.tool_calls):
+        self._go_on()
+        own = self._own()
+        own.content = f"{own.content or ''}{text}"
+
+    def _go_on(self) -> None:
+        """A text is the end of an answer that calls nothing."""
+        if self._said is not None and self._said.content and not self._said.tool_calls:
             self._said = None
-        self._own().content = text
 
     def call(self, call: ToolCall) -> None:
         own = self._own()

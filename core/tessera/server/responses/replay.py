@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import RequestError
 from tessera.server.http import until_disconnect
-from tessera.server.responses.events import EVENTS, EventWriter, ItemEvents
+from tessera.server.responses.events import EventWriter, ItemEvents, wire_of
 from tessera.server.responses.paging import is_number
 from tessera.server.responses.tools import Tools
 from tessera.server.sse import send_events
@@ -31,7 +31,9 @@ def replay(response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any
     RequestError for one that was cancelled."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        await until_disconnect(receive, send_events(send, _events(response, ended, EventWriter(after)), EVENTS))
+        writer = EventWriter(after)
+        wire = wire_of(writer, lambda: None)
+        await until_disconnect(receive, send_events(send, _events(response, ended, writer), wire))
 
     return respond
 
