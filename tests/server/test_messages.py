@@ -14,6 +14,7 @@ from tessera.errors import EngineStepError
 from tessera.server.settings import AnswerLimits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, Script
+from tests.server.spoken_engine import SpokenEngine
 
 USER = {"role": "user", "content": "Weather?"}
 WEATHER = {
@@ -326,3 +327,79 @@ async def test_errors_of_models_have_the_form_that_the_client_knows(path, status
         assert response.json()["type"] == "error"
         assert reason in response.json()["error"]["message"]
         assert (await api.client.get("/v1/models")).json()["object"] == "list"
+
+
+async def test_blocks_are_in_the_order_in_which_they_were_written():
+    calls = [f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>' for name in ("now", "then")]
+    said = f"why</think>pre {calls[0]} mid {calls[1]} post"
+    tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("now", "then")]
+    async with in_process(SpokenEngine(said), THINKING) as api:
+        asked = {"model": MODEL, "max_tokens": 400, "messages": [USER], "tools": tools}
+        content = (await api.post("/v1/messages", asked)).json()["content"]
+    shown = [block.get("name") or block.get("thinking") or block.get("text") for block in content]
+    assert shown == ["why", "pre", "now", "mid", "then", "post"]
+
+
+# ---- the last message is the assistant's -----------------------------------------------------------------------------
+
+JOINED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+UPPER = JOINED.replace("{{ m.content }}", "{{ m.content | upper }}")
+
+
+@pytest.mark.parametrize(
+    "said", ["The answer is", [{"type": "text", "text": "The answer"}, {"type": "text", "text": " is"}]]
+)
+async def test_the_last_message_of_the_assistant_is_continued(said):
+    asked = {"model": MODEL, "messages": [USER, {"role": "assistant", "content": said}]}
+    fake = FakeEngine(script=Script(pieces=" 5."), template=JOINED)
+    async with in_process(fake) as api:
+        answer = (await api.post("/v1/messages", {**asked, "max_tokens": 9})).json()
+        counted = (await api.post("/v1/messages/count_tokens", asked)).json()
+        prompt = api.engine.tokenizer.decode(api.engine.calls[0].prompt)
+    assert prompt == f"<user>{USER['content']}</><assistant>The answer is"
+    assert counted["input_tokens"] == len(api.engine.calls[0].prompt)
+    assert answer["content"] == [{"type": "text", "text": " 5."}]
+
+
+async def test_an_answer_that_cannot_go_on_from_the_last_message_is_refused():
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    async with in_process(FakeEngine(template=JOINED)) as api:
+        for content in (
+            "So ",
+            "So\n",
+            [{"type": "text", "text": "So "}],
+            [call],
+            [{"type": "thinking", "thinking": "hm"}],
+        ):
+            last = {"role": "assistant", "content": content}
+            body = {"model": MODEL, "max_tokens": 9, "messages": [USER, last]}
+            error = (await api.post("/v1/messages", body)).json()["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error["message"].startswith("messages[1]")
+    async with in_process(FakeEngine(template=UPPER)) as api:
+        body = {"model": MODEL, "max_tokens": 9, "messages": [USER, {"role": "assistant", "content": "So"}]}
+        response = await api.post("/v1/messages", body)
+        assert (response.status_code, "cannot be continued" in response.json()["error"]["message"]) == (400, True)
+
+
+async def test_an_empty_last_message_is_an_answer_that_has_not_begun():
+    async with in_process(FakeEngine(template=JOINED)) as api:
+        for content in ("", []):
+            body = {"model": MODEL, "max_tokens": 9, "messages": [USER, {"role": "assistant", "content": content}]}
+            assert (await api.post("/v1/messages", body)).status_code == 200
+            assert api.engine.tokenizer.decode(api.engine.calls[-1].prompt).endswith("</><assistant>")
+
+
+async def test_the_id_of_a_request_is_where_the_client_reads_it():
+    async with on_socket(engine()) as server, client_of(server) as client:
+        message = await client.messages.create(model=MODEL, max_tokens=9, messages=[USER])
+        assert message._request_id
+        assert message.id == f"msg-{message._request_id}"
+        async with client.messages.stream(model=MODEL, max_tokens=9, messages=[USER]) as stream:
+            assert stream.request_id
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            await client.messages.create(model=MODEL, max_tokens=0, messages=[USER])
+        assert refused.value.request_id

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
 from tessera.log import about
-from tessera.server.http import REQUEST_ID, ClientGone, error_response, header
+from tessera.server.http import REQUEST_ID, REQUEST_ID_HEADER, ClientGone, error_response, header
 from tessera.server.security import HEALTH_PATHS
 from tessera.server.unknown_fields import UnknownFields
 
@@ -60,7 +60,7 @@ def name_by_body(scope: Scope, own: str) -> None:
 
 
 def _given_id(scope: Scope) -> str | None:
-    given = (header(scope, b"x-request-id") or b"").decode("latin-1")
+    given = (header(scope, REQUEST_ID_HEADER) or b"").decode("latin-1")
     return given if _ID.fullmatch(given) else None
 
 
@@ -95,7 +95,7 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id_of(scope).encode())]
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, request_id_of(scope).encode())]
             await send(message)
 
         self._counts.in_progress += 1

@@ -1,30 +1,33 @@
-"""Errors in the form of each API, whatever part of the server raised them."""
+"""Errors in the form of each API, whatever part of the server raised them, and the request's id where its clients read
+it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tessera.server.http import ErrorBody, header
+from tessera.server.http import REQUEST_ID_HEADER, ErrorBody, header
 
 
 @dataclass(frozen=True)
 class Form:
-    """kind: the struct of an error. write: its JSON, from the message and the HTTP status."""
+    """kind: the struct of an error. write: its JSON, from the message and the HTTP status. request_id: a further header
+    of all responses with the request's id."""
 
     kind: type[msgspec.Struct]
     write: Callable[[str, int], bytes]
+    request_id: bytes | None = None
 
 
 _decoder = msgspec.json.Decoder(ErrorBody)
 
 
 class ErrorForms:
-    """ASGI middleware: rewrites the bodies of errors on paths that begin with one of `forms`, and of requests that have
-    one of the headers of `by_header`."""
+    """ASGI middleware: rewrites the bodies of errors, and adds the header that has the request's id, on paths that
+    begin with one of `forms`, and for requests that have one of the headers of `by_header`."""
 
     def __init__(self, app: ASGIApp, forms: Mapping[str, Form], by_header: Mapping[bytes, Form]) -> None:
         self._app = app
@@ -45,7 +48,7 @@ class ErrorForms:
 
 
 class Rewriting:
-    """An ASGI `send` that rewrites the body of an error."""
+    """An ASGI `send` that rewrites a response."""
 
     def __init__(self, send: Send, form: Form) -> None:
         self._send = send
@@ -53,9 +56,11 @@ class Rewriting:
         self._start: Message | None = None
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] >= 400:
-            self._start = message
-            return
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *self._ids(message["headers"])]
+            if message["status"] >= 400:
+                self._start = message
+                return
         start, self._start = self._start, None
         if start is None or message["type"] != "http.response.body":
             await self._send(message)
@@ -66,6 +71,10 @@ class Rewriting:
             headers.append((b"content-length", b"%d" % len(body)))
         await self._send({**start, "headers": headers})
         await self._send({**message, "body": body})
+
+    def _ids(self, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        own = self._form.request_id
+        return ((own, value) for name, value in headers if own is not None and name == REQUEST_ID_HEADER)
 
     def _rewritten(self, body: bytes, status: int) -> bytes:
         try:

@@ -28,6 +28,7 @@ from tessera.server.unserved import why_not
 T = TypeVar("T")
 REQUEST_ID = "tessera.request_id"
 """The key under which the ASGI scope of a request holds its id."""
+REQUEST_ID_HEADER = b"x-request-id"
 
 # The first four are errors that a client cannot fix; their cause is in the log.
 _ENGINE_DEAD = "The engine is not running."
@@ -260,5 +261,5 @@ def _on_bug(request: Request, error: Exception) -> Response:
     """Any other exception. Starlette raises it again after this response, so that its traceback is logged."""
     response = error_response(error)
     if request_id := request.scope.get(REQUEST_ID):
-        response.headers["X-Request-Id"] = request_id
+        response.headers[REQUEST_ID_HEADER.decode()] = request_id
     return response

@@ -27,7 +27,7 @@ KEY_NUMBER = "tessera.key"
 TENANT = "tessera.tenant"
 """The key under which the ASGI scope of a request holds the tenant that its API key stands for."""
 
-_READABLE_HEADERS = ("X-Request-Id", "Retry-After")
+_READABLE_HEADERS = ("X-Request-Id", "Request-Id", "Retry-After")
 
 
 # ---- API keys --------------------------------------------------------------------------------------------------------

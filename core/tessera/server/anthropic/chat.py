@@ -30,6 +30,8 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletionRequest:
     """Raises RequestError."""
     chat = ChatCompletionRequest(model=asked.model, messages=[*_system(asked), *_messages(asked.messages)])
+    if asked.messages and asked.messages[-1].role == "assistant":
+        _continue(chat, f"messages[{len(asked.messages) - 1}]")
     if asked.tools:
         chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
     if asked.tool_choice is not None:
@@ -147,6 +149,27 @@ def _of_assistant(blocks: Sequence[Block], place: str) -> ChatMessage:
     message = ChatMessage("assistant", "".join(texts) or None, tool_calls=calls or None)
     message.reasoning = "".join(thoughts) or None
     return message
+
+
+def _continue(chat: ChatCompletionRequest, place: str) -> None:
+    """The answer goes on with the last message, which is the assistant's; one that says nothing is left out. Raises
+    RequestError."""
+    last = chat.messages[-1]
+    if last.tool_calls:
+        raise RequestError(f"{place} calls tools and cannot be continued; add their results.", param=place)
+    if last.reasoning and not last.content:
+        raise RequestError(f"{place} has no text that the answer could continue.", param=place)
+    if not last.content:
+        if len(chat.messages) > 1:
+            chat.messages.pop()
+        return
+    assert isinstance(last.content, str)
+    if last.content != last.content.rstrip():
+        # As in Anthropic's API: models begin words with the space before them.
+        raise RequestError(
+            f"{place}.content must not end with white space, because the answer continues it.", param=place
+        )
+    chat.continue_final_message = True
 
 
 def _texts(content: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -33,5 +33,5 @@ def error_form(message: str, status: int) -> bytes:
     return msgspec.json.encode(AnthropicError(AnthropicErrorDetail(kind, message)))
 
 
-FORM = Form(AnthropicError, error_form)
+FORM = Form(AnthropicError, error_form, request_id=b"request-id")
 EVENTS = EventWire(lambda error: b"event: error\ndata: " + error_form(detail_of(error).message, 500) + b"\n\n", b"")
