@@ -137,14 +137,14 @@ def _usage(response):
 MODERATED = {"model": "omni-moderation-latest"}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", [path for path in METHODS if path.startswith(("/v1/c", "/v1/r"))])
 async def test_moderation_that_asks_to_block_is_refused(api, path):
     _, body = METHODS[path]
     for part in ("input", "output"):
         policy = {"input": {"mode": "score"}, part: {"mode": "block"}}
         response = await api.post(path, {**body, "moderation": {**MODERATED, "policy": policy}})
         assert "cannot block here" in check_error(response, 400, "moderation")
-    for moderation in ("block", ["block"], {**MODERATED, "policy": "block"}):
+    for moderation in ("block", ["block"], 5, {**MODERATED, "policy": "block"}):
         check_error(await api.post(path, {**body, "moderation": moderation}), 400, "moderation")
     for moderation in (None, MODERATED, {**MODERATED, "policy": None}, {**MODERATED, "policy": {"input": None}}):
         assert (await api.post(path, {**body, "moderation": moderation})).status_code == 200

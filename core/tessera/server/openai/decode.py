@@ -22,21 +22,10 @@ _FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _INVALID = re.compile(r"^Invalid (enum )?value '.*?'(?= - at|$)", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
-Values = tuple[Any, ...] | Callable[[Any], bool]
-"""The values of a field, besides null, that ask for nothing, such as its default; or whether a value does."""
+Values = tuple[Any, ...]
 
-
-def moderates_only(moderation: Any) -> bool:
-    """Whether OpenAI's field `moderation` blocks nothing: scores do not change an answer."""
-    if not isinstance(moderation, Mapping):
-        return False
-    policy = moderation.get("policy") or {}
-    return isinstance(policy, Mapping) and not any(
-        isinstance(part, Mapping) and part.get("mode") == "block" for part in policy.values()
-    )
-
-
-# Known fields that are not supported yet. A request that uses one is refused rather than answered without it.
+# Known fields that are not supported yet. A request that uses one is refused rather than answered without it. Each
+# field has the values, besides null, that ask for nothing, such as its default.
 
 GENERATION: Mapping[str, Values] = {
     "detokenize": (True,),
@@ -65,7 +54,6 @@ GENERATION: Mapping[str, Values] = {
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5,),
     "mm_processor_kwargs": ({},),
-    "moderation": moderates_only,
     "n_predict": (-1,),
     "n_probs": (0,),
     "options": ({},),
@@ -126,7 +114,6 @@ WITHOUT_EFFECT = frozenset(
 
 _HINTS: Mapping[str, str] = {
     "chat_template": "cannot be set by a request",
-    "moderation": "cannot block here, where no model moderates",
     **dict.fromkeys(
         ("ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
         "is not served; structured_outputs has it",
@@ -137,6 +124,7 @@ _HINTS: Mapping[str, str] = {
     "repeat_penalty": "is called repetition_penalty here",
     "structural_tag": "is not served; response_format has it",
 }
+_MODERATION = "moderation"
 _LONGEST_DEFAULT = 64
 LONG_BODY = 1 << 16
 """Bytes of JSON that take the event loop some tenths of a millisecond; those that are longer are decoded beside it."""
@@ -183,11 +171,11 @@ class RequestDecoder(Generic[R]):
         self._further = further
         self._assembly = context.assembly
         self._unknown = context.counts.unknown_fields
-        fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in (*unserved, *large, *also)]
+        fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in (*unserved, *large, *also, _MODERATION)]
         self._envelope = msgspec.json.Decoder(msgspec.defstruct("Envelope", fields, kw_only=True))
         self._request = msgspec.json.Decoder(kind)
         own = (field.encode_name for field in msgspec.structs.fields(kind))  # type: ignore[arg-type]  # of a struct
-        self._known = WITHOUT_EFFECT.union(unserved, large, also, own)
+        self._known = WITHOUT_EFFECT.union(unserved, large, also, own, (_MODERATION,))
 
     async def decode(self, body: bytes) -> R:
         """Raises RequestError."""
@@ -205,6 +193,7 @@ class RequestDecoder(Generic[R]):
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
             _check_unserved(name, envelope.raw(name), defaults)
+        _check_moderation(envelope.raw(_MODERATION))
         if self._further is not None:
             self._further(envelope)
         between()
@@ -277,6 +266,7 @@ def _integer_or_float(text: str) -> int | float:
 
 _INTEGERS = msgspec.json.Decoder(float_hook=_integer_or_float)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder()
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -302,18 +292,29 @@ def _check_unserved(name: str, raw: bytes, defaults: Values) -> None:
         raise RequestError(f"{name} {_HINTS.get(name, 'is not supported yet')}; remove it.", param=name)
 
 
+def _check_moderation(raw: bytes) -> None:
+    """Raises RequestError if the policy of OpenAI's field says that something is to be blocked. Scores, which are not
+    given, change no answer."""
+    asked = decoded(_ANYTHING, raw, _MODERATION) if raw else None
+    policy = asked.get("policy") or {} if isinstance(asked, dict) else asked
+    if policy is None:
+        return
+    if not isinstance(policy, dict):
+        raise RequestError("moderation must be an object, and so must its policy.", param=_MODERATION)
+    if any(isinstance(part, dict) and part.get("mode") == "block" for part in policy.values()):
+        raise RequestError("moderation cannot block here, where no model moderates; remove it.", param=_MODERATION)
+
+
 def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
     """Whether the JSON is null or one of the defaults. true and 1 are different values."""
-    if len(raw) > _LONGEST_DEFAULT and not callable(defaults):
+    if len(raw) > _LONGEST_DEFAULT:
         return False
     try:
         value = msgspec.json.decode(raw)
     except ValueError:
         # The first pass skipped over this value, so its numbers may be out of range and its strings not UTF-8.
         return False
-    if value is None:
-        return True
-    return defaults(value) if callable(defaults) else any(_same(value, default) for default in defaults)
+    return value is None or any(_same(value, default) for default in defaults)
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -52,24 +52,24 @@ class LogprobWriter:
         positions = zip(answer.token_ids, answer.logprobs or (), strict=True)
         return ChatLogprobs([self._position(token, position) for token, position in positions])
 
-    def best(self, token: int, position: Position) -> list[tuple[int, Logprob]]:
-        """The most likely tokens, whether or not the chosen one, `token`, is among them; or those that were asked for,
-        and the chosen one."""
+    def best(self, position: Position) -> list[tuple[int, Logprob]]:
+        """The most likely tokens, whether or not the chosen one is among them; or those that were asked for."""
         if not isinstance(self._alternatives, int):
-            shown = dict.fromkeys((*self._alternatives, token))
-            return [(other, position[other]) for other in shown if other in position]
+            return [(token, position[token]) for token in self._alternatives if token in position]
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
     def by_name(self, token: int, position: Position) -> dict[str, float]:
         """The most likely tokens and the chosen one. Of several tokens with the same text, the most likely is shown."""
         shown: dict[str, float] = {}
-        for other, entry in (*self.best(token, position), (token, position[token])):
+        for other, entry in (*self.best(position), (token, position[token])):
             shown.setdefault(self.names.name(other, entry.decoded_token), _finite(entry.logprob))
         return shown
 
     def _position(self, token: int, position: Position) -> TokenLogprob:
-        best = []
-        for other, entry in self.best(token, position):
+        alternatives, best = self.best(position), []
+        if not isinstance(self._alternatives, int) and token not in self._alternatives:
+            alternatives.append((token, position[token]))  # a client that names tokens may read the chosen one there
+        for other, entry in alternatives:
             name, utf8 = self._spelled(other, entry.decoded_token)
             best.append(TopLogprob(name, _finite(entry.logprob), utf8))
         chosen = position[token]

@@ -14,7 +14,7 @@ from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
 from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.chat_run import ChatRun, count_tokens
-from tessera.server.openai.decode import RequestDecoder, Values, moderates_only
+from tessera.server.openai.decode import RequestDecoder, Values
 from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openapi import EVENT_STREAM, JsonRoute, MethodRoutes
 from tessera.server.responses.answers import BackgroundAnswer, ResponseAnswer
@@ -34,7 +34,7 @@ from tessera.server.responses.truncation import fitted
 from tessera.server.responses.turns import Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
 
-_NOT_SERVED: Mapping[str, Values] = {"moderation": moderates_only, "prompt": ()}
+_NOT_SERVED: Mapping[str, Values] = {"prompt": ()}
 _NOT_COUNTED: Mapping[str, Values] = {"personality": ()}
 
 
