@@ -83,6 +83,15 @@ def test_what_is_no_prompt_is_refused(llm, given):
         llm.generate(*given, sampling_params=GREEDY)
 
 
+@pytest.mark.parametrize("word", ["x", "xx"])
+def test_fields_that_leave_nothing_to_draw_are_named(llm, word):
+    """From the first token on, or once the answer is an x."""
+    asked = SamplingParams(temperature=0, max_tokens=4, allowed_token_ids=[ord("x")], bad_words=[word])
+    with pytest.raises(RequestError, match="No token is left to draw by allowed_token_ids and bad_words") as refused:
+        llm.generate(["a", "b"], [GREEDY, asked])
+    assert refused.value.param == "allowed_token_ids"
+
+
 def test_outputs_are_in_order_with_a_text_and_its_tokens(llm):
     prompts = [f"Prompt {number}" for number in range(30)]
     outputs = llm.generate(

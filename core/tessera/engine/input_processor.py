@@ -14,6 +14,7 @@ from tessera.arrays import Array
 from tessera.errors import RequestError
 from tessera.request import Request
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS_IDS, SamplingParams, changed
+from tessera.scheduler.restrictions import check_first
 from tessera.text import StopStrings
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def _not_ids() -> RequestError:
 
 
 def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
-    """The parameters as an engine takes them: token ids checked, and -1 log probabilities replaced by the size of the
-    vocabulary. Returns params itself if nothing changes. Raises RequestError."""
+    """The parameters as an engine takes them: token ids checked, of which some may be drawn, and -1 log probabilities
+    replaced by the size of the vocabulary. Returns params itself if nothing changes. Raises RequestError."""
     vocab = model.vocab_size
     _check_ids("stop_token_ids", params.stop_token_ids or (), vocab)
     _check_ids("logit_bias", params.logit_bias or (), vocab)
@@ -168,6 +169,7 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
     _check_ids("logprob_token_ids", params.logprob_token_ids or (), vocab)
     for word in params.bad_words_ids or ():
         _check_ids("bad_words_ids", word, vocab)
+    check_first(params, model.eos_token_ids, vocab)
     fields: dict[str, Any] = {}
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(params, name)

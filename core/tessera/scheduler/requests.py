@@ -23,6 +23,7 @@ from tessera.scheduler.budget import Resources
 from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import FinishedRequest, FinishReason, SchedulerCounters
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.restrictions import Restrictions
 from tessera.scheduler.rows import NO_ROW, Rows, Status, TrackedRequest
 from tessera.step import BlockCopy, RowOpened
 
@@ -235,11 +236,12 @@ class Requests:
         policy: SchedulingPolicy,
         counters: SchedulerCounters,
         features: EngineFeatures,
+        eos_token_ids: Sequence[int],
     ) -> None:
         self.waiting = WaitingQueue()
         self.preparing: dict[int, TrackedRequest] = {}
         self._config, self._held, self._policy, self._counters = config, held, policy, counters
-        self._features = features
+        self._features, self._eos = features, eos_token_ids
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
         self._finished: list[FinishedRequest] = []
@@ -265,6 +267,7 @@ class Requests:
         tracked = TrackedRequest(request, self._arrivals, chain, self._held.rows)
         self._check_queue(tracked)
         tracked.features = self._features.begin(request)
+        tracked.restrictions = Restrictions.of(request.params, self._eos)
         ready = tracked.features.ready()
         tracked.rank, tracked.queue = self._policy.rank(tracked), self._policy.queue(tracked)
         self._arrivals += 1

@@ -14,6 +14,7 @@ from tessera.kvcache.prefix_cache import HashChain
 from tessera.request import Request
 from tessera.scheduler.features import NOTHING, RequestFeatures
 from tessera.scheduler.outputs import FinishReason
+from tessera.scheduler.restrictions import Restrictions
 
 NO_ROW = -1
 NO_STEP = -1
@@ -36,10 +37,12 @@ class TrackedRequest:
     order: counts up in order of arrival. rank, queue: from the policy. row: NO_ROW while it waits. tokens: its prompt
     and completion when it got its row; newer tokens are in the row. started: it has run before. refused_at: the state
     of the cache when there last were too few blocks for it. features: what the enabled features hold for it.
+    restrictions: when its fields forbid the token that is drawn where none is allowed; None if they never do.
     """
 
     __slots__ = (
-        *("_rows", "chain", "features", "order", "queue", "rank", "refused_at", "request", "row", "started", "tokens"),
+        *("_rows", "chain", "features", "order", "queue", "rank", "refused_at", "request", "restrictions", "row"),
+        *("started", "tokens"),
     )
 
     def __init__(
@@ -47,6 +50,7 @@ class TrackedRequest:
     ) -> None:
         self.request = request
         self.features = features
+        self.restrictions: Restrictions | None = None
         self.order = order
         self.rank = 0.0
         self.queue = ""
@@ -135,6 +139,7 @@ class Rows:
     int64: key; order: of arrival; sampled_step: the step that samples its newest token. float64: rank, from the policy.
     tokens [rows, max_model_len] int32: the tokens that have arrived; memory is touched only as far as rows get.
     num_naming: rows whose request has stop tokens of its own. num_masked: rows whose tokens a feature restricts.
+    num_restricted: rows whose request has Restrictions.
     departures: increases whenever the request of a row ends or a row is freed.
     """
 
@@ -145,11 +150,11 @@ class Rows:
         self._left = np.zeros((4, num_rows), dtype=np.int32)  # all that work() reads, in one array
         self.num_tokens, self.pending, self.num_computed_tokens, self.max_total = self._left
         self.num_prompt_tokens, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), np.int32)
-        self.ignores_eos, self.has_stop_ids, self.masked = np.zeros((3, num_rows), dtype=bool)
+        self.ignores_eos, self.has_stop_ids, self.masked, self.restricted = np.zeros((4, num_rows), dtype=bool)
         self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
         self.rank = np.zeros(num_rows, dtype=np.float64)
         self.sampled_step = np.full(num_rows, NO_STEP, dtype=np.int64)
-        self.num_naming = self.num_masked = self.departures = 0
+        self.num_naming = self.num_masked = self.num_restricted = self.departures = 0
         self.requests: list[TrackedRequest | None] = [None] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
         self._running: Array | None = None
@@ -188,6 +193,8 @@ class Rows:
         self.num_naming += bool(params.stop_token_ids)
         self.masked[row] = request.features.masks
         self.num_masked += request.features.masks
+        self.restricted[row] = request.restrictions is not None
+        self.num_restricted += request.restrictions is not None
         self.set_status(row, Status.RUNNING)
 
     def set_status(self, row: int, status: Status) -> None:
@@ -206,7 +213,8 @@ class Rows:
             counts[row] = 0
         self.num_naming -= bool(self.has_stop_ids[row])
         self.num_masked -= bool(self.masked[row])
-        self.has_stop_ids[row] = self.masked[row] = False
+        self.num_restricted -= bool(self.restricted[row])
+        self.has_stop_ids[row] = self.masked[row] = self.restricted[row] = False
         self.sampled_step[row] = NO_STEP
         self.set_status(row, Status.FREE)
         self._free.append(row)
@@ -253,6 +261,11 @@ class Rows:
         going: Array = (status == Status.RUNNING) | (status == Status.PREEMPTED)
         return going
 
+    def answer(self, row: int) -> Array:
+        """The tokens after the prompt that have arrived."""
+        tokens: Array = self.tokens[row, self.num_prompt_tokens[row] : self.num_tokens[row]]
+        return tokens
+
     def append(self, rows: Array, tokens: Array) -> None:
         """Adds the next token of each of the rows."""
         at = self.num_tokens[rows]
@@ -266,6 +279,7 @@ class Rows:
         assert not self.status.any(), "a free row has a status"
         assert not self.num_naming, "a free row has stop tokens"
         assert not self.num_masked, "a free row is masked"
+        assert not self.num_restricted, "a free row has restrictions"
         for counts in self._counts:
             assert not counts.any(), "a free row has tokens"
         assert (self.sampled_step == NO_STEP).all(), "a free row remembers a step"

@@ -26,6 +26,7 @@ from tessera.scheduler.outputs import (
 )
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
+from tessera.scheduler.restrictions import FIRST
 from tessera.scheduler.rows import Ending, Rows, Status, StopRules, TrackedRequest, Work
 from tessera.scheduler.speculation import Speculation
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
@@ -75,7 +76,7 @@ class Scheduler:
         self._rows = Rows(plan.num_rows, max_model_len)
         held = self._held = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
-        self._requests = Requests(config, held, policy, self.counters, self._features)
+        self._requests = Requests(config, held, policy, self.counters, self._features, eos_token_ids)
         self.speculation: Speculation | None = None
         if config.speculative is not None:
             most = min(config.speculative.num_speculative_tokens, budget.max_per_request - 1)
@@ -390,10 +391,12 @@ class Scheduler:
         return drawn, counts, tokens, endings
 
     def _append(self, drawn: Array, tokens: Array) -> tuple[Array, Array, list[Ending]]:
-        """One more token for each of the rows whose features allow it: these rows, the tokens, and the requests that
-        end with them."""
+        """One more token for each of the rows whose fields and features allow it: these rows, the tokens, and the
+        requests that end with them."""
         if self._rows.num_masked:
             drawn, tokens = self._accepted(drawn, tokens)
+        if self._rows.num_restricted:
+            drawn, tokens = self._permitted(drawn, tokens)
         self._rows.append(drawn, tokens)
         return drawn, tokens, self._stop_rules.endings(self._rows, drawn, tokens)
 
@@ -422,6 +425,20 @@ class Scheduler:
             kept[place] = request.features.accept(int(tokens[place]))
             if not kept[place]:
                 self._requests.end(request, "error", message=NOTHING_ALLOWED, param="")
+        return drawn[kept], tokens[kept]
+
+    def _permitted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:
+        """The rows and tokens that the requests' own fields allow. The sampler draws others only where they allow none:
+        the request then ends here."""
+        kept = np.ones(len(drawn), dtype=bool)
+        for place in np.flatnonzero((tokens == FIRST) & self._rows.restricted[drawn]).tolist():
+            row = int(drawn[place])
+            request = self._rows.request(row)
+            assert request.restrictions is not None
+            if request.restrictions.forbid(self._rows.answer(row)):
+                kept[place] = False
+                error = request.restrictions.error()
+                self._requests.end(request, "error", message=error.message, param=error.param)
         return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array, counts: Array) -> list[RequestLogprobs]:

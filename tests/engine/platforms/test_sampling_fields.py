@@ -248,3 +248,23 @@ def test_a_step_in_which_nobody_asks_is_one_composite(start: Start, monkeypatch:
     monkeypatch.setattr(sampler.model, "logits", lambda _: pytest.fail("nobody asked"))
     run.ask(prompts(4, seed=25), 6, **SAMPLED)
     assert {name for name, _ in sampler._calls} == {"logits_sample"}
+
+
+@pytest.mark.parametrize("params", [{}, SAMPLED, FILTERED], ids=["greedy", "sampled", "filtered"])
+def test_a_row_that_may_draw_nothing_ends_with_an_error(start: Start, alone: Alone, params: dict) -> None:
+    """At its first token or later, beside rows that go on."""
+    run, questions = start(max_num_seqs=7), prompts(4, seed=41)
+    nothing = run.add(questions[0], 8, allowed_token_ids=[5], bad_words_ids=[[5]], **params)
+    later = run.add(questions[1], 8, allowed_token_ids=[5], bad_words_ids=[[5, 5, 5]], logprobs=1, **params)
+    ends = run.add(questions[2], 8, allowed_token_ids=[40, 41], stop_token_ids=[40, 41], min_tokens=2, **params)
+    free = run.add(questions[3], 8, seed=3, ignore_eos=True, **params)
+    run.finish()
+    for key, answer, fields in (
+        (nothing, [], "allowed_token_ids and bad_words"),
+        (later, [5, 5], "allowed_token_ids and bad_words"),
+        (ends, [], "allowed_token_ids and min_tokens"),
+    ):
+        assert (run.ended[key], run.answers[key]) == ("error", answer)
+        assert run.finished[key].message == f"No token is left to draw by {fields} together; change what they ask for."
+        assert run.finished[key].param == "allowed_token_ids"
+    assert run.answers[free] == alone(questions[3], 8, seed=3, ignore_eos=True, **params)
