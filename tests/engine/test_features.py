@@ -219,6 +219,22 @@ def test_a_token_that_the_feature_does_not_accept_ends_the_request_and_reaches_n
     assert tokens == {}
     assert (finished[1].reason, finished[1].param) == ("error", "")  # the request's own fault, of no single field
     assert "allow no token" in finished[1].message
+    assert finished[1].failure == "nothing_allowed"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_request_that_nothing_may_follow_ends_with_the_feature_s_error(start, depth):
+    """Beside others, which go on; the token that the step draws for it reaches nobody."""
+    engine = start("even=9", depth=depth)
+    add(engine, 1, columns={"even": 17}, max_tokens=30)
+    add(engine, 2, columns={"even": 4})
+    add(engine, 3, max_tokens=6)
+    tokens, finished = finish(engine)
+    assert {key: len(answer) for key, answer in tokens.items()} == {1: 2, 2: 4, 3: 6}
+    assert (finished[1].reason, finished[1].param, finished[1].failure) == ("error", "", "dead_end")
+    assert finished[1].message == "No 17 are even."
+    assert finished[2].complete
+    assert not engine.has_work
 
 
 @pytest.mark.parametrize(

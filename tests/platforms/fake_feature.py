@@ -16,6 +16,7 @@ from tessera.platform import (
     Column,
     ConfigError,
     EngineFeature,
+    Failure,
     Feature,
     FeatureState,
     Launch,
@@ -116,7 +117,7 @@ class Places(Resource):
 
 class OnlyEven(FeatureState):
     """looks: how often it was asked whether the request is ready. 13 is unlucky, as a grammar that is found out to be
-    wrong late."""
+    wrong late. 17 comes to a dead end after two tokens."""
 
     masks = True
 
@@ -130,7 +131,7 @@ class OnlyEven(FeatureState):
         return self.looks >= LOOKS
 
     def mask(self, bits: Array) -> None:
-        bits &= np.int32(0x55555555)
+        bits &= np.int32(0 if self.failure else 0x55555555)
 
     def accept(self, token: int) -> bool:
         self.drawn += 1
@@ -139,3 +140,7 @@ class OnlyEven(FeatureState):
     @property
     def complete(self) -> bool:
         return self.drawn >= self.wanted
+
+    @property
+    def failure(self) -> Failure | None:
+        return Failure("dead_end", "No 17 are even.") if (self.wanted, self.drawn) == (17, 2) else None

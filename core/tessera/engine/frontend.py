@@ -203,7 +203,9 @@ class FrontEnd:
         state, completion = found
         if end is not None and end.reason == "error":
             said = end.message or "The engine could not continue this request."
-            error = EngineStepError(said) if end.param is None else RequestError(said, param=end.param or None)
+            error = EngineStepError(said) if end.param is None else _refusal(said, end)
+            if end.failure is not None:
+                self.metrics.request_failures[end.failure] += 1
             failed = self.fail(key, error, now)
             update.changed += failed.changed
             update.abort += failed.abort
@@ -254,6 +256,10 @@ class FrontEnd:
         if state.finished:
             del self._by_id[state.request_id]
             self.metrics.all_finished(len(state.completions), max(len(one.token_ids) for one in state.completions))
+
+
+def _refusal(said: str, end: FinishedRequest) -> RequestError:
+    return RequestError(said, param=end.param or None, code=end.failure)
 
 
 def _num_computed(state: RequestState, completion: Completion) -> int:

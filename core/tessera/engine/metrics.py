@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from tessera.engine.messages import EngineStats
+from tessera.platform.feature import FailureReason
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
 
@@ -73,6 +74,7 @@ class EngineMetrics:
         self._before = SchedulerCounters()
         self._fallbacks_before: Counter[str] = Counter()
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
+        self.request_failures: dict[FailureReason, int] = dict.fromkeys(get_args(FailureReason), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
         self.request_time_per_output_token_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -190,6 +192,8 @@ class EngineMetrics:
             yield Metric(
                 "request_success", "counter", "Finished completions, by reason.", count, ("finished_reason", reason)
             )
+        for reason, count in self.request_failures.items():
+            yield Metric("request_failures", "counter", _FAILURES, count, ("reason", reason))
         for name, documentation in _HISTOGRAMS.items():
             yield Metric(name, "histogram", documentation, getattr(self, name))
 
@@ -198,6 +202,7 @@ _GENERATED = (
     "Tokens generated. request_generation_tokens has fewer: it leaves out those that were in flight when their request "
     "was aborted."
 )
+_FAILURES = "Requests ended by an error because nothing may follow in their answer, by reason."
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "Time from a request's arrival to its first token.",
     "inter_token_latency_seconds": "Time between two tokens of a completion.",

@@ -8,16 +8,18 @@ for a mask before each token and passes it the token that was sampled.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, RequestError
+from tessera.features.grammar import CompiledGrammar, Grammar, bit, without
 from tessera.features.reasoning import Gate, Place, Spelling
-from tessera.platform.feature import EngineFeature, Feature, FeatureState
+from tessera.platform.feature import EngineFeature, Failure, Feature, FeatureState
 from tessera.sampling_params import ReasoningParams, StructuredOutputsParams
 from tessera.text import Vocabulary
 from tessera.text.grammar import FIELD, TokenTable, compile_grammar
@@ -50,7 +52,7 @@ class StructuredOutputs(EngineFeature):
         self._table: TokenTable | None = None
         self._spelling: Spelling | None = None
         self._tokenizer: LLTokenizer | None = None
-        self._matchers: OrderedDict[StructuredOutputsParams, Future[LLMatcher]] = OrderedDict()
+        self._grammars: OrderedDict[StructuredOutputsParams, CompiledGrammar] = OrderedDict()
         self._gates: OrderedDict[tuple[ReasoningParams, int | None], Future[Gate]] = OrderedDict()
 
     def fields(self) -> frozenset[str]:
@@ -68,12 +70,11 @@ class StructuredOutputs(EngineFeature):
             )
         eos = self._model.eos_token_ids
         never = eos if params.ignore_eos else ()
-        matcher = None if asked is None else self._kept(self._matchers, asked, self._compile, asked)
+        grammar = None if asked is None else Grammar(self._compiled(asked), eos, never)
         if reasoning is None:
-            assert matcher is not None, "a budget comes with reasoning"
-            return Grammar(matcher, never)
-        gate = self._kept(self._gates, (reasoning, budget), self._gate, reasoning, budget)
-        return ReasonedGrammar(matcher, never, gate, never if asked is None else eos)
+            assert grammar is not None, "a budget comes with reasoning"
+            return grammar
+        return ReasonedGrammar(grammar, self._gated(reasoning, budget), never if asked is None else eos)
 
     def mask(self, states: Sequence[FeatureState], bits: Array) -> None:
         """Into one array, on the calling thread: llguidance's executor computes masks on threads of its own, but
@@ -89,7 +90,10 @@ class StructuredOutputs(EngineFeature):
         allowed = np.empty((len(plain), -(-self._tokenizer.vocab_size // 32)), np.int32)
         start, size = allowed.ctypes.data, allowed.strides[0]
         for row, place in enumerate(plain):
-            grammars[place].matcher.unsafe_compute_mask_ptr(start + row * size, size)
+            matcher = grammars[place].matcher
+            matcher.unsafe_compute_mask_ptr(start + row * size, size)
+            if matcher.is_error():
+                allowed[row] = grammars[place].retried()
         if len(plain) == len(grammars):
             bits &= allowed[:, : bits.shape[1]]
         else:
@@ -97,15 +101,18 @@ class StructuredOutputs(EngineFeature):
         for place in plain:
             grammars[place].forbid(bits[place])
 
-    def _kept(self, kept: OrderedDict[K, Future[V]], key: K, make: Callable[..., V], *given: Any) -> Future[V]:
-        """What was made for a key, on the compiler's thread; made again if that failed."""
-        found = kept.get(key)
+    def _compiled(self, asked: StructuredOutputsParams) -> CompiledGrammar:
+        """Compiled on the compiler's thread; again if it was refused."""
+        found = self._grammars.get(asked)
+        if found is None or found.refused:
+            found = CompiledGrammar(asked.kind, partial(self._compile, asked), self._compiler.submit)
+        return _used(self._grammars, asked, found)
+
+    def _gated(self, reasoning: ReasoningParams, budget: int | None) -> Future[Gate]:
+        found = self._gates.get((reasoning, budget))
         if found is None or (found.done() and found.exception()):
-            found = kept[key] = self._compiler.submit(make, *given)
-            if len(kept) > MAX_GRAMMARS:
-                kept.popitem(last=False)
-        kept.move_to_end(key)
-        return found
+            found = self._compiler.submit(self._gate, reasoning, budget)
+        return _used(self._gates, (reasoning, budget), found)
 
     # ---- on the compiler's thread
 
@@ -131,68 +138,25 @@ class StructuredOutputs(EngineFeature):
         return Gate.of(reasoning, budget, self._spelling)
 
 
-class Grammar(FeatureState):
-    """The position of one request in its grammar. never: tokens to forbid although the grammar allows them. These are
-    the end-of-text tokens if the request sets ignore_eos, because they would end nothing. plain: whether the grammar
-    alone says what may come next."""
-
-    masks = True
-    plain = True
-
-    def __init__(self, coming: Future[LLMatcher], never: tuple[int, ...]) -> None:
-        self._coming = coming
-        self._never = never
-        self._without_never = _without(never)
-        self.matcher: LLMatcher
-
-    def ready(self) -> bool:
-        if not self._coming.done():
-            return False
-        self.matcher = self._coming.result().deep_copy()
-        return True
-
-    def mask(self, bits: Array) -> None:
-        allowed = np.frombuffer(self.matcher.compute_bitmask(), np.int32)
-        bits &= allowed[: len(bits)]
-        self.forbid(bits)
-
-    def forbid(self, bits: Array) -> None:
-        """Clears the bits of what is never allowed. bits: as in mask()."""
-        for word, kept in self._without_never:
-            bits[word] &= kept
-
-    def accept(self, token: int) -> bool:
-        return self.matcher.consume_token(token)
-
-    def num_allowed(self, drafts: Array) -> int:
-        allowed = self.matcher.validate_tokens(drafts.tolist())
-        never = np.flatnonzero(np.isin(drafts[:allowed], self._never))
-        return int(never[0]) if len(never) else allowed
-
-    def rollback(self, num_tokens: int) -> None:
-        self.matcher.rollback(num_tokens)
-
-    @property
-    def complete(self) -> bool:
-        return self.matcher.is_stopped() and not self.matcher.is_error()
+def _used(kept: OrderedDict[K, V], key: K, value: V) -> V:
+    """Keeps a value as the one that was used last, and no more than MAX_GRAMMARS of them."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > MAX_GRAMMARS:
+        kept.popitem(last=False)
+    return value
 
 
 class ReasonedGrammar(FeatureState):
-    """The position of one request that reasons first. coming: its grammar; None if it has none. unfinished: tokens that
-    must not end the reasoning."""
+    """The position of one request that reasons first. grammar: None if it has none. unfinished: tokens that must not
+    end the reasoning."""
 
     masks = True
 
-    def __init__(
-        self,
-        coming: Future[LLMatcher] | None,
-        never: tuple[int, ...],
-        gate: Future[Gate],
-        unfinished: tuple[int, ...],
-    ) -> None:
-        self._grammar = None if coming is None else Grammar(coming, never)
+    def __init__(self, grammar: Grammar | None, gate: Future[Gate], unfinished: tuple[int, ...]) -> None:
+        self._grammar = grammar
         self._coming = gate
-        self._unfinished = _without(unfinished)
+        self._unfinished = without(unfinished)
         self._past: deque[tuple[Place, bool]] = deque(maxlen=MAX_ROLLBACK)
         self._gate: Gate
         self._place: Place
@@ -205,6 +169,15 @@ class ReasonedGrammar(FeatureState):
     def matcher(self) -> LLMatcher:
         assert self._grammar is not None
         return self._grammar.matcher
+
+    def retried(self) -> Array:
+        """As Grammar.retried."""
+        assert self._grammar is not None
+        return self._grammar.retried()
+
+    @property
+    def failure(self) -> Failure | None:
+        return None if self._grammar is None else self._grammar.failure
 
     def ready(self) -> bool:
         if not self._coming.done() or (self._grammar is not None and not self._grammar.ready()):
@@ -222,7 +195,7 @@ class ReasonedGrammar(FeatureState):
                 bits[word] &= kept
         elif self._grammar is not None:
             begin = self._gate.begin if self._place.phase == "before" else None
-            allowed = 0 if begin is None else bits[begin >> 5] & _bit(begin)
+            allowed = 0 if begin is None else bits[begin >> 5] & bit(begin)
             self._grammar.mask(bits)
             if begin is not None:
                 bits[begin >> 5] |= allowed
@@ -263,17 +236,8 @@ class ReasonedGrammar(FeatureState):
         return self._place.phase == "after" and self._grammar is not None and self._grammar.complete
 
 
-def _bit(token: int) -> np.int32:
-    return np.uint32(1 << (token & 31)).view(np.int32)
-
-
-def _without(tokens: Sequence[int]) -> list[tuple[int, np.int32]]:
-    """What clears the bits of tokens: the word of each, and what is left of it."""
-    return [(token >> 5, ~_bit(token)) for token in tokens]
-
-
 def _leave(bits: Array, token: int) -> None:
     """Clears the bits of all tokens but one."""
-    kept = bits[token >> 5] & _bit(token)
+    kept = bits[token >> 5] & bit(token)
     bits[:] = 0
     bits[token >> 5] = kept

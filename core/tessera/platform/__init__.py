@@ -51,6 +51,8 @@ from tessera.platform.explain import Explained
 from tessera.platform.feature import (
     Column,
     EngineFeature,
+    Failure,
+    FailureReason,
     Feature,
     FeatureState,
     WorkerFeature,
@@ -147,6 +149,8 @@ __all__ = [
     "EngineFeature",
     "ExactShapes",
     "Explained",
+    "Failure",
+    "FailureReason",
     "Feature",
     "FeatureState",
     "FullAttentionSpec",

@@ -37,10 +37,22 @@ class Feature:
 
 # ---- in the engine's process
 
+FailureReason = Literal["dead_end", "too_complex", "nothing_allowed"]
+"""dead_end: the answer cannot be completed from here. too_complex: computing what may follow takes too much time or
+memory. nothing_allowed: the fields of the request together allow no token."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request cannot go on, for a cause of its own. message: one line for its client, which says what to do."""
+
+    reason: FailureReason
+    message: str
+
 
 class FeatureState:
     """What a feature does for one request, from its arrival to its end. Preemption does not change it. masks: whether
-    it restricts which tokens may be sampled; then mask(), accept() and complete are used."""
+    it restricts which tokens may be sampled; then mask(), accept(), complete and failure are used."""
 
     masks: bool = False
 
@@ -62,7 +74,8 @@ class FeatureState:
 
     def accept(self, token: int) -> bool:
         """Takes the token that was sampled, or a draft, which rollback() takes back. False if it is not allowed here:
-        the request then ends with an error and the token is dropped. Default: True."""
+        the request then ends with an error and the token is dropped. An end of text is allowed only where the answer is
+        complete. Default: True."""
         return True
 
     def num_allowed(self, drafts: Array) -> int:
@@ -71,8 +84,14 @@ class FeatureState:
         return 0
 
     def rollback(self, num_tokens: int) -> None:
-        """Takes back the last num_tokens tokens that were accepted. Called after masks for drafts were made, and only
-        if num_allowed() allowed some. Default: nothing."""
+        """Takes back the last num_tokens tokens that were accepted, and a failure after them. Called after masks for
+        drafts were made, and only if num_allowed() allowed some. Default: nothing."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why no token may follow although the answer is not complete: the request ends with this error. Asked after
+        mask(), and after accept() returned False. Default: None."""
+        return None
 
     @property
     def complete(self) -> bool:

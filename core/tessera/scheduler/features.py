@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.platform.feature import EngineFeature, FeatureState
+from tessera.platform.feature import EngineFeature, Failure, FeatureState
 from tessera.platform.launch import Resource
 from tessera.request import Request
 
@@ -39,11 +39,11 @@ class RequestFeatures:
 
     def mask(self, bits: Array, drafts: Array) -> None:
         """Clears the bits of tokens that must not be sampled: in bits[i] after the first i drafts, which all of them
-        allow. Nothing is cleared after a draft that completes the answer."""
+        allow. Nothing is cleared after a draft that completes the answer, or that nothing can follow."""
         for state in self._masking:
             state.mask(bits[0])
             accepted = 0
-            while accepted < len(drafts) and not state.complete:
+            while accepted < len(drafts) and not state.complete and state.failure is None:
                 allowed = state.accept(int(drafts[accepted]))
                 assert allowed, "a draft that num_allowed() did not allow"
                 accepted += 1
@@ -59,6 +59,14 @@ class RequestFeatures:
     @property
     def complete(self) -> bool:
         return any(state.complete for state in self._masking)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Of the first that has one."""
+        for state in self._masking:
+            if (failure := state.failure) is not None:
+                return failure
+        return None
 
 
 NOTHING = RequestFeatures()

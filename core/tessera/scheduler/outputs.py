@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.platform.feature import FailureReason
 from tessera.step import PromptLogprobs, RowLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -18,7 +19,8 @@ class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
     """A request that finished. stop_token: which of its stop_token_ids ended it; None if the model's own end-of-text
     token did. message: the error message if reason is "error". param: the field at fault if the request itself caused
     the error, "" if it is no single field; None if the engine caused it. complete: no token may follow, so the last one
-    is part of the completion although the reason is "stop"."""
+    is part of the completion although the reason is "stop". failure: why the request's features or fields let it not go
+    on, if they caused the error."""
 
     key: int
     reason: FinishReason
@@ -26,6 +28,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
     message: str | None = None
     param: str | None = None
     complete: bool = False
+    failure: FailureReason | None = None
 
 
 class StartedRequest(msgspec.Struct, frozen=True, array_like=True):

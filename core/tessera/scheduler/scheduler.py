@@ -11,6 +11,7 @@ import numpy as np
 from tessera.arrays import Array, int32
 from tessera.config.engine import SchedulerConfig
 from tessera.kvcache.manager import KVCacheManager
+from tessera.platform.feature import Failure
 from tessera.platform.launch import Resource, StepRules
 from tessera.platform.runner import CachePlan
 from tessera.request import Request
@@ -31,7 +32,7 @@ from tessera.scheduler.rows import Ending, Rows, Status, StopRules, TrackedReque
 from tessera.scheduler.speculation import Speculation
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
-NOTHING_ALLOWED = "This request cannot go on: its fields together allow no token, or its grammar is too complex."
+NOTHING_ALLOWED = Failure("nothing_allowed", "This request cannot go on: its fields together allow no token.")
 
 
 class Scheduler:
@@ -312,22 +313,40 @@ class Scheduler:
 
     def masks(self, step: SchedulerOutput) -> TokenMasks | None:
         """The masks of the rows of a step whose requests have not ended, one for each position of a row with drafts.
-        Call it once for each masked step."""
+        Requests for which no token may follow end here; what the step samples for them is dropped. Call it once for
+        each masked step."""
         kept = self._rows.masked[step.samples] & self._rows.going_on(step.samples)
         if not kept.any():
             return None
         if not len(step.drafts):
             rows = step.samples[kept]
             bits = self._features.all_allowed(len(rows))
-            self._features.mask([self._rows.request(row).features for row in rows.tolist()], bits)
-            return TokenMasks(rows, bits)
+            requests = [self._rows.request(row) for row in rows.tolist()]
+            self._features.mask([request.features for request in requests], bits)
+            return self._of_going_on(rows, bits, requests)
         counts = step.num_scheduled_tokens
         drafts = np.split(step.drafts, np.cumsum(counts - 1)[:-1])
         rows = np.repeat(step.samples[kept], counts[kept])
         bits = self._features.all_allowed(len(rows))
-        for place, own in zip(np.flatnonzero(kept), np.split(bits, np.cumsum(counts[kept])[:-1]), strict=True):
-            self._rows.request(int(step.samples[place])).features.mask(own, drafts[place])
-        return TokenMasks(rows, bits)
+        requests = [self._rows.request(row) for row in step.samples[kept].tolist()]
+        for request, place, own in zip(
+            requests, np.flatnonzero(kept), np.split(bits, np.cumsum(counts[kept])[:-1]), strict=True
+        ):
+            request.features.mask(own, drafts[place])
+        return self._of_going_on(rows, bits, requests)
+
+    def _of_going_on(self, rows: Array, bits: Array, requests: Sequence[TrackedRequest]) -> TokenMasks | None:
+        """The masks of those rows whose features let them go on; the requests of the others end."""
+        failed = [request for request in requests if request.features.failure is not None]
+        if failed:
+            ended = np.isin(rows, [request.row for request in failed])
+            rows, bits = rows[~ended], bits[~ended]
+            for request in failed:
+                self._fail(request, request.features.failure or NOTHING_ALLOWED)
+        return TokenMasks(rows, bits) if len(rows) else None
+
+    def _fail(self, request: TrackedRequest, failure: Failure) -> None:
+        self._requests.end(request, "error", message=failure.message, param="", failure=failure.reason)
 
     def _end_one_that_is_stuck(self) -> None:
         """No step is in flight and nothing could be scheduled, so waiting would not help. Ends the first request with
@@ -424,7 +443,7 @@ class Scheduler:
             request = self._rows.request(int(drawn[place]))
             kept[place] = request.features.accept(int(tokens[place]))
             if not kept[place]:
-                self._requests.end(request, "error", message=NOTHING_ALLOWED, param="")
+                self._fail(request, request.features.failure or NOTHING_ALLOWED)
         return drawn[kept], tokens[kept]
 
     def _permitted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:

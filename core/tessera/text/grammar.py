@@ -34,6 +34,7 @@ _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _ANCHORS = "lookarounds not supported"
 _TOO_LARGE = "it is too large or too complex"
 _NO_TEXT = "no text is allowed, or only the empty one"
+_DEAD_END, _LEXER_ERROR = "NoExtension", "lexer error"
 NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -42,7 +43,7 @@ def limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        initial_lexer_fuel=1_000_000, step_lexer_fuel=50_000, max_lexer_states=10_000, verbose_errors=False
+        initial_lexer_fuel=1_000_000, step_lexer_fuel=1_000_000, max_lexer_states=50_000, verbose_errors=False
     )
 
 
@@ -59,11 +60,21 @@ def compile_grammar(
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")
     for token in tokenizer.eos_tokens:
         allowed &= ~(1 << token)
-    if matcher.is_error() and "NoExtension" not in matcher.get_error():
+    if matcher.is_error() and not is_dead_end(matcher):
         raise grammar.refusal(_TOO_LARGE)
     if not allowed:
         raise grammar.refusal(_NO_TEXT)
     return matcher
+
+
+def is_dead_end(matcher: LLMatcher) -> bool:
+    """Whether a matcher is in error because no token may follow, nor an end of text."""
+    return _DEAD_END in matcher.get_error()
+
+
+def is_lexer_error(matcher: LLMatcher) -> bool:
+    """Whether a matcher is in error because its lexer, which its copies share, exceeded a limit."""
+    return _LEXER_ERROR in matcher.get_error()
 
 
 class Part(NamedTuple):

@@ -160,6 +160,31 @@ def test_other_fields_choose_among_what_the_grammar_allows(run_of: Callable[...,
     assert any(row.ranks[0] > 6 for row in run.logprobs[scored])  # of the logits before they were masked
 
 
+@pytest.mark.parametrize("speculative", [{}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}])
+def test_a_grammar_that_comes_to_a_dead_end_never_looks_finished(
+    run_of: Callable[..., EngineRun], speculative: dict[str, Any]
+) -> None:
+    """However much the model wants to end there; beside others, which go on."""
+    run = run_of(max_num_seqs=8, **speculative)
+    wants = {"logit_bias": {EOS: 50.0, ord("b") - 27: 100.0}}
+    dead = {"structured_outputs": {"grammar": 'start: ("ab")+ ["c" rest]\nrest: rest "d"'}}
+    dying = [
+        run.add(QUESTIONS[0], 20, **dead, logit_bias={EOS: 50.0, ord("b") - 27: 100.0, ord("c") - 27: 99.0}),
+        run.add(QUESTIONS[1], 20, **dead, ignore_eos=True, logit_bias={ord("c") - 27: 100.0}),
+    ]
+    ending = run.add(QUESTIONS[2], 20, **dead, **wants)
+    other = run.add(QUESTIONS[3], 20, structured_outputs={"regex": "(ab){6}"}, **wants)
+    plain = run.add(QUESTIONS[4], 20, ignore_eos=True)
+    run.finish()
+    for key in dying:
+        assert text(run, key) == "abc"
+        assert (run.ended[key], run.finished[key].failure, run.finished[key].param) == ("error", "dead_end", "")
+        assert "no end" in str(run.finished[key].message)
+    assert (text(run, ending), run.ended[ending]) == ("ab", "stop")
+    assert (text(run, other), run.ended[other]) == ("ab" * 6, "stop")
+    assert len(run.answers[plain]) == 20
+
+
 def test_a_grammar_that_cannot_be_used_is_the_client_s_error(run_of: Callable[..., EngineRun]) -> None:
     run = run_of()
     first = run.add(QUESTIONS[0], 5, structured_outputs={"regex": "a"})  # the tokenizer is loaded for it

@@ -13,7 +13,7 @@ from tessera.arrays import int32
 from tessera.engine import logprobs
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
-from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
+from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, RequestError
 from tessera.request import Logprob
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import FinishedRequest, RequestLogprobs, SchedulerCounters, StartedRequest
@@ -107,6 +107,20 @@ def test_a_stop_string_aborts_in_the_engine_and_late_tokens_are_ignored():
     assert (late.changed, late.abort) == ([], [])
     assert state.take() is None
     assert front.metrics.request_success == {"stop": 1, "length": 0, "abort": 0, "error": 0}
+
+
+def test_an_answer_that_nothing_may_follow_is_the_request_s_error_and_is_counted():
+    front, state = begin(SamplingParams(max_tokens=90, output_kind=DELTA))
+    key = state.requests[0].key
+    front.update(step({key: list(b"cut")}), 1.0)
+    end = FinishedRequest(key, "error", message="No end.", param="", failure="dead_end")
+    front.update(step({}, finished=[end]), 2.0)
+    with pytest.raises(RequestError, match="No end") as refused:
+        state.take()
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "dead_end", None)
+    counted = {metric.label[1]: metric.value for metric in front.metrics.read() if metric.name == "request_failures"}
+    assert counted == {"dead_end": 1, "too_complex": 0, "nothing_allowed": 0}
+    assert front.metrics.request_success["stop"] == 0
 
 
 def test_a_stop_string_does_not_count_within_min_tokens():

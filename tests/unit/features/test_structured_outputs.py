@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import ConfigError, RequestError
 from tessera.features import structured_outputs
-from tessera.features.structured_outputs import Grammar, StructuredOutputs
+from tessera.features.grammar import CompiledGrammar, Grammar
+from tessera.features.structured_outputs import StructuredOutputs
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
+from tessera.text import grammar as grammar_module
 from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 
 
@@ -144,3 +149,158 @@ def test_nothing_is_imported_before_it_is_used() -> None:
 
     code = "import sys, tessera.features.structured_outputs; sys.exit('llguidance' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---- grammars that come to an end without being complete
+
+RECURSION = 'start: "a" ["b" rest]\nrest: rest "c"'
+"""May be `a`; after `ab` nothing may follow."""
+TEXT = {"type": "string", "pattern": r"^(\S+\s+){0,29}\S+$", "maxLength": 300}
+WORDS = {"json": {"anyOf": [{"type": "integer"}, TEXT]}}
+"""Numbers are cheap, texts take more than the limits of the fixture `poor`."""
+
+
+def asks(feature: StructuredOutputs, asked: dict[str, Any]) -> Grammar:
+    return ready(feature.begin(Request(0, "0", int32([1]), SamplingParams(structured_outputs=asked), 5, 0)))
+
+
+@pytest.fixture
+def poor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little fuel for a mask within WORDS."""
+    rich = grammar_module.limits()
+    limits = LLParserLimits(
+        initial_lexer_fuel=rich.initial_lexer_fuel,
+        step_lexer_fuel=5_000,
+        max_lexer_states=rich.max_lexer_states,
+        verbose_errors=False,
+    )
+    monkeypatch.setattr(grammar_module, "limits", lambda: limits)
+
+
+def test_a_dead_end_is_a_failure_and_never_an_end(feature: StructuredOutputs, caplog) -> None:
+    grammars = [asks(feature, {"grammar": RECURSION}) for _ in range(2)]
+    for grammar in grammars:
+        assert allowed(grammar) == [ord("a")]
+        assert grammar.accept(ord("a"))
+        assert allowed(grammar) == [ord("b"), END]
+        assert grammar.accept(ord("b"))
+        assert grammar.failure is None
+        assert not grammar.complete
+        assert allowed(grammar) == []
+        assert grammar.failure is not None
+        assert grammar.failure.reason == "dead_end"
+        assert not grammar.complete
+        assert not grammar.accept(END)
+    assert [record.message for record in caplog.records] == [
+        "a grammar (grammar) ended an answer with an error after 2 tokens: dead_end; logged once for each grammar"
+    ]
+
+
+def test_a_text_that_the_vocabulary_cannot_spell_is_a_dead_end(tmp_path: Path) -> None:
+    tokenizer = json.loads(byte_level().to_str())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["zzzz"] = vocabulary.pop(next(piece for piece, token in vocabulary.items() if token == 0xA9))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    grammar = asks(feature_of(str(tmp_path)), {"choice": ["a\u00e9"]})
+    for byte in b"a\xc3":
+        assert allowed(grammar) == [byte]
+        assert grammar.accept(byte)
+    assert allowed(grammar) == []
+    assert grammar.failure is not None
+    assert grammar.failure.reason == "dead_end"
+
+
+def test_an_end_of_text_is_accepted_only_where_the_answer_is_complete(feature: StructuredOutputs) -> None:
+    grammar = asks(feature, {"regex": "ab?"})
+    assert not grammar.accept(END)
+    grammar = asks(feature, {"regex": "ab?"})
+    assert grammar.accept(ord("a"))
+    assert grammar.accept(END)
+    grammar = asks(feature, {"regex": "ab"})
+    assert grammar.accept(ord("a"))
+    assert grammar.accept(ord("b"))
+    assert grammar.complete
+    assert grammar.accept(END)
+
+
+def test_an_end_of_text_within_a_grammar_ends_it_where_the_grammar_demands_it(feature: StructuredOutputs) -> None:
+    tag = {"type": "tag", "begin": "a", "content": {"type": "const_string", "value": "b"}, "end": "<|end|>"}
+    grammar = asks(feature, {"structural_tag": {"type": "structural_tag", "format": tag}})
+    for token in (ord("a"), ord("b"), END):
+        assert allowed(grammar) == [token]
+        assert grammar.accept(token)
+
+
+@pytest.mark.usefixtures("poor")
+def test_one_request_s_exhaustion_reaches_no_other(feature: StructuredOutputs, caplog) -> None:
+    """Not those that run, at any place, together or alone, nor those that come later."""
+    greedy, running, started = (asks(feature, WORDS) for _ in range(3))
+    for token in b"12":
+        assert token in allowed(running)
+        assert running.accept(token)
+    assert all(greedy.accept(token) for token in b'"a')
+    bits = np.full((3, -(-NUM_TOKENS // 32)), -1, np.int32)
+    feature.mask([running, greedy, started], bits)
+    assert greedy.failure is not None
+    assert greedy.failure.reason == "too_complex"
+    assert not greedy.complete
+    assert not greedy.accept(END)
+    digits = list(range(ord("0"), ord("9") + 1))
+    starts = [ord('"'), ord("-"), *digits]
+    for grammar, expected in ((running, [*digits, END]), (started, starts)):
+        assert grammar.failure is None
+        assert allowed(grammar) == expected
+    for token in b"345":
+        assert running.accept(token)
+        assert allowed(running) == [*digits, END]
+    assert running.accept(END)
+    later = asks(feature, WORDS)
+    assert allowed(later) == starts
+    assert later.accept(ord("-"))
+    assert allowed(later) == digits
+    assert [record.message for record in caplog.records] == [
+        "a grammar (json) ended an answer with an error after 2 tokens: too_complex; logged once for each grammar"
+    ]
+
+
+def test_a_lexer_that_has_too_many_states_is_replaced(
+    feature: StructuredOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States add up over answers; each answer for itself needs fewer than there may be."""
+    rich = grammar_module.limits()
+    few = LLParserLimits(step_lexer_fuel=rich.step_lexer_fuel, max_lexer_states=800, verbose_errors=False)
+    monkeypatch.setattr(grammar_module, "limits", lambda: few)
+    rng = np.random.default_rng(7)
+    made = []
+    fresh = CompiledGrammar.fresh
+    monkeypatch.setattr(CompiledGrammar, "fresh", lambda self, tokens: made.append(len(tokens)) or fresh(self, tokens))
+    for _ in range(8):
+        grammar = asks(feature, {"json": TEXT})
+        for _ in range(60):
+            tokens = [token for token in allowed(grammar) if token < 128]
+            assert tokens, grammar.failure
+            assert grammar.accept(int(rng.choice(tokens)))
+            if grammar.complete:
+                break
+    assert made
+
+
+def test_a_dead_end_after_drafts_fails_only_where_they_are_taken(feature: StructuredOutputs) -> None:
+    for taken in (True, False):
+        grammar = asks(feature, {"grammar": RECURSION})
+        assert grammar.accept(ord("a"))
+        drafts = int32([ord("b"), ord("c")])
+        assert grammar.num_allowed(drafts) == 1
+        assert grammar.accept(ord("b"))
+        assert allowed(grammar) == []
+        grammar.rollback(1)
+        assert grammar.failure is None
+        assert allowed(grammar) == [ord("b"), END]
+        if taken:
+            assert grammar.accept(ord("b"))
+            assert not grammar.accept(0)
+            assert grammar.failure is not None
+            assert grammar.failure.reason == "dead_end"
+        else:
+            assert grammar.accept(END)
