@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text import quoted_grammar
+from tessera.text.dead_ends import without_dead_ends
 from tessera.text.json_schema import MAX_REASON_CHARS, WHITESPACE, SchemaError, enforceable, explained
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
@@ -139,6 +140,7 @@ class Grammar:
         whitespace = None if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
         try:
             schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties), lenient=lenient)
+            schema = without_dead_ends(schema, _has_no_property)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
         return self._named(Part("json_schema", place, schema, {"json_schema": schema}))
@@ -202,6 +204,15 @@ class Grammar:
 
     def _refuses(self, schema: Any) -> bool:
         return self._made([{"json_schema": schema}]).is_error()
+
+
+def _has_no_property(schema: Any) -> bool:
+    """Whether no object that is valid by a schema has any property."""
+    from llguidance import LLMatcher
+
+    grammar = json.dumps({"grammars": [{"json_schema": schema}]})
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=limits())
+    return not matcher.is_error() and not matcher.consume_tokens(list(b'{"'))
 
 
 def _refusal(place: str, reason: str) -> RequestError:

@@ -120,7 +120,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"type": "strin"}, "", "invalid type: strin"),
     ({"enum": []}, "", "unsatisfiable schema: anyOf is empty"),
     (False, "", "unsatisfiable schema"),
-    ({"$ref": "#"}, "", "no text is allowed, or only the empty one"),
+    ({"$ref": "#"}, ".$ref", "it leads to itself"),
     ({"minProperties": 2}, ".minProperties", "a minimum above 1 is not supported, unless as many"),
     ({"allOf": [{"$id": "b", "$ref": "#"}]}, ".allOf[0].$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),
