@@ -279,7 +279,7 @@ def _of_python(text: str, otherwise: str) -> Any:
             raise AssertionError("the text is whole")
     except Malformed:
         return otherwise
-    return otherwise if reader.left else found[0]
+    return otherwise if reader.place < len(text) else found[0]
 
 
 # ---- values that have been read --------------------------------------------------------------------------------------

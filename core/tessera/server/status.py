@@ -24,7 +24,7 @@ from tessera.server.openapi import JsonRoute
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
 NOT_VLLMS = frozenset(  # vLLM has no such metrics
-    {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks"}
+    {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks", "request_failures"}
 )
 ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
     Metric("external_prefix_cache_queries", "counter", "Tokens looked up in other servers' caches; there are none.", 0),

@@ -155,8 +155,8 @@ def _continue(chat: ChatCompletionRequest, place: str) -> None:
     """The answer goes on with the last message, which is the assistant's; one that says nothing is left out. Raises
     RequestError."""
     last = chat.messages[-1]
-    if last.tool_calls:
-        raise RequestError(f"{place} calls tools and cannot be continued; add their results.", param=place)
+    if last.tool_calls:  # their results are missing, which only matters to what is answered
+        return
     if last.reasoning and not last.content:
         raise RequestError(f"{place} has no text that the answer could continue.", param=place)
     if not last.content:
