@@ -125,7 +125,7 @@ class Grammar(FeatureState):
 
     def retried(self) -> Array:
         """The mask of a matcher that failed to make it, with another lexer if that was to blame. If there is none, no
-        token is allowed, and failure says why."""
+        token is allowed, and failure says why. It may have a word more than the vocabulary needs."""
         if not is_dead_end(self.matcher) and self._renew():
             allowed = np.frombuffer(self.matcher.compute_bitmask(), np.int32)
             if not self.matcher.is_error():

@@ -93,7 +93,7 @@ class StructuredOutputs(EngineFeature):
             matcher = grammars[place].matcher
             matcher.unsafe_compute_mask_ptr(start + row * size, size)
             if matcher.is_error():
-                allowed[row] = grammars[place].retried()
+                allowed[row] = grammars[place].retried()[: allowed.shape[1]]
         if len(plain) == len(grammars):
             bits &= allowed[:, : bits.shape[1]]
         else:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text import quoted_grammar
+from tessera.text.costly_patterns import check_patterns
 from tessera.text.dead_ends import without_dead_ends
 from tessera.text.json_schema import MAX_REASON_CHARS, WHITESPACE, SchemaError, enforceable, explained
 from tessera.text.quoted_grammar import NotQuotable
@@ -35,16 +36,18 @@ _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _ANCHORS = "lookarounds not supported"
 _TOO_LARGE = "it is too large or too complex"
 _NO_TEXT = "no text is allowed, or only the empty one"
+_PROBED = 4  # bytes of a text that is tried
+_LETTERS = b"a0A Z_-.:/@"
 _DEAD_END, _LEXER_ERROR = "NoExtension", "lexer error"
 NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def limits() -> LLParserLimits:
-    """What one grammar may take: about 40 ms to compile, 5 ms for a mask and 20 MB."""
+    """What one grammar may take: about 40 ms to compile, 13 ms for a mask and 50 MB."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        initial_lexer_fuel=1_000_000, step_lexer_fuel=1_000_000, max_lexer_states=50_000, verbose_errors=False
+        initial_lexer_fuel=1_000_000, step_lexer_fuel=500_000, max_lexer_states=25_000, verbose_errors=False
     )
 
 
@@ -141,6 +144,7 @@ class Grammar:
         try:
             schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties), lenient=lenient)
             schema = without_dead_ends(schema, _has_no_property)
+            check_patterns(schema, _exhausts)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
         return self._named(Part("json_schema", place, schema, {"json_schema": schema}))
@@ -182,10 +186,7 @@ class Grammar:
 
     def _bytes_of(self, one: str) -> frozenset[int]:
         """The single bytes that a class of a regular expression matches; none if it is wrong, which is said later."""
-        from llguidance import LLMatcher
-
-        grammar = json.dumps({"grammars": [{"lark_grammar": f"start: /{one}/\n{_OPTIONS}"}]})
-        matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=limits())
+        matcher = _over_bytes({"lark_grammar": f"start: /{one}/\n{_OPTIONS}"})
         bits = b"" if matcher.is_error() else matcher.compute_bitmask()
         return frozenset(byte for byte in range(min(256, 8 * len(bits))) if bits[byte >> 3] >> (byte & 7) & 1)
 
@@ -208,11 +209,28 @@ class Grammar:
 
 def _has_no_property(schema: Any) -> bool:
     """Whether no object that is valid by a schema has any property."""
+    matcher = _over_bytes({"json_schema": schema})
+    return not matcher.is_error() and not matcher.consume_tokens(list(b'{"'))
+
+
+def _exhausts(schema: Any, begun: bytes) -> bool:
+    """Whether a text by a schema that begins so exceeds a limit within its next bytes."""
+    matcher = _over_bytes({"json_schema": schema})
+    if not matcher.consume_tokens(list(begun)):
+        return False
+    for _ in range(_PROBED):
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        letters = [byte for byte in _LETTERS if bits >> byte & 1]
+        if matcher.is_error() or not letters:
+            break
+        matcher.consume_token(letters[0])
+    return is_lexer_error(matcher)
+
+
+def _over_bytes(grammar: dict[str, Any]) -> LLMatcher:
     from llguidance import LLMatcher
 
-    grammar = json.dumps({"grammars": [{"json_schema": schema}]})
-    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=limits())
-    return not matcher.is_error() and not matcher.consume_tokens(list(b'{"'))
+    return LLMatcher(byte_tokenizer(), json.dumps({"grammars": [grammar]}), log_level=0, limits=limits())
 
 
 def _refusal(place: str, reason: str) -> RequestError:

@@ -156,8 +156,9 @@ def test_nothing_is_imported_before_it_is_used() -> None:
 RECURSION = 'start: "a" ["b" rest]\nrest: rest "c"'
 """May be `a`; after `ab` nothing may follow."""
 TEXT = {"type": "string", "pattern": r"^(\S+\s+){0,29}\S+$", "maxLength": 300}
-WORDS = {"json": {"anyOf": [{"type": "integer"}, TEXT]}}
-"""Numbers are cheap, texts take more than the limits of the fixture `poor`."""
+LATER = {**TEXT, "pattern": r"^[a-z]{8}(\S+\s+){0,29}\S+$"}
+WORDS = {"json": {"anyOf": [{"type": "integer"}, LATER]}}
+"""Numbers are cheap, texts take more than the limits of the fixture `poor` after eight letters."""
 
 
 def asks(feature: StructuredOutputs, asked: dict[str, Any]) -> Grammar:
@@ -233,15 +234,19 @@ def test_an_end_of_text_within_a_grammar_ends_it_where_the_grammar_demands_it(fe
 
 
 @pytest.mark.usefixtures("poor")
-def test_one_request_s_exhaustion_reaches_no_other(feature: StructuredOutputs, caplog) -> None:
+@pytest.mark.parametrize("vocab", [NUM_TOKENS, 512])
+def test_one_request_s_exhaustion_reaches_no_other(tmp_path: Path, caplog, vocab: int) -> None:
     """Not those that run, at any place, together or alone, nor those that come later."""
+    save_tokenizer(tmp_path)
+    feature = feature_of(str(tmp_path), vocab)
     greedy, running, started = (asks(feature, WORDS) for _ in range(3))
     for token in b"12":
         assert token in allowed(running)
         assert running.accept(token)
-    assert all(greedy.accept(token) for token in b'"a')
-    bits = np.full((3, -(-NUM_TOKENS // 32)), -1, np.int32)
+    assert all(greedy.accept(token) for token in b'"abcdefghi')
+    bits = np.full((3, -(-vocab // 32)), -1, np.int32)
     feature.mask([running, greedy, started], bits)
+    assert not bits[1].any()
     assert greedy.failure is not None
     assert greedy.failure.reason == "too_complex"
     assert not greedy.complete
@@ -260,7 +265,7 @@ def test_one_request_s_exhaustion_reaches_no_other(feature: StructuredOutputs, c
     assert later.accept(ord("-"))
     assert allowed(later) == digits
     assert [record.message for record in caplog.records] == [
-        "a grammar (json) ended an answer with an error after 2 tokens: too_complex; logged once for each grammar"
+        "a grammar (json) ended an answer with an error after 10 tokens: too_complex; logged once for each grammar"
     ]
 
 

@@ -121,6 +121,16 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"enum": []}, "", "unsatisfiable schema: anyOf is empty"),
     (False, "", "unsatisfiable schema"),
     ({"$ref": "#"}, ".$ref", "it leads to itself"),
+    (
+        {"items": {"pattern": r"^(\S+\s+){0,499}\S+$", "maxLength": 5000, "type": "string"}},
+        ".items.pattern",
+        "it is too complex beside maxLength; lower its counts",
+    ),
+    (
+        {"type": "object", "patternProperties": {"^.{1,9999}$": {}}},
+        ".patternProperties",
+        "it is too complex; lower its counts",
+    ),
     ({"minProperties": 2}, ".minProperties", "a minimum above 1 is not supported, unless as many"),
     ({"allOf": [{"$id": "b", "$ref": "#"}]}, ".allOf[0].$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),
@@ -190,3 +200,30 @@ def drawn(matcher: Any, draw: random.Random, hints: Sequence[str] = ()) -> bytes
         byte = closing[0] if closing and len(text) > 40 else draw.choice(allowed)
         assert matcher.consume_token(byte), matcher.get_error()
         text.append(byte)
+
+
+@pytest.mark.parametrize(
+    ("schema", "begun", "letters"),
+    [
+        ({"type": "string", "pattern": r"^(?:\S+\s+){0,29}\S+$", "maxLength": 300}, '"', "one two "),
+        ({"type": "string", "pattern": r"^(?:\S+\s+){0,99}\S+$", "maxLength": 1000}, '"', "one two "),
+        ({"type": "object", "patternProperties": {"^.{1,255}$": {}}}, '{"', "name"),
+    ],
+)
+def test_texts_of_counted_words_and_long_names_are_followed_to_their_bounds(
+    schema: Any, begun: str, letters: str
+) -> None:
+    """They exceeded the limits after a few tokens."""
+    matcher = compile_grammar(StructuredOutputsParams(json=schema), BYTES).deep_copy()
+    bound = schema.get("maxLength", 255)
+    text = f"{begun}{(letters * bound)[:bound]}"
+    taken = 0
+    for byte in text.encode():
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        if matcher.is_error() or not bits >> byte & 1:
+            break
+        assert matcher.consume_token(byte)
+        taken += 1
+    assert not matcher.is_error(), matcher.get_error()
+    words = text[:taken].count(" ")
+    assert taken == len(text) or words == int(schema["pattern"].partition("{0,")[2].partition("}")[0])

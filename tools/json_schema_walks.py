@@ -1,0 +1,232 @@
+"""Walks through the grammars of JSON Schemas with random tokens, to find answers that cannot be completed:
+`python -m tools.json_schema_walks PATH`.
+
+PATH is a file as tools/json_schema_bench.py reads it. Each schema that compiles is answered at random, over the bundled
+demo's vocabulary or single bytes, by what follows a request's grammar in the engine; after some tokens, what ends
+strings, lists and objects is preferred. Each answer must be accepted, be JSON, and be valid by jsonschema, or be cut by
+its length. Ends with 1 if one comes to a dead end, is not JSON, or is not valid."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+
+from tessera.arrays import Array
+from tessera.errors import RequestError
+from tessera.features.grammar import CompiledGrammar, Grammar
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text import Vocabulary
+from tessera.text.grammar import TokenTable, compile_grammar
+from tools.json_schema_bench import MAX_PROCESSES, Entry, read
+
+DEMO = Path(__file__).parents[1] / "core/tessera/demo"
+FREE_TOKENS, MOST_TOKENS = 60, 400
+CLOSING = (b'"', b"}", b"]", b'"}', b"]}", b'"]', b"}}")
+SECONDS = 20.0
+"""For all walks of one schema; then they are cut."""
+KINDS = ("valid", "cut", "dead_end", "too_complex", "no JSON", "invalid", "not checked")
+WRONG = ("dead_end", "too_complex", "no JSON", "invalid")
+
+
+class Words(NamedTuple):
+    """A vocabulary: the bytes of each token, its end-of-text tokens, and tokens that end strings, lists and objects."""
+
+    table: TokenTable
+    tokenizer: Any
+    closing: frozenset[int]
+
+
+@dataclass
+class Walks:
+    """What became of one schema. refused: why; None: it compiled. compile_ms, mask_ms: of compiling, and of the slowest
+    mask. wrong: answers that came to no good end."""
+
+    name: str
+    refused: str | None = None
+    compile_ms: float = 0.0
+    mask_ms: float = 0.0
+    num_masks: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+
+
+@cache
+def words(vocabulary: str) -> Words:
+    if vocabulary == "bytes":
+        table = TokenTable([bytes((value,)) for value in range(256)])
+    else:
+        config = json.loads((DEMO / "config.json").read_text())
+        table = TokenTable.of(Vocabulary.from_folder(str(DEMO)), config["vocab_size"], (config["eos_token_id"],))
+    closing = frozenset(token for token, spelled in enumerate(table.tokens) if spelled in CLOSING)
+    return Words(table, table.tokenizer(), closing)
+
+
+def walked(entry: Entry, vocabulary: str, count: int, seed: int) -> Walks:
+    known, walks = words(vocabulary), Walks(entry.name)
+    asked = StructuredOutputsParams(json=json.dumps(entry.schema))
+    before = time.perf_counter()
+    try:
+        compiled = CompiledGrammar("json", lambda: compile_grammar(asked, known.tokenizer), _at_once)
+        compiled.matcher()
+    except RequestError as error:
+        walks.refused = error.message
+        return walks
+    walks.compile_ms = 1000 * (time.perf_counter() - before)
+    rng, until = random.Random(f"{seed} {entry.name}"), time.monotonic() + SECONDS
+    for _ in range(count):
+        end, said = answered(compiled, known, rng, walks, until)
+        if end == "accepted":
+            end = judged(entry.schema, said)
+        walks.ends[end] += 1
+        if end in WRONG:
+            walks.wrong.append((end, said.decode(errors="replace")))
+    return walks
+
+
+def _at_once(make: Any) -> Future[Any]:
+    """Compiles on this thread."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(make())
+    except RequestError as error:
+        future.set_exception(error)
+    return future
+
+
+def answered(
+    compiled: CompiledGrammar, known: Words, rng: random.Random, walks: Walks, until: float
+) -> tuple[str, bytes]:
+    """How a random answer ended, and its text."""
+    ends = tuple(known.table.ends)
+    grammar, said = Grammar(compiled, ends, ()), bytearray()
+    assert grammar.ready()
+    for number in range(MOST_TOKENS):
+        if grammar.complete:
+            return "accepted", bytes(said)
+        before = time.perf_counter()
+        allowed = mask(grammar, len(known.table.tokens))
+        walks.mask_ms = max(walks.mask_ms, 1000 * (time.perf_counter() - before))
+        walks.num_masks += 1
+        if grammar.failure is not None:
+            return grammar.failure.reason, bytes(said)
+        if time.monotonic() > until:
+            break
+        token = drawn(allowed, ends, known.closing, rng, closes=number >= FREE_TOKENS)
+        if not grammar.accept(token):
+            return "too_complex", bytes(said)
+        if token in ends:
+            return "accepted", bytes(said)
+        said += known.table.tokens[token]
+    return "cut", bytes(said)
+
+
+def mask(grammar: Grammar, size: int) -> Array:
+    bits = np.full(-(-size // 32), -1, np.int32)
+    grammar.mask(bits)
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:size])
+
+
+def drawn(allowed: Array, ends: tuple[int, ...], closing: frozenset[int], rng: random.Random, *, closes: bool) -> int:
+    tokens: list[int] = allowed.tolist()
+    if closes:
+        preferred = [token for token in tokens if token in ends] or [token for token in tokens if token in closing]
+        tokens = preferred or tokens
+    return rng.choice(tokens)
+
+
+def judged(schema: Any, said: bytes) -> str:
+    try:
+        value = json.loads(said)
+    except ValueError:
+        return "no JSON"
+    try:
+        valid = validator_for(schema, default=Draft202012Validator)(schema).is_valid(value)
+    except Exception:  # noqa: BLE001 - jsonschema fails in many ways on what is no schema, or refers elsewhere
+        return "not checked"
+    return "valid" if valid else "invalid"
+
+
+def all_walks(entries: Iterable[Entry], options: tuple[str, int, int], processes: int) -> Iterator[Walks]:
+    jobs = ((entry, *options) for entry in entries)
+    if processes == 1:
+        yield from (walked(*job) for job in jobs)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_walked, jobs, chunksize=4)
+
+
+def _walked(job: tuple[Entry, str, int, int]) -> Walks:
+    return walked(*job)
+
+
+def report(every: list[Walks]) -> str:
+    sets: dict[str, list[Walks]] = {}
+    for walks in every:
+        sets.setdefault(walks.name.partition("---")[0], []).append(walks)
+    heads = ("schemas", "compiled", *KINDS, "compile ms p50", "p99", "slowest mask ms p50", "p99")
+    lines = [" ".join(f"{head:>9}" for head in ("set", *heads))]
+    rows = [*sorted(sets.items()), ("altogether", every)]
+    return "\n".join([*lines, *(line(name, found) for name, found in rows)])
+
+
+def line(name: str, found: list[Walks]) -> str:
+    compiled = [walks for walks in found if walks.refused is None]
+    ends = sum((walks.ends for walks in compiled), Counter[str]())
+    cells = [f"{name:16}", f"{len(found):9}", f"{len(compiled):9}", *(f"{ends[kind]:9}" for kind in KINDS)]
+    for times in ([walks.compile_ms for walks in compiled], [walks.mask_ms for walks in compiled]):
+        times.sort()
+        cells += [f"{times[len(times) * share // 100]:9.1f}" if times else f"{'':9}" for share in (50, 99)]
+    return " ".join(cells)
+
+
+def resumed(path: Path | None) -> list[Walks]:
+    """What an earlier run has written."""
+    if path is None or not path.exists():
+        return []
+    rows = [json.loads(row) for row in path.read_text().splitlines()]
+    return [Walks(**{**row, "ends": Counter(row["ends"])}) for row in rows]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("path", type=Path, help="a file of JSON lines")
+    parser.add_argument("--vocabulary", choices=("demo", "bytes"), default="demo")
+    parser.add_argument("--walks", type=int, default=20, help="of each schema")
+    parser.add_argument("--sample", type=int, help="as many schemas at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample and the walks")
+    parser.add_argument("--processes", type=int, default=MAX_PROCESSES, choices=range(1, MAX_PROCESSES + 1))
+    parser.add_argument("--out", type=Path, help="append results to this file, and go on where it ends")
+    parser.add_argument("--list", action="store_true", help="print each answer that came to no good end")
+    given = parser.parse_args()
+    every = resumed(given.out)
+    done = {walks.name for walks in every}
+    entries = [entry for entry in read(given.path, given.sample, given.seed) if entry.name not in done]
+    for walks in all_walks(entries, (given.vocabulary, given.walks, given.seed), given.processes):
+        every.append(walks)
+        if given.out is not None:
+            with given.out.open("a") as out:
+                out.write(json.dumps(vars(walks)) + "\n")
+    print(report(every))
+    for walks in every if given.list else ():
+        for end, said in walks.wrong:
+            print(f"{end}  {walks.name}: {said[:500]!r}")
+    return int(any(walks.wrong for walks in every))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
