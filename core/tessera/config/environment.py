@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -53,9 +54,29 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+RESTING: Mapping[str, str] = {"OMP_WAIT_POLICY": "passive"}
+"""Variables of OpenMP (OpenMP 5.2, 21.7) under which its threads sleep while they wait for work and for each other.
+Otherwise they may spin for milliseconds in each loop, on processors that other threads of the same loop need if
+anything else runs there."""
+
+
 def for_children() -> dict[str, str]:
-    """The environment of processes that need no key: they run a model folder's or a plugin's code."""
-    return {name: value for name, value in os.environ.items() if name not in SECRET}
+    """The environment of processes that need no key: they run a model folder's or a plugin's code. Unless the user says
+    otherwise, no thread of theirs spins for long."""
+    return {**RESTING, **{name: value for name, value in os.environ.items() if name not in SECRET}}
+
+
+@contextmanager
+def resting_threads() -> Iterator[None]:
+    """Has the libraries that are loaded meanwhile read RESTING, in a process that is the user's. Its environment is the
+    same afterwards."""
+    added = {name: value for name, value in RESTING.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def cache_folder() -> Path:

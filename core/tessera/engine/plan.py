@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera.config import EngineConfig
+from tessera.config.environment import for_children
 from tessera.engine.messages import Failure
 from tessera.engine.startup import Loader, largest, load, num_devices, whole
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
@@ -64,7 +65,9 @@ def plan(config: EngineConfig) -> Plan:
     """Plans in a process of its own. Raises ConfigError, ModelError, PlatformError, MemoryBudgetError, and
     EngineDeadError if the process crashes."""
     command = [sys.executable, "-P", "-m", "tessera.engine.plan"]
-    done = subprocess.run(command, input=msgspec.json.encode(config), stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        command, input=msgspec.json.encode(config), stdout=subprocess.PIPE, env=for_children(), check=False
+    )
     try:
         answer = msgspec.json.decode(done.stdout, type=_Answer)
     except msgspec.MsgspecError as error:

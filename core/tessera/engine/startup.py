@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
+from tessera.config.environment import resting_threads
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
 from tessera.platform.model import LayerCache
@@ -48,7 +49,7 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
     """Starts the executor at a dotted path. If a phase fails, the executor is closed before the error is raised. Raises
     ConfigError, ModelError, PlatformError, MemoryBudgetError."""
     phases = Phases()
-    with phases("executor"):
+    with phases("executor"), resting_threads():  # the executor may be the first to import torch
         make: Callable[[EngineConfig], Executor] = load_path(executor_path)
         executor = make(config)
     return bring_up(config, executor, report, phases)

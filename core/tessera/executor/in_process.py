@@ -27,9 +27,13 @@ class InProcessExecutor(Executor):
         self.worker = self.make_worker()
 
     def make_worker(self) -> Worker:
-        """The only one."""
+        """The only one. In a process that is the user's, torch keeps its number of threads unless `threads` is
+        given."""
         (spec,) = self.platform.placement(self.config.parallel)
-        return Worker(self.config, self.platform, replace(spec, shared=self.config.embedded))
+        if self.config.embedded:
+            threads = spec.threads if "parallel.threads" in self.config.given else None
+            spec = replace(spec, shared=True, threads=threads)
+        return Worker(self.config, self.platform, spec)
 
     def load(self, report: Report) -> list[LoadedModel]:
         return [self.worker.load(report)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import shutil
 import socket
@@ -22,6 +21,7 @@ import msgspec
 
 import tessera.errors
 from tessera.config import EngineConfig
+from tessera.config.environment import for_children
 from tessera.errors import EngineStepError, PlatformError, TesseraError
 from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
@@ -210,7 +210,7 @@ class _WorkerHandle:
                     [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
+                    env={**for_children(), "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
                 )
             except OSError:
                 self.stream.close()

@@ -82,9 +82,10 @@ class Capabilities:
 @dataclass(frozen=True)
 class WorkerSpec:
     """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(), at least one;
-    more than one needs a model runner of the platform's own. threads: host threads; None lets the platform choose.
-    environment: variables that the process starts with. shared: the process belongs to a Python user (LLM), so the
-    platform must not change anything process-wide."""
+    more than one needs a model runner of the platform's own. threads: host threads; core gives torch so many before it
+    opens a device, in a shared process too if the user asks for a number; None leaves torch as it is. environment:
+    variables that the process starts with. shared: the process belongs to a Python user (LLM), so the platform must not
+    change anything process-wide."""
 
     rank: int
     world_size: int
@@ -103,7 +104,10 @@ def with_ranks(parallel: ParallelConfig) -> Sequence[WorkerSpec]:
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         return {name: str(value) for name, value in ranks.items()} if size > 1 else {}
 
-    return [WorkerSpec(rank, size, devices=(rank,), environment=environment(rank)) for rank in range(size)]
+    return [
+        WorkerSpec(rank, size, devices=(rank,), threads=parallel.threads, environment=environment(rank))
+        for rank in range(size)
+    ]
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,9 @@ class Platform(ABC):
         the answer is the same each time. Workers that share a layer (tensor parallelism) have consecutive ranks, and
         pipeline stages follow one another (ParallelConfig.mesh). One process may also drive several devices: all of
         them are opened and reach the platform's own runner. If it is the only one, its groups have one worker. Default:
-        one process per device."""
+        one process per device, with its share of the host's threads."""
         size = parallel.world_size
-        return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
+        return [WorkerSpec(rank, size, devices=(rank,), threads=parallel.threads) for rank in range(size)]
 
     def ops(self, reference: OpSet) -> OpSet:
         """The op table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError

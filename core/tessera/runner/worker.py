@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tessera.config import EngineConfig
 from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
@@ -36,17 +38,21 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
 
 class Worker:
     """One worker of an engine. spec: its rank and devices. rendezvous: a URL where the workers meet; unused if there is
-    only one."""
+    only one. threads_before: torch's number of threads, if load() has changed it."""
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
         self.world: Communicator = Alone()
         self.groups: Mapping[str, Communicator] = {}
+        self.threads_before: int | None = None
         self.runner: ModelRunner
 
     def load(self, report: Report) -> LoadedModel:
         platform, config = self.platform, self.config
         platform.enter_process(self.spec)
+        if self.spec.threads is not None:
+            self.threads_before = torch.get_num_threads()
+            torch.set_num_threads(self.spec.threads)
         devices = [platform.open(index) for index in self.spec.devices]
         artifacts = artifacts_of(config, platform, devices)
         for device in devices:
@@ -120,3 +126,5 @@ class Worker:
 
     def close(self) -> None:
         self.world.close()
+        if self.spec.shared and self.threads_before is not None:
+            torch.set_num_threads(self.threads_before)

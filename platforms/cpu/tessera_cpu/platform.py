@@ -30,7 +30,7 @@ from tessera_cpu.quantized import served
 from tessera_cpu.tape import TapeRunner
 
 if TYPE_CHECKING:
-    from tessera.config import EngineConfig, ParallelConfig
+    from tessera.config import EngineConfig
 
 
 class CpuPlatform(Platform):
@@ -43,16 +43,9 @@ class CpuPlatform(Platform):
             use_threads(native, torch.get_num_threads())
         return HostDevice(torch, figures(), processor())
 
-    def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        size = parallel.world_size
-        return [WorkerSpec(rank, size, (rank,), threads=parallel.threads) for rank in range(size)]
-
     def enter_process(self, spec: WorkerSpec) -> None:
-        if spec.shared:
-            return
-        settle_memory(figures().free)
-        if spec.threads is not None:
-            torch.set_num_threads(spec.threads)
+        if not spec.shared:
+            settle_memory(figures().free)
 
     def ops(self, reference: OpSet) -> OpSet:
         return kernels(reference)

@@ -63,7 +63,7 @@ class TpuPlatform(Platform):
         """One process drives all devices, of each pipeline stage; runners refuse more than one stage."""
         size, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         return [
-            WorkerSpec(rank=stage, world_size=stages, devices=tuple(range(stage * size, (stage + 1) * size)))
+            WorkerSpec(stage, stages, tuple(range(stage * size, (stage + 1) * size)), threads=parallel.threads)
             for stage in range(stages)
         ]
 

@@ -6,7 +6,13 @@ import os
 
 import pytest
 
-from tessera.config.environment import allowed_cores, default_threads, read_environment
+from tessera.config.environment import (
+    allowed_cores,
+    default_threads,
+    for_children,
+    read_environment,
+    resting_threads,
+)
 
 
 def test_what_the_variables_say():
@@ -96,3 +102,24 @@ def test_a_quota_beyond_the_affinity_changes_nothing(machine):
 def test_threads_are_what_openmp_is_told_else_the_cores(machine, monkeypatch, asked, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert default_threads(machine({})) == threads
+
+
+def test_children_wait_asleep_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("TESSERA_API_KEY", "secret")
+    assert for_children()["OMP_WAIT_POLICY"] == "passive"
+    assert "TESSERA_API_KEY" not in for_children()
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert for_children()["OMP_WAIT_POLICY"] == "active"
+
+
+@pytest.mark.parametrize(("said", "within"), [(None, "passive"), ("active", "active")])
+def test_what_is_loaded_meanwhile_waits_asleep_and_nothing_stays_changed(monkeypatch, said, within):
+    if said is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", said)
+    before = dict(os.environ)
+    with resting_threads():
+        assert os.environ["OMP_WAIT_POLICY"] == within
+    assert dict(os.environ) == before

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tessera.config import EngineConfig, ParallelConfig
+from tessera.config.environment import for_children
 from tessera.engine.engine import silent
 from tessera.engine.startup import Phases, StartedEngine, bring_up
 from tessera.errors import RefusedError
@@ -111,7 +112,7 @@ class Ranks:
                 [sys.executable, "-c", f"from {__name__} import run_rank; run_rank()"],
                 stdin=subprocess.PIPE,
                 stdout=answers,
-                env={"OMP_NUM_THREADS": "1", **os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **spec.environment},
+                env={"OMP_NUM_THREADS": "1", **for_children(), "GLOO_SOCKET_IFNAME": LOOPBACK, **spec.environment},
             )
         assert process.stdin is not None
         with process.stdin:
