@@ -10,22 +10,51 @@ from tessera._version import __version__
 if TYPE_CHECKING:
     from tessera.engine.beam_search import BeamSearchParams
     from tessera.llm import LLM
-    from tessera.request import RequestOutput
-    from tessera.sampling_params import SamplingParams, StructuredOutputsParams
+    from tessera.llm.given import PromptType, TextPrompt, TokensPrompt
+    from tessera.lora import LoRARequest
+    from tessera.request import CompletionOutput, RequestOutput
+    from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-__all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "LoRARequest",
+    "PromptType",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 _PLACES = {
     "LLM": "tessera.llm",
     "BeamSearchParams": "tessera.engine.beam_search",
+    "CompletionOutput": "tessera.request",
+    "LoRARequest": "tessera.lora",
+    "PromptType": "tessera.llm.given",
     "RequestOutput": "tessera.request",
+    "RequestOutputKind": "tessera.sampling_params",
     "SamplingParams": "tessera.sampling_params",
     "StructuredOutputsParams": "tessera.sampling_params",
+    "TextPrompt": "tessera.llm.given",
+    "TokensPrompt": "tessera.llm.given",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports public names on first use, so that importing one part of tessera does not load the others."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'tessera' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    """Imports public names on first use, so that importing one part of tessera does not load the others. Raises
+    ImportError for a name of vLLM's that says what to use instead: `from tessera import` hides any other error's
+    words."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if name[:1].isupper():  # no module of tessera, which is asked for here before it is imported
+        from tessera.config.other_names import other_name
+
+        other = other_name(f"tessera.{name}")
+        if other is not None:
+            raise ImportError(other.refusal, name="tessera")
+    raise AttributeError(f"module 'tessera' has no attribute {name!r}")

@@ -65,6 +65,7 @@ INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "logprobs": (-1, _INT32),
         "prompt_logprobs": (-1, _INT32),
         "thinking_token_budget": (0, _INT32),
+        "truncate_prompt_tokens": (-1, _INT32),
     }
 )
 """Fields that are integers or None, with their minimum and maximum."""
@@ -158,7 +159,28 @@ class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
     begun: bool = False
 
 
-class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class _OtherFields(msgspec.StructMeta):
+    """Says what to use in place of another program's field. Decoding does not come by here."""
+
+    def __call__(self, *args: Any, **fields: Any) -> Any:
+        """Raises RequestError for another program's field, TypeError for one that nobody has."""
+        try:
+            return super().__call__(*args, **fields)
+        except TypeError:
+            from tessera.config.other_names import other_name
+
+            own = {name: value for name, value in fields.items() if name in self.__struct_fields__}
+            for name in fields.keys() - own.keys():
+                other = other_name(f"SamplingParams({name})")
+                if other is None:
+                    raise
+                other.checked(name, fields[name], RequestError, stacklevel=2)
+            if len(own) == len(fields):
+                raise
+        return super().__call__(*args, **own)
+
+
+class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True, metaclass=_OtherFields):
     """How the tokens of one request are chosen and when it ends.
 
     n: completions per prompt, 1 to 16384. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: -2**63 to 2**64 -
@@ -176,10 +198,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     bad_words_ids: the same as token ids. kept_special_tokens: texts of special tokens that skip_special_tokens leaves
     in the text. stream_interval: new tokens between two outputs of a stream. extra_args: numbers for features, by name.
     structured_outputs: StructuredOutputsParams, or a mapping of its fields. reasoning: where the answer that the
-    grammar is for begins; None is at once.
+    grammar is for begins; None is at once. truncate_prompt_tokens: how many of a prompt's last tokens are kept; -1
+    keeps what leaves room for the answer.
 
     thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
-    invalid value.
+    invalid value. Fields may be set later; they are checked when a request takes its copy, so that setting several one
+    after another may pass through what does not go together.
     """
 
     n: int = 1
@@ -215,6 +239,16 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     reasoning: ReasoningParams | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
+    truncate_prompt_tokens: int | None = None
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> SamplingParams:
+        """SamplingParams in which None stands for a field's default. Raises RequestError."""
+        return cls(**{name: value for name, value in fields.items() if value is not None})
+
+    def clone(self) -> SamplingParams:
+        """A checked copy that shares nothing that can change. Raises RequestError."""
+        return msgspec.structs.replace(self)
 
     def __post_init__(self) -> None:
         for name, value in normalised(self).items():
@@ -223,6 +257,18 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         for name, value in effective(self).items():
             msgspec.structs.force_setattr(self, name, value)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__struct_fields__:
+            super().__setattr__(name, value)
+            self.__dict__["unchecked"] = True  # no field, so it is neither compared nor sent
+            return
+        from tessera.config.other_names import other_name
+
+        other = other_name(f"SamplingParams({name})")
+        if other is None:
+            raise AttributeError(f"SamplingParams has no field {name!r}")
+        other.checked(name, value, RequestError, stacklevel=2)
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -230,6 +276,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def penalised(self) -> bool:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+def snapshot(params: SamplingParams) -> SamplingParams:
+    """A valid copy for a request, which later changes of params do not reach. Checks only what may have changed since
+    params were made: fields that were set, and dictionaries. Raises RequestError."""
+    if "unchecked" in params.__dict__ or params.logit_bias is not None or params.extra_args is not None:
+        return params.clone()
+    return copy.copy(params)
 
 
 def changed(params: SamplingParams, **fields: Any) -> SamplingParams:
@@ -317,8 +371,9 @@ def check(params: SamplingParams) -> None:
 
 def _check_bounds(params: SamplingParams) -> None:
     for name, (low, high) in INTEGERS.items():
-        if getattr(params, name) is not None:
-            integer(name, getattr(params, name), low, high)
+        value = getattr(params, name)
+        if value is not None and not (type(value) is int and low <= value <= high):
+            integer(name, value, low, high)
     for name, bounds in NUMBERS.items():
         number(name, getattr(params, name), bounds.low, bounds.high, open_low=bounds.open_low)
     _check_min_tokens(params.min_tokens, params.max_tokens)

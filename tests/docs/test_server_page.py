@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
-from tessera.cli.other_flags import other_flag
 from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
+from tessera.config.other_names import other_flag
 from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.metrics import EngineMetrics

@@ -13,7 +13,7 @@ import pytest
 from tessera.config import build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.engine.async_engine import AsyncEngine
-from tessera.errors import EngineDeadError, ModelError, RequestError
+from tessera.errors import ConfigError, EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text.worker import Start
@@ -64,6 +64,63 @@ def llm(folder):
 
 def tokens(outputs):
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_each_request_takes_a_copy_of_parameters_that_are_changed_later(llm):
+    params = SamplingParams(temperature=0, max_tokens=2)
+    llm.enqueue("Hello", params)
+    params.max_tokens = 5
+    llm.enqueue("Hello", params)
+    params.temperature = -1
+    short, long = llm.wait_for_completion(use_tqdm=False)
+    assert tokens([long])[0][:2] == tokens([short])[0]
+    assert (len(tokens([short])[0]), len(tokens([long])[0])) == (2, 5)
+    for call in (llm.generate, llm.enqueue):
+        with pytest.raises(RequestError, match="temperature must be at least 0, got -1"):
+            call("Hello", params)
+    assert params.output_kind == RequestOutputKind.CUMULATIVE
+
+
+def test_the_last_tokens_of_a_prompt_are_kept(llm):
+    params = SamplingParams(temperature=0, max_tokens=8, truncate_prompt_tokens=5)
+    long = "x" * 500 + "Hello"
+    (plain,) = llm.generate("Hello", GREEDY, use_tqdm=False)
+    for prompt in (long, list(long.encode())):
+        (cut,) = llm.generate(prompt, params, use_tqdm=False)
+        assert cut.prompt_token_ids == list(b"Hello")
+        assert tokens([cut]) == tokens([plain])
+    params.truncate_prompt_tokens = -1
+    (fits,) = llm.chat([{"role": "user", "content": long}], params, False)
+    assert len(fits.prompt_token_ids) == 128 - 8
+    with pytest.raises(RequestError, match="truncate_prompt_tokens must be 1 to 128"):
+        llm.generate(long, SamplingParams(truncate_prompt_tokens=200))
+    with pytest.raises(RequestError, match="maximum context length is 128"):
+        llm.generate(long, GREEDY)
+
+
+def test_conversations_may_be_queued(llm):
+    conversations = [[{"role": "user", "content": text}] for text in ("a", "b")]
+    ids = llm.enqueue_chat(conversations, GREEDY, add_generation_prompt=True)
+    queued = llm.wait_for_completion(use_tqdm=False)
+    assert [output.request_id for output in queued] == ids
+    assert tokens(queued) == tokens(llm.chat(conversations, GREEDY, use_tqdm=False))
+    with pytest.raises(RequestError, match="tokenization_kwargs: use SamplingParams"):
+        llm.enqueue_chat(conversations, GREEDY, tokenization_kwargs={"a": 1})
+    with pytest.raises(TypeError, match="LLM.chat.. got an unexpected keyword argument 'tool'"):
+        llm.chat(conversations, GREEDY, tool=[])
+
+
+def test_keywords_that_vllm_s_callers_pass(folder):
+    import torch
+
+    options = {**OPTIONS, "dtype": torch.float32, "disable_log_stats": True, "enable_expert_parallel": False}
+    with pytest.warns(UserWarning, match="disable_log_stats has no effect: statistics are in") as seen:
+        llm = LLM(folder, **options)
+    assert [warning.filename for warning in seen] == [__file__]
+    with llm:
+        assert llm.generate("Hello", GREEDY, use_tqdm=False, tokenization_kwargs=None)[0].finished
+    with pytest.raises(ConfigError, match="dtype must be one of auto, bfloat16, .* got 'int8'"):
+        LLM(folder, **{**OPTIONS, "dtype": torch.int8})
 
 
 def test_a_prompt_may_be_written_in_many_ways(llm):
@@ -245,7 +302,7 @@ def test_its_keywords_are_the_engines_flags_and_reach_it(monkeypatch):
     with pytest.raises(ModelError, match="seen"):
         LLM(**given)
     assert reached == given
-    with pytest.raises(TypeError, match="max_waiting"):
+    with pytest.raises(ConfigError, match="max_waiting: LLM takes any number of prompts; remove it."):
         LLM(max_waiting=5)
 
 

@@ -17,7 +17,7 @@ from tessera.config.flags import Flag
 from tessera.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tessera.cli.other_flags import OtherFlag
+    from tessera.config.other_names import OtherName
 
 WIDTH = 100
 _COLUMN = 36
@@ -44,7 +44,7 @@ class FlagTable:
     summary: str
     flags: tuple[Flag, ...]
     groups: Mapping[str, str]
-    other: Callable[[str], OtherFlag | None] = lambda _option: None
+    other: Callable[[str], OtherName | None] = lambda _option: None
 
     def __post_init__(self) -> None:
         assert {flag.group for flag in self.flags} == set(self.groups), self.usage

@@ -23,7 +23,7 @@ from tessera.log import TEXT, LastingStream, set_up_logging
 from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 
 if TYPE_CHECKING:
-    from tessera.cli.other_flags import OtherFlag
+    from tessera.config.other_names import OtherName
     from tessera.server.batches.input_file import InputFile
     from tessera.server.batches.results import Results
 
@@ -60,12 +60,12 @@ _MODEL_FLAGS = tuple(replace(one, common=one.name in ("served_model_name", "max_
                      for one in (*ENGINE_FLAGS, *TEMPLATE_FLAGS))  # fmt: skip
 
 
-def _other(option: str) -> OtherFlag | None:
-    from tessera.cli.other_flags import OtherFlag, other_flag
+def _other(option: str) -> OtherName | None:
+    from tessera.config.other_names import OtherName, other_flag
 
     if option == "--model":
         line = "--model: name the model after the flags: tessera run-batch -i FILE -o FILE MODEL."
-        return OtherFlag(values=(), refusal=line)
+        return OtherName(values=(), refusal=line)
     return other_flag(option)
 
 

@@ -16,11 +16,11 @@ from tessera.engine.child import EngineChild, executor_path
 from tessera.server.settings import SERVER_FLAGS
 
 if TYPE_CHECKING:
-    from tessera.cli.other_flags import OtherFlag
+    from tessera.config.other_names import OtherName
 
 
-def _other(option: str) -> OtherFlag | None:
-    from tessera.cli.other_flags import other_flag
+def _other(option: str) -> OtherName | None:
+    from tessera.config.other_names import other_flag
 
     return other_flag(option)
 

@@ -131,6 +131,8 @@ def _checked(one: Flag, value: Any, name: str) -> Any:
 
         value = parse_size(value, param=one.name)
     if one.choices:
+        if type(value).__module__ == "torch":  # torch.bfloat16
+            value = str(value).removeprefix("torch.")
         if value not in one.choices:
             choices = ", ".join(one.choices)
             raise ConfigError(f"{name} must be one of {choices}, got '{str(value)[:40]}'.", param=one.name)

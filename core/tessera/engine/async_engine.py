@@ -33,7 +33,7 @@ from tessera.errors import (
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
-from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, snapshot
 from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class AsyncEngine:
         text workers. Raises RequestError, OverloadedError and TextWorkerError before the first output, EngineStepError
         and EngineDeadError at any time."""
         arrival = time.monotonic()
+        params = snapshot(params)
         prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens, client=client)
         self._check_alive()
         if self._unread > MOST_UNREAD // 2 and arrival - self._counted > COUNT_SECONDS:
@@ -181,7 +182,8 @@ class AsyncEngine:
         """Tokenizes a prompt and checks every limit, as generate() does, without submitting it. Raises RequestError,
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
-        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client)
+        most = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
+        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, most)
         params = await self.tokenize_bad_words(params, client)
         if self.text is not None:
             params = await self.text.check_grammar(params, client)
@@ -205,10 +207,9 @@ class AsyncEngine:
             self._check_alive()
         return await asyncio.get_running_loop().run_in_executor(self._checking, check)
 
-    async def _encoded(self, text: str, add_special_tokens: bool, client: str) -> list[int]:
+    async def _encoded(self, text: str, add_special_tokens: bool, client: str, most: int | None) -> list[int]:
         if self.text is None:
             raise no_tokenizer()
-        most = self.config.model.max_model_len
         (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=most, owner=client)
         return ids
 

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.request import Request
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS_IDS, SamplingParams, changed
@@ -65,7 +66,10 @@ class InputProcessor:
                 "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
                 param="structured_outputs",
             )
-        checked = self._checked(ids)
+        truncation = Truncation.of(
+            params.truncate_prompt_tokens, None, max_model_len=self._max_model_len, max_tokens=params.max_tokens
+        )
+        checked = self._checked(ids if truncation is None else truncation.kept(ids))
         max_tokens = self._bounded(checked.size, params.max_tokens)
         return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
 

@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from tessera.errors import RequestError
+from tessera.errors import ConfigError, RequestError
 from tessera.lora import LoRARequest
 
+if TYPE_CHECKING:
+    from tessera.config.other_names import OtherName
+
 Adapters = LoRARequest | Sequence[LoRARequest | None] | None
-PromptInput = str | Sequence[int] | Mapping[str, Any]
+PromptType = str | Sequence[int] | Mapping[str, Any]
+Conversations = Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]]
+
+
+class TextPrompt(TypedDict):
+    """A prompt as a text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: Sequence[int]
+
+
+def keywords_of(given: Mapping[str, Any], own: Container[str]) -> dict[str, Any]:
+    """The keywords of LLM, without other programs' that have no effect. own: the names that LLM has. Raises ConfigError
+    for one that may not be ignored."""
+    others = {name: other for name in given if name not in own and (other := _other_keyword(name)) is not None}
+    for name, other in others.items():
+        other.checked(name, given[name], ConfigError, stacklevel=3)
+    return {name: value for name, value in given.items() if name not in others}
+
+
+def _other_keyword(name: str) -> OtherName | None:
+    from tessera.config.other_names import other_keyword
+
+    return other_keyword(name)
+
+
+def refuse_others(call: str, given: Mapping[str, Any]) -> None:
+    """Checks keywords of other programs' methods of this name. Raises RequestError for what is not done anyway, and
+    TypeError for a keyword that nobody has."""
+    for name, value in given.items():
+        from tessera.config.other_names import other_name
+
+        other = other_name(f"{call}({name})") or other_name(f"call({name})")
+        if other is None:
+            raise TypeError(f"LLM.{call}() got an unexpected keyword argument {name!r}")
+        other.checked(name, value, RequestError, stacklevel=3)
 
 
 def prompts_of(
-    prompts: PromptInput | Sequence[PromptInput] | None,
+    prompts: PromptType | Sequence[PromptType] | None,
     prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
 ) -> list[str | Sequence[int]]:
     """Texts and token ids, one per prompt. Raises RequestError for anything else."""

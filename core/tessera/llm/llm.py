@@ -22,7 +22,17 @@ from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words,
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
-from tessera.llm.given import Adapters, PromptInput, adapters_of, conversations, for_each, prompts_of
+from tessera.llm.given import (
+    Adapters,
+    Conversations,
+    PromptType,
+    adapters_of,
+    conversations,
+    for_each,
+    keywords_of,
+    prompts_of,
+    refuse_others,
+)
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -40,8 +50,11 @@ class LLM:
 
     flags: the engine flags of `tessera serve`, with underscores (docs/llm.md lists them); None means the default. LLM
     is synchronous and starts no event loop, so it works in a notebook. generate() and chat() may be called from several
-    threads; one call runs at a time. Ctrl-C ends the running call and leaves the LLM usable. Raises TypeError for an
-    unknown keyword, ConfigError, ModelError, PlatformError or MemoryBudgetError."""
+    threads; one call runs at a time. Ctrl-C ends the running call and leaves the LLM usable. A keyword of vLLM's that
+    asks for what is done anyway is a warning. Raises TypeError for an unknown keyword, ConfigError, ModelError,
+    PlatformError or MemoryBudgetError.
+
+    others, of methods: vLLM's further keywords; a RequestError says what to do instead where they ask for anything."""
 
     __signature__ = inspect.Signature(
         [
@@ -51,6 +64,7 @@ class LLM:
     )
 
     def __init__(self, model: str | Path | None = None, **flags: Any) -> None:
+        flags = keywords_of(flags, {one.name for one in KEYWORDS})
         check_names("LLM", flags, KEYWORDS)
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
@@ -70,87 +84,95 @@ class LLM:
 
     def generate(
         self,
-        prompts: PromptInput | Sequence[PromptInput] | None = None,
+        prompts: PromptType | Sequence[PromptType] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool | MakeBar = True,
         lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text} or
-        {"prompt_token_ids": ids}. sampling_params: one for all prompts, or one per prompt. Raises RequestError before
-        anything runs, and EngineStepError if a step fails."""
+        {"prompt_token_ids": ids}. sampling_params: one for all prompts, or one per prompt; each request takes a copy.
+        Raises RequestError before anything runs, and EngineStepError if a step fails."""
+        refuse_others("generate", others)
         jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority, lora_request)
         return self._answers(jobs, use_tqdm)
 
     def enqueue(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
+        prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
+        **others: Any,
     ) -> list[str]:
         """Queues prompts, in the forms generate() accepts, for wait_for_completion(); nothing runs until then. Returns
         each prompt's request_id. Raises RequestError, in which case none of them is queued."""
-        jobs = self._jobs(prompts_of(prompts, None), sampling_params, priority, lora_request)
-        with self._enqueuing:
-            self._enqueued += jobs
-        return [job.request_id for job in jobs]
+        refuse_others("enqueue", others)
+        return self._enqueue(self._jobs(prompts_of(prompts, None), sampling_params, priority, lora_request))
 
-    def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
+    def enqueue_chat(
+        self,
+        messages: Conversations,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **more: Any,
+    ) -> list[str]:
+        """Queues conversations, in the forms and with the keywords of chat(), as enqueue() queues prompts."""
+        return self._enqueue(self._chat_jobs("enqueue_chat", messages, sampling_params, **more))
+
+    def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True, **others: Any) -> list[RequestOutput]:
         """Runs all prompts enqueued since the last call and returns their completions in that order. The queue is empty
         afterwards, even if this fails. Raises EngineStepError if a step fails."""
+        refuse_others("wait_for_completion", others)
         with self._enqueuing:
             jobs, self._enqueued = self._enqueued, []
         return self._answers(jobs, use_tqdm)
 
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        messages: Conversations,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool | MakeBar = True,
         lora_request: Adapters = None,
+        priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
+        *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Returns one completion per conversation; messages is one conversation or a list of them. chat_template:
         template source to use instead of the model's. Raises the same errors as generate()."""
-        self._offline.check_usable()
-        if self._text is None:
-            raise no_tokenizer()
-        rendered = [
-            self._text.chat(
-                ChatJob(
-                    conversation,
-                    tools=tools,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    template_kwargs=chat_template_kwargs,
-                    template=chat_template,
-                    max_tokens=self._offline.max_model_len,
-                    text=True,
-                )
-            )
-            for conversation in conversations(messages)
-        ]
-        prompts = [Tokenized(chat.ids[0], chat.text) for chat in rendered]
-        return self._answers(self._jobs(prompts, sampling_params, None, lora_request), use_tqdm)
+        jobs = self._chat_jobs(
+            "chat",
+            messages,
+            sampling_params,
+            lora_request=lora_request,
+            priority=priority,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+            **others,
+        )
+        return self._answers(jobs, use_tqdm)
 
     def beam_search(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
+        prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
         *,
         use_tqdm: bool | MakeBar = False,
+        **others: Any,
     ) -> list[BeamSearchOutput]:
         """The beam_width best completions of each prompt, best first, as transformers' beam search ranks them. Raises
         the same errors as generate()."""
+        refuse_others("beam_search", others)
         self._offline.check_usable()
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
         prepared = [self._prepared(index, prompt, asked) for index, prompt in enumerate(prompts_of(prompts, None))]
@@ -177,8 +199,9 @@ class LLM:
         finish_reason "abort"."""
         self._offline.abort()
 
-    def reset_prefix_cache(self) -> bool:
+    def reset_prefix_cache(self, **others: Any) -> bool:
         """Drops all cached prefixes. Returns True, since nothing runs between calls."""
+        refuse_others("reset_prefix_cache", others)
         return self._offline.reset_prefix_cache()
 
     def get_metrics(self) -> list[Metric]:
@@ -191,6 +214,13 @@ class LLM:
         """Frees the memory. The LLM cannot be used afterwards; further calls of close() do nothing."""
         self._offline.close()
         self._end_text()
+
+    def __getattr__(self, name: str) -> Any:
+        """Says what to use in place of vLLM's methods and attributes."""
+        from tessera.config.other_names import other_name
+
+        other = other_name(f"LLM.{name}")
+        raise AttributeError(f"'LLM' object has no attribute {name!r}" if other is None else other.refusal)
 
     def __enter__(self) -> Self:
         return self
@@ -209,19 +239,71 @@ class LLM:
     ) -> list[Job]:
         """One validated job per prompt."""
         self._offline.check_usable()
-        params = for_each(
+        asked = for_each(
             "sampling_params", sampling_params or self.get_default_sampling_params(), SamplingParams, len(prompts)
         )
+        copies = {id(own): _whole(own) for own in asked}
+        params = [copies[id(own)] for own in asked]
         priorities = for_each("priority", priority or 0, int, len(prompts))
         adapters = adapters_of(lora_request, len(prompts))
         for adapter in set(adapters) - {""}:
             self._offline.check_adapter(adapter)
         return [
-            self._offline.job(self._prepared(index, prompt, own), _whole(own), rank, adapter)
+            self._offline.job(self._prepared(index, prompt, own), own, rank, adapter)
             for index, (prompt, own, rank, adapter) in enumerate(
                 zip(prompts, params, priorities, adapters, strict=True)
             )
         ]
+
+    def _chat_jobs(
+        self,
+        call: str,
+        messages: Conversations,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        lora_request: Adapters = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> list[Job]:
+        """One validated job per conversation. call: the method's name."""
+        refuse_others(call, others)
+        self._offline.check_usable()
+        if self._text is None:
+            raise no_tokenizer()
+        asked = conversations(messages)
+        params = sampling_params or self.get_default_sampling_params()
+        prompts = []
+        for conversation, own in zip(
+            asked, for_each("sampling_params", params, SamplingParams, len(asked)), strict=True
+        ):
+            chat = self._text.chat(
+                ChatJob(
+                    conversation,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    template_kwargs=chat_template_kwargs,
+                    template=chat_template,
+                    max_tokens=self._most_tokens(own),
+                    text=True,
+                )
+            )
+            prompts.append(Tokenized(chat.ids[0], chat.text))
+        return self._jobs(prompts, params, priority, lora_request)
+
+    def _enqueue(self, jobs: list[Job]) -> list[str]:
+        with self._enqueuing:
+            self._enqueued += jobs
+        return [job.request_id for job in jobs]
+
+    def _most_tokens(self, params: SamplingParams) -> int | None:
+        """Of a prompt as it is tokenized; None where only its end is kept."""
+        return self._offline.max_model_len if params.truncate_prompt_tokens is None else None
 
     def _answers(self, jobs: Sequence[Job], use_tqdm: bool | MakeBar) -> list[RequestOutput]:
         with ProgressBar(len(jobs), use_tqdm) as bar:
@@ -231,7 +313,7 @@ class LLM:
         """Prepares a prompt. Raises RequestError that names the prompt's index."""
         try:
             if isinstance(prompt, str):
-                prompt = self._tokenized(prompt)
+                prompt = self._tokenized(prompt, self._most_tokens(params))
             ids, text = (prompt.ids, prompt.text) if isinstance(prompt, Tokenized) else (prompt, None)
             if self._text is not None:
                 params = self._text.check_grammar(params)
@@ -239,10 +321,10 @@ class LLM:
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
-    def _tokenized(self, text: str) -> Tokenized:
+    def _tokenized(self, text: str, most: int | None) -> Tokenized:
         if self._text is None:
             raise no_tokenizer()
-        (ids,) = self._text.encode([text], max_tokens=self._offline.max_model_len)
+        (ids,) = self._text.encode([text], max_tokens=most)
         return Tokenized(ids, text)
 
     def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
@@ -265,5 +347,5 @@ class Tokenized(NamedTuple):
 
 
 def _whole(params: SamplingParams) -> SamplingParams:
-    """Only the final output is needed offline."""
+    """A checked copy. Only the final output is needed offline."""
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 from tessera.config import ModelConfig
 from tessera.engine.input_processor import bad_word_texts, resolved, with_bad_words
 from tessera.errors import RequestError
-from tessera.sampling_params import SamplingParams, StructuredOutputsParams
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams, snapshot
 from tessera.text import Tokenizer
 from tests.unit.engine.bytewise import NUM_TOKENS, byte_level, byte_tokenizer
 
@@ -210,3 +210,60 @@ def _bpe(vocabulary: list[str], merges: list[tuple[str, str]]) -> tokenizers.Tok
 def test_parameters_that_need_nothing_are_themselves() -> None:
     params = SamplingParams(temperature=0.5, logprobs=5, logit_bias={1: 1.0})
     assert resolved(params, MODEL) is params
+
+
+# ---- fields that are set later ---------------------------------------------------------------------------------------
+
+
+def test_fields_may_be_set_and_are_checked_when_a_request_takes_its_copy() -> None:
+    params = SamplingParams(temperature=0.5, stop="a", top_k=-1)
+    params.max_tokens, params.stop, params.n = 7, "b", 2
+    assert params.clone() == snapshot(params) == SamplingParams(temperature=0.5, stop=["b"], max_tokens=7, n=2)
+    assert (snapshot(params).stop, snapshot(params).max_tokens) == (("b",), 7)
+    params.temperature = 0  # not yet what goes together
+    with pytest.raises(RequestError, match="n must be 1 when using greedy sampling"):
+        params.clone()
+    params.n = 1
+    assert snapshot(params).greedy
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_that_is_set_is_refused_by_name(name: str) -> None:
+    for value in BAD[name]:
+        params = SamplingParams()
+        setattr(params, name, value)
+        for copy_of in (snapshot, SamplingParams.clone):
+            with pytest.raises(RequestError) as refused:
+                copy_of(params)
+            assert (refused.value.param or "").partition(".")[0] == name
+
+
+def test_a_request_s_copy_does_not_see_later_changes() -> None:
+    params = SamplingParams(logit_bias={5: 1.0}, extra_args={"a": 1}, max_tokens=3)
+    taken = snapshot(params), params.clone()
+    params.max_tokens = 9
+    assert params.logit_bias is not None
+    assert params.extra_args is not None
+    params.logit_bias[6] = 2.0
+    params.extra_args["b"] = 2
+    for copied in taken:
+        assert (copied.max_tokens, copied.logit_bias, copied.extra_args) == (3, {5: 1.0}, {"a": 1.0})
+    params.logit_bias["x"] = 1  # type: ignore[index]  # what a user might write
+    with pytest.raises(RequestError, match="logit_bias has a key that is no token id"):
+        snapshot(params)
+
+
+def test_none_is_a_default_where_it_is_asked_for() -> None:
+    fields: dict[str, Any] = dict.fromkeys(SamplingParams.__struct_fields__)
+    assert SamplingParams.from_optional(**fields) == SamplingParams()
+    assert SamplingParams.from_optional(top_k=None, temperature=0.5) == SamplingParams(temperature=0.5)
+    with pytest.raises(RequestError, match="temperature must be a finite number"):
+        SamplingParams.from_optional(temperature="warm")
+
+
+def test_that_a_field_was_set_is_neither_compared_nor_sent() -> None:
+    params = SamplingParams()
+    params.seed = None
+    assert params == SamplingParams()
+    assert msgspec.msgpack.encode(params) == msgspec.msgpack.encode(SamplingParams())
+    assert repr(params) == repr(SamplingParams())

@@ -28,11 +28,12 @@ _PRIORITIES = range(-(2**31), 2**31)
 PRIORITY = "tessera.priority"
 """The key under which the ASGI scope of a request holds a priority that goes before the body's."""
 _PLAIN = SamplingParams()
-# Request fields that SamplingParams has with the same name and meaning.
+# Request fields that SamplingParams has with the same name and meaning, except those that are read on their own.
 _AS_THEY_ARE = tuple(
     name
     for name in SamplingParams.__struct_fields__
-    if name in GenerationFields.__struct_fields__ and name not in ("max_tokens", "logprobs", "structured_outputs")
+    if name in GenerationFields.__struct_fields__
+    and name not in ("max_tokens", "logprobs", "structured_outputs", "truncate_prompt_tokens")
 )
 # Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (

@@ -1,21 +1,27 @@
-"""What `tessera serve` says of the flags of other servers, vLLM's and llama.cpp's, that it does not have: one line, or
-nothing but a warning where a flag asks for what is done anyway. Only imported when such a flag is given.
+"""What is said of names of other programs, vLLM's and llama.cpp's, that Tessera does not have: one line, or nothing but
+a warning where a name asks for what is done anyway. Only imported when such a name is used.
 
-In the tables `--[no-]x` is a switch and its opposite; `--x=a|b` has the values a and b, `--x=` any value; `*` stands
-for the name of a vendor's library."""
+In the tables `--x` is a flag of `tessera serve`, and with underscores a keyword of LLM; `--[no-]x` is a switch and its
+opposite; `--x=a|b` has the values a and b, `--x=` any value; `*` stands for the name of a vendor's library. `LLM(x)` is
+a keyword of LLM that is no flag, `LLM.x` an attribute or method, `call(x)` a keyword of methods, `SamplingParams(x)` a
+field, and `tessera.x` what is imported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
+from typing import Any
+
+from tessera.errors import TesseraError
 
 
 @dataclass(frozen=True)
-class OtherFlag:
+class OtherName:
     """reason: why it is accepted without effect; "" if it never is. values: those at which it is accepted, none for any
     value; None for a switch, which has no value. refusal: the error, one line; "" if it is accepted in any case."""
 
@@ -30,6 +36,16 @@ class OtherFlag:
     def accepts(self, value: str) -> bool:
         return bool(self.reason) and (not self.values or value in self.values)
 
+    def checked(self, name: str, value: Any, error: type[TesseraError], *, stacklevel: int) -> None:
+        """Warns of a Python value that has no effect, and raises `error` for one that may not be ignored. What asks for
+        nothing (None; False or an empty list where no values are listed) passes in silence. stacklevel: of the user's
+        line, counted from the caller as in warnings.warn."""
+        if value is None or (not self.values and (value is False or (isinstance(value, Sized) and len(value) == 0))):
+            return
+        if not self.accepts(str(value)):
+            raise error(self.refusal, param=name)
+        warnings.warn(f"{name} has no effect: {self.reason}", stacklevel=stacklevel + 1)
+
 
 _ACCEPTED: Mapping[str, str] = MappingProxyType(
     {
@@ -42,7 +58,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
         "the log has one line for each request, without its content": """
             --enable-log-requests --no-enable-log-requests --max-log-len=
         """,
-        "statistics are in /metrics, not in the log": "--disable-log-stats",
+        "statistics are in /metrics, not in the log": "--disable-log-stats --[no-]enable-mm-processor-stats",
         "no metric is hidden": "--show-hidden-metrics-for-version=",
         "progress is always shown": "--[no-]use-tqdm-on-load",
         "steps are launched ahead wherever the platform allows it": "--async-scheduling",
@@ -60,11 +76,15 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
             --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
-            --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none
+            --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none --offload-group-size=0
+            --offload-num-in-group=1 --offload-prefetch-step=1 LLM(async_scheduling)=True
+            call(chat_template_content_format)=auto|string|openai
         """,
+        "every request takes a copy": "SamplingParams(skip_clone)",
+        "queuing shows no progress": "enqueue(use_tqdm)= enqueue_chat(use_tqdm)=",
     }
 )
-"""A reason, and the flags that it makes superfluous. vLLM's, at values that ask for what Tessera does."""
+"""A reason, and the names that it makes superfluous. vLLM's, at values that ask for what Tessera does."""
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -81,6 +101,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         " is called --speculative-config here, and takes JSON.": "--spec-method --spec-model --spec-tokens",
         ": use --kv-cache-memory-bytes.": "--num-gpu-blocks-override",
         ": use --steps-in-flight 1.": "--no-async-scheduling",
+        ": use steps_in_flight=1.": "LLM(async_scheduling)",
         ": use --log-level and --log-format.": "--logging-config --log-config-file --[no-]log-error-stack",
         ": all of --lora-modules stay in host memory; remove it.": "--max-cpu-loras",
         ": name the devices by the platform's own variable.": "--device-ids",
@@ -100,14 +121,21 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         # ---- code
         ": only installed plugins bring code, for --platform and --features; remove it.": """
             --logits-processors --io-processor-plugin --tool-parser-plugin --reasoning-parser-plugin --worker-cls
-            --worker-extension-cls --model-class-overrides
+            --worker-extension-cls --model-class-overrides tessera.ModelRegistry
         """,
         ": use --scheduling-policy, which takes a plugin's policy.": "--scheduler-cls",
         ": use --routes for a plugin's routes, or a proxy in front of the server.": "--middleware",
         ": code from a model's folder is never run; remove it.": "--code-revision",
+        ": no code of a request runs; use logit_bias, allowed_token_ids, bad_words or structured_outputs.": """
+            SamplingParams(logits_processors)
+        """,
         # ---- the model and its weights
         ": models generate text here; serve embeddings and scores with another program.": """
-            --runner --convert --pooler-config --[no-]enable-flash-late-interaction --max-lora-cls-labels
+            --runner --convert --pooler-config --[no-]enable-flash-late-interaction --max-lora-cls-labels LLM.encode
+            LLM.embed LLM.classify LLM.score LLM.reward tessera.PoolingParams tessera.PoolingOutput
+            tessera.PoolingRequestOutput tessera.EmbeddingOutput tessera.EmbeddingRequestOutput
+            tessera.ClassificationOutput tessera.ClassificationRequestOutput tessera.ScoringOutput
+            tessera.ScoringRequestOutput
         """,
         ": the tokenizer is the model's tokenizer.json; remove it, or use --tokenizer.": "--tokenizer-mode",
         ": the configuration is the model's config.json; change it there.": """
@@ -129,6 +157,11 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --offload-prefetch-step --offload-params
         """,
         ": all layers are on the device; remove it.": "-ngl --n-gpu-layers --gpu-layers",
+        ": an LLM keeps its weights; close it to free memory, and make another for other weights.": """
+            LLM.sleep LLM.wake_up LLM.release_kv_cache_memory LLM.init_weight_transfer_engine
+            LLM.shutdown_weight_transfer_engine LLM.start_weight_update LLM.start_draft_weight_update LLM.update_weights
+            LLM.finish_weight_update LLM.update_weight_version LLM.get_weight_version
+        """,
         ": a running server keeps its weights; restart it to free memory or to change them.": """
             --[no-]enable-sleep-mode --sleep-mode-backend --[no-]sleep-mode-offload-cudagraph
             --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
@@ -143,7 +176,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --video-pruning-rate --video-pruning-method --mm-tensor-ipc --mm-processor-device --mm-ipc-gpu-memory-gb
             --[no-]mm-device-do-normalize --[no-]disable-chunked-mm-input --[no-]trust-request-mm-kwargs
             --[no-]enable-tower-connector-lora --ec-transfer-config --ec-manager-config --[no-]enable-shm-tensor-arena
-            --default-mm-loras --mmproj
+            --default-mm-loras --mmproj LLM.reset_mm_cache call(mm_processor_kwargs)
         """,
         ": a prompt is text or token ids; remove it.": "--[no-]enable-prompt-embeds",
         ": diffusion models and n-gram embeddings are not supported yet; remove it.": """
@@ -157,11 +190,13 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": the platform chooses its kernels; see --explain for which, and choose it with --platform.": """
             --attention-backend --attention-config -ac --moe-backend --linear-backend --sparse-indexer-topk-backend
             --kernel-config --ir-op-priority --[no-]monokernel --[no-]enable-flashinfer-autotune --gdn-prefill-backend
-            --kda-prefill-backend --kda-decode-backend --mamba-backend --mamba-ssu-algorithm --[no-]use-replayssm
-            --replayssm-buffer-len --[no-]disable-custom-all-reduce --[no-]use-fp64-gumbel
+            --kda-prefill-backend --kda-decode-backend --mamba-config --mamba-backend --mamba-ssu-algorithm
+            --[no-]use-replayssm --replayssm-buffer-len --[no-]disable-custom-all-reduce --[no-]use-fp64-gumbel
             --[no-]specialize-active-lora --[no-]enable-mixed-moe-lora-format --additional-config -fa --flash-attn
         """,
-        ": requests to generate traces again are not supported; remove it.": "--[no-]enable-trace-replay",
+        ": requests to generate traces again are not supported; remove it.": """
+            --[no-]enable-trace-replay SamplingParams(trace_decode_token_ids)
+        """,
         # ---- the KV cache
         ": use --kv-cache-dtype for all layers, or leave it out.": "--kv-cache-dtype-skip-layers",
         ": the KV cache stays on the device; a preempted request is computed again. Remove it.": """
@@ -232,17 +267,19 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --[no-]enable-logging-iteration-details
         """,
         ": there is no profiler in the server; measure with tessera bench.": """
-            --profiler-config --[no-]enable-layerwise-nvtx-tracing --jit-monitor-mode --[no-]jit-monitor-verbose
+            LLM.start_profile LLM.stop_profile --profiler-config
+            --[no-]enable-layerwise-nvtx-tracing --jit-monitor-mode --[no-]jit-monitor-verbose
         """,
         ": answers are never logged; remove it.": "--[no-]enable-log-outputs --[no-]enable-log-deltas",
         ": an answer has no such extra; remove it.": """
             --[no-]enable-return-routed-experts --[no-]return-sampling-mask --aux-output-config
+            SamplingParams(routed_experts_prompt_start)
         """,
         ": unknown TESSERA_ variables are a warning; remove it.": "--[no-]fail-on-environ-validation",
         ": system_fingerprint is a hash of model, version and settings; remove it.": """
             --fingerprint-mode --fingerprint-value
         """,
-        ": texts are not watermarked; remove it.": "--watermark-config",
+        ": texts are not watermarked; remove it.": "--watermark-config SamplingParams(watermarking)",
         # ---- the HTTP server
         ": only HTTP is served, at --host and --port; remove it.": "--grpc --grpc-port",
         ": there are no such routes; see /docs for those there are.": "--[no-]tokens-only --[no-]enable-scale-out",
@@ -253,39 +290,109 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         """,
         ": text is prepared by processes of its own; remove it.": "--renderer-num-workers",
         ": structured outputs need no settings; --features none turns them off.": "--structured-outputs-config",
+        # ---- in Python
+        ": LLM is the engine; pass it the keywords.": """
+            tessera.EngineArgs tessera.AsyncEngineArgs tessera.LLMEngine LLM.from_engine_args LLM.llm_engine
+            LLM.engine_class LLM.model_config LLM.renderer LLM.input_processor LLM.request_counter
+        """,
+        ": use tessera serve, or LLM in a thread of your own.": "tessera.AsyncLLMEngine tessera.AsyncLLM",
+        ": no function is run in the workers; write a plugin's feature instead.": "LLM.collective_rpc LLM.apply_model",
+        ": it is tensor_parallel_size times pipeline_parallel_size.": "LLM.get_world_size",
+        ": use get_default_sampling_params().": "LLM.default_sampling_params",
+        ": a model generates text; remove it.": "LLM.supported_tasks LLM.runner_type",
+        ": load it with --tokenizer.": "LLM.set_tokenizer",
+        ": use chat(chat_template=...).": "LLM(chat_template) LLM.chat_template",
+        ": only a server reads reasoning and calls out of an answer; remove it.": "LLM(reasoning_parser)",
+        ": LLM takes any number of prompts; remove it.": """
+            LLM(max_num_queued_reqs) LLM(max_num_queued_tokens) LLM(max_waiting)
+        """,
+        ": pass the adapter as lora_request to a call.": "LLM(lora_modules)",
+        ": set the level of the logger tessera with Python's logging.": "LLM(log_level)",
+        ": a call ends when it has its answers, or with abort(); remove it.": "LLM(shutdown_timeout)",
+        ": the weights are those in the model's folder; remove it.": "LLM(model_weights)",
+        ": the template shows the form of its content; remove it.": "call(chat_template_content_format)",
+        ": use SamplingParams(truncate_prompt_tokens=N), or token ids.": "call(tokenization_kwargs)",
+        ": an answer is a completion; remove it.": "call(output_type)",
+        ": a call resets the prefix cache alone; remove it.": "call(reset_running_requests) call(reset_connector)",
+        ": beams have neither adapters, priorities nor limits of their own; remove it.": """
+            beam_search(lora_request) beam_search(priority) beam_search(concurrency_limit)
+        """,
+        " is called structured_outputs here.": "SamplingParams(guided_decoding)",
+        " is called StructuredOutputsParams here.": "tessera.GuidedDecodingParams",
+        ": all of n answers are returned; rank them yourself, or use LLM.beam_search().": "SamplingParams(best_of)",
+        ": use LLM.beam_search().": """
+            SamplingParams(use_beam_search) SamplingParams(length_penalty) SamplingParams(early_stopping)
+        """,
+        ": a cached prefix gives the same answer; turn the cache off with enable_prefix_caching=False.": """
+            SamplingParams(skip_reading_prefix_cache)
+        """,
+        ": log probabilities are a list with a dictionary for each token; remove it.": "SamplingParams(flat_logprobs)",
+        ": use prompt_logprobs.": """
+            SamplingParams(prompt_logprob_token_ids) SamplingParams(prompt_logprob_start)
+        """,
+        ": text is held back for stop strings by itself; remove it.": "SamplingParams(output_text_buffer_length)",
+        ": the backend is always llguidance; remove it.": "SamplingParams(guided_decoding_backend)",
     }
 )
-"""What follows a flag's name in the error, and the flags."""
+"""What follows a name in the error, and the names."""
 
 
-def other_flag(option: str) -> OtherFlag | None:
-    """What is said of an option, such as "-tp" or "--compilation-config.mode"; None if no other server has it."""
+def other_flag(option: str) -> OtherName | None:
+    """What is said of an option, such as "-tp" or "--compilation-config.mode"; None if no other program has it."""
     base = re.sub(r"^-O\d$", "-O", option.partition(".")[0])
     table = _table()
     name = base if base in table else next((name for name in table if "*" in name and fnmatchcase(base, name)), None)
     return None if name is None else replace(table[name], refusal=table[name].refusal.replace(name, option, 1))
 
 
+def other_keyword(name: str) -> OtherName | None:
+    """What is said of a keyword of LLM, in the words of Python."""
+    own = other_name(f"LLM({name})")
+    option = f"--{name.replace('_', '-')}"
+    flag = other_flag(option) if own is None else None
+    if flag is None:
+        return own
+    return replace(flag, refusal=re.sub(r"(?<![\w-])--([a-z][a-z-]+)", _keyword, flag.refusal.replace(option, name, 1)))
+
+
+def other_name(name: str) -> OtherName | None:
+    """What is said of a name in one of the forms for Python, such as "LLM.encode"; None if no other program has it."""
+    return _table().get(name)
+
+
+def _keyword(option: re.Match[str]) -> str:
+    """A flag that an error advises, as a keyword of LLM; another command's flag as it is."""
+    from tessera.config.engine import ENGINE_FLAGS
+
+    known = {flag.option for flag in ENGINE_FLAGS if not flag.online}
+    return option[1].replace("-", "_") if option[0] in known else option[0]
+
+
 @cache
-def _table() -> dict[str, OtherFlag]:
-    table: dict[str, OtherFlag] = {}
+def _table() -> dict[str, OtherName]:
+    table: dict[str, OtherName] = {}
     for text, names in _REFUSED.items():
         for name, opposite in _names(names):
-            table[name] = OtherFlag(refusal=f"{name}{text}")
+            table[name] = OtherName(refusal=f"{_bare(name)}{text}")
             if opposite:
-                table[opposite] = OtherFlag(reason="that is off here")
+                table[opposite] = OtherName(reason="that is off here")
     for reason, names in _ACCEPTED.items():
         for written, opposite in _names(names):
             name, equals, values = written.partition("=")
-            refusal = table[name].refusal if values else ""
-            table[name] = OtherFlag(reason, tuple(filter(None, values.split("|"))) if equals else None, refusal)
+            refusal = table[name].refusal if values and name in table else ""
+            table[name] = OtherName(reason, tuple(filter(None, values.split("|"))) if equals else None, refusal)
             if opposite:
-                table[opposite] = OtherFlag(refusal=f"{opposite}: {reason}; remove it.")
+                table[opposite] = OtherName(refusal=f"{opposite}: {reason}; remove it.")
     return table
 
 
 def _names(names: str) -> Iterator[tuple[str, str]]:
-    """Each option, and its opposite or ""."""
+    """Each name, and its opposite or ""."""
     for name in names.split():
         plain = name.replace("[no-]", "")
         yield plain, "" if plain == name else f"--no-{plain[2:]}"
+
+
+def _bare(name: str) -> str:
+    """The name in an error: without the place where it is used."""
+    return re.sub(r"^(?:tessera|LLM)\.|^\w+\((\w+)\)$", lambda found: found[1] or "", name)

@@ -1,4 +1,5 @@
-"""Flags of other servers: each of vLLM's is served, accepted without effect, or refused in one line that helps."""
+"""Flags of other programs: each of vLLM's is served, accepted without effect, or refused in one line that helps. Names
+in Python are in tests/unit/test_vllm_names.py."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ import click
 import pytest
 
 from tessera.cli.flag_command import ignored
-from tessera.cli.other_flags import _table, other_flag
 from tessera.cli.program import run
 from tessera.cli.serve import serve
+from tessera.config.other_names import _table, other_flag
 
 LIST = Path(__file__).with_name("vllm_flags.txt").read_text(encoding="utf-8").splitlines()[1:]
+FLAGS = sorted(name for name in _table() if name.startswith("-"))
 SERVED = {name: param for param in serve.params for name in (*param.opts, *param.secondary_opts)}
 LOADED = """
 import sys
 from tessera.cli.program import run
 run(sys.argv[1:])
-print("tessera.cli.other_flags" in sys.modules)
+print("tessera.config.other_names" in sys.modules)
 """
 
 
@@ -47,7 +49,7 @@ def test_each_of_vllm_s_flags_is_served_or_known_but_not_both():
     assert [name for name in _table() if name in SERVED] == []
 
 
-@pytest.mark.parametrize("name", sorted(_table()))
+@pytest.mark.parametrize("name", FLAGS)
 def test_a_flag_is_refused_in_one_line_that_names_it_or_leaves_the_model_alone(name):
     other = other_flag(name)
     if other.reason:
