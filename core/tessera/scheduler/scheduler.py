@@ -457,7 +457,9 @@ class Scheduler:
             if request.restrictions.forbid(self._rows.answer(row)):
                 kept[place] = False
                 error = request.restrictions.error()
-                self._requests.end(request, "error", message=error.message, param=error.param)
+                self._requests.end(
+                    request, "error", message=error.message, param=error.param, failure=NOTHING_ALLOWED.reason
+                )
         return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array, counts: Array) -> list[RequestLogprobs]:

@@ -68,6 +68,8 @@ def compile_grammar(
         raise grammar.refusal(_TOO_LARGE)
     if not allowed:
         raise grammar.refusal(_NO_TEXT)
+    if asked.structural_tag is not None:
+        grammar.check_parts()
     return matcher
 
 
@@ -112,6 +114,16 @@ class Grammar:
                 return self._explained(part, alone.get_error())
         place = self._parts[0].place if len(self._parts) == 1 else f".{self._asked.kind}"
         return _refusal(place, said if said in (_TOO_LARGE, _NO_TEXT) else _TOO_LARGE)
+
+    def check_parts(self) -> None:
+        """Raises RequestError for a part of a structural tag that allows no text: an answer that began it could not go
+        on. Those of schemas are found before (text/dead_ends.py)."""
+        for part in self._parts:
+            if part.kind != "json_schema":
+                alone = _over_bytes({"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **part.definition})
+                alone.compute_bitmask()
+                if is_dead_end(alone):
+                    raise _refusal(part.place, "no text is allowed")
 
     def _start(self, special: Mapping[str, int]) -> str:
         asked = self._asked
@@ -227,10 +239,10 @@ def _exhausts(schema: Any, begun: bytes) -> bool:
     return is_lexer_error(matcher)
 
 
-def _over_bytes(grammar: dict[str, Any]) -> LLMatcher:
+def _over_bytes(*grammars: dict[str, Any]) -> LLMatcher:
     from llguidance import LLMatcher
 
-    return LLMatcher(byte_tokenizer(), json.dumps({"grammars": [grammar]}), log_level=0, limits=limits())
+    return LLMatcher(byte_tokenizer(), json.dumps({"grammars": grammars}), log_level=0, limits=limits())
 
 
 def _refusal(place: str, reason: str) -> RequestError:

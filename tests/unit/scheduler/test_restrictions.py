@@ -111,5 +111,6 @@ def test_the_request_ends_where_nothing_was_left_and_others_go_on(
         assert (finished.reason, world.answers[key]) == ("error", answer)
         assert finished.message == f"No token is left to draw by {said}; change what they ask for."
         assert finished.param == said.split()[0]
+        assert finished.failure == "nothing_allowed"
     for key, token in going.items():
         assert (world.finished[key].reason, world.answers[key]) == ("length", [token] * 8)

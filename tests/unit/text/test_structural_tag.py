@@ -128,6 +128,16 @@ REFUSED: list[tuple[Any, str, str]] = [
         ".structural_tag.format.grammar",
         'unknown name: "x" (at line 1, column 8)',
     ),
+    (
+        {"format": {**CALL, "content": {"type": "regex", "pattern": r"[^\s\S]"}}},
+        ".structural_tag.format.content.pattern",
+        "no text is allowed",
+    ),
+    (
+        {"format": {"type": "sequence", "elements": [CALL, {"type": "grammar", "grammar": 'start: start "a"'}]}},
+        ".structural_tag.format.elements[1].grammar",
+        "no text is allowed",
+    ),
 ]
 
 
