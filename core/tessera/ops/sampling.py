@@ -299,7 +299,7 @@ class SampleSpec:
 
     Of a row with temperature 0, the token is the one with the largest logit. Of any other it is the vocabulary entry v
     with the largest `logits[v] / temperature + G(seed, position, v)`, computed in float32, among those that the filters
-    leave. Of equal ones, the first counts.
+    leave. Of equal ones, the first counts; where all logits are -inf, that is token 0.
 
     The filters see the scaled logits without G, in this order. min_p leaves entries whose probability is at least min_p
     times the largest. top_k leaves the k largest, of equal ones the first. top_p below 1 leaves, from the largest to
