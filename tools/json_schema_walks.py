@@ -17,14 +17,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jsonschema import Draft202012Validator
-from jsonschema.validators import validator_for
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend, validator_for
 
 from tessera.arrays import Array
 from tessera.errors import RequestError
@@ -155,10 +156,17 @@ def judged(schema: Any, said: bytes) -> str:
     except ValueError:
         return "no JSON"
     try:
-        valid = validator_for(schema, default=Draft202012Validator)(schema).is_valid(value)
+        own = extend(validator_for(schema, default=Draft202012Validator), {"multipleOf": exact_multiple})
+        valid = own(schema).is_valid(value)
     except Exception:  # noqa: BLE001 - jsonschema fails in many ways on what is no schema, or refers elsewhere
         return "not checked"
     return "valid" if valid else "invalid"
+
+
+def exact_multiple(_validator: Any, divisor: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
+    """multipleOf of decimals: jsonschema divides floats, by which 4.1 is no multiple of 0.01."""
+    if isinstance(value, int | float) and Fraction(str(value)) % Fraction(str(divisor)):
+        yield ValidationError(f"{value} is not a multiple of {divisor}")
 
 
 def all_walks(entries: Iterable[Entry], options: tuple[str, int, int], processes: int) -> Iterator[Walks]:

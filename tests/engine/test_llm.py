@@ -178,6 +178,15 @@ def test_a_wrong_prompt_among_many_is_refused_before_anything_runs(llm):
     assert {metric.name: metric.value for metric in llm.get_metrics()}["prompt_tokens"] == before
 
 
+def test_an_answer_that_cannot_be_completed_names_its_prompt_and_others_are_answered_later(llm):
+    dead = SamplingParams(structured_outputs={"grammar": 'start: "a" rest\nrest: rest "b"'})
+    with pytest.raises(RequestError, match=r"^prompts\[1\]: The answer cannot be completed") as refused:
+        llm.generate(["Hello", "Hello"], [SamplingParams(max_tokens=4), dead], use_tqdm=False)
+    assert refused.value.code == "dead_end"
+    (output,) = llm.generate(["Hello"], SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 4
+
+
 def test_what_is_enqueued_is_answered_in_order_and_once(llm):
     params = [SamplingParams(temperature=0, max_tokens=number, ignore_eos=True) for number in (5, 2)]
     expected = tokens(llm.generate(["a", "b", "Hello"], [*params, GREEDY]))

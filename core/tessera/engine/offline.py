@@ -18,7 +18,7 @@ from tessera.engine.completion import RequestState
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd
 from tessera.engine.input_processor import Prompt
-from tessera.errors import EngineDeadError, EngineStepError
+from tessera.errors import EngineDeadError, EngineStepError, RequestError
 from tessera.request import RequestOutput
 from tessera.sampling_params import SamplingParams
 
@@ -60,7 +60,7 @@ class OfflineEngine:
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
         """Returns the outputs in the order of the jobs. done: called with each output as soon as it is complete. Raises
-        EngineStepError, EngineDeadError, KeyboardInterrupt."""
+        EngineStepError, EngineDeadError, KeyboardInterrupt, and RequestError for a request that could not go on."""
         with self._one_call:
             self.check_usable()
             self._abort_asked = False
@@ -123,7 +123,7 @@ class OfflineEngine:
                 break
             self._feed(waiting)
             for state in self._step():
-                output = state.take()
+                output = _taken(state, jobs)
                 if output is not None:
                     _list_logprobs(output)
                     outputs[state.request_id] = output
@@ -190,6 +190,15 @@ class OfflineEngine:
         except BaseException:
             self._unusable = "This LLM was interrupted within a step; make a new one."
             raise
+
+
+def _taken(state: RequestState, jobs: Sequence[Job]) -> RequestOutput | None:
+    """Raises the error that ended the request; one of its own names the prompt."""
+    try:
+        return state.take()
+    except RequestError as error:
+        index = next(index for index, job in enumerate(jobs) if job.request_id == state.request_id)
+        raise RequestError(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from None
 
 
 def _unheard(output: RequestOutput) -> None:

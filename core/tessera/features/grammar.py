@@ -140,22 +140,24 @@ class Grammar(FeatureState):
             bits[word] &= kept
 
     def accept(self, token: int) -> bool:
-        accepted = self._takes(token)
-        if not accepted and is_lexer_error(self.matcher) and self._renew():
-            accepted = self._takes(token)
-        if accepted:
-            self._tokens.append(token)
-        elif self._ahead is not None and self._ahead[0] == self._tokens:
-            self.failure = self._ahead[1]
-        return accepted
+        if not (self._is_end(token) if token in self._ends else self.matcher.consume_token(token)):
+            return self._takes_after_all(token)
+        self._tokens.append(token)
+        return True
 
-    def _takes(self, token: int) -> bool:
+    def _is_end(self, token: int) -> bool:
         """An end of text is taken where the grammar may end, or where the grammar itself ends with it. llguidance takes
         it whenever it allows nothing else, as after an error."""
-        if token not in self._ends:
-            return self.matcher.consume_token(token)
         may_end = self.matcher.is_accepting()
         return self.matcher.consume_token(token) and (may_end or self.matcher.is_accepting())
+
+    def _takes_after_all(self, token: int) -> bool:
+        """Whether a token that was not taken is, with another lexer."""
+        if is_lexer_error(self.matcher) and self._renew():
+            return self.accept(token)
+        if self._ahead is not None and self._ahead[0] == self._tokens:
+            self.failure = self._ahead[1]
+        return False
 
     def num_allowed(self, drafts: Array) -> int:
         tokens = drafts.tolist()

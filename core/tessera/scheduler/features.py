@@ -54,11 +54,17 @@ class RequestFeatures:
 
     def accept(self, token: int) -> bool:
         """False if one of them does not allow the token."""
-        return all(state.accept(token) for state in self._masking)
+        for state in self._masking:  # noqa: SIM110 - once a token, where a generator takes longer
+            if not state.accept(token):
+                return False
+        return True
 
     @property
     def complete(self) -> bool:
-        return any(state.complete for state in self._masking)
+        for state in self._masking:  # noqa: SIM110 - as above
+            if state.complete:
+                return True
+        return False
 
     @property
     def failure(self) -> Failure | None:

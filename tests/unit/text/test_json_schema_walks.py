@@ -40,6 +40,8 @@ def test_each_answer_ends_as_it_should_or_is_named() -> None:
         ({"type": "integer"}, b"12", "valid"),
         ({"type": "integer"}, b'"12"', "invalid"),
         ({"type": "integer"}, b"1 2", "no JSON"),
+        ({"multipleOf": 0.01}, b"4.10", "valid"),
+        ({"multipleOf": 0.01}, b"4.105", "invalid"),
         ({"$ref": "elsewhere"}, b"12", "not checked"),
     ],
 )
