@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from tessera.sampling_params import ReasoningParams
 from tessera.server.settings import ServerSettings
+from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.spoken_engine import SpokenEngine
 from tests.server.sse import read_stream
 from tests.server.test_errors import check_error
+from tests.unit.text.test_json_schema import drawn
 
 USER = {"role": "user", "content": "Weather?"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -485,3 +488,26 @@ async def test_every_route_gives_a_template_ids_that_it_takes():
             (first, _), (second, _), *after = (part.split(" ", 1) for part in prompt[1:-1].split("]["))
             assert first != second, path
             assert after == [[second, "b"], [first, "a"]], path
+
+
+NEEDS_ITSELF = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}, "required": ["n"]}
+ENDLESS = [
+    {"$ref": "#"},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/N"}}, "required": ["a"], "$defs": {"N": NEEDS_ITSELF}},
+    {"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"$ref": "#/$defs/A"}}},
+    {"type": "object", "properties": {"a": False}, "required": ["a"]},
+]
+
+
+@pytest.mark.parametrize("parameters", ENDLESS, ids=range(len(ENDLESS)))
+async def test_arguments_that_no_schema_allows_are_any_object(parameters: Any):
+    tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+    async with in_process(engine("Hello."), HERMES) as api:
+        assert (await api.chat(tools=[tool], tool_choice="required")).status_code == 200
+        matcher = compile_grammar(api.engine.calls[-1].params.structured_outputs, byte_tokenizer())
+        call = drawn(matcher, random.Random(1), ['"', "}"]).decode()
+        assert isinstance(json.loads(call.removeprefix("<tool_call>\n").split("\n</tool_call>")[0])["arguments"], dict)
+        tool["function"]["strict"] = True
+        answer = await api.chat(tools=[tool], tool_choice="required")
+        assert answer.json()["error"]["param"].startswith("tools[0].function.parameters")
