@@ -80,4 +80,8 @@ def _fields(params: SamplingParams) -> tuple[str, ...]:
 def _nothing_allowed(fields: Sequence[str]) -> RequestError:
     named = " and ".join(filter(None, (", ".join(fields[:-1]), fields[-1])))
     together = " together" if len(fields) > 1 else ""
-    return RequestError(f"No token is left to draw by {named}{together}; change what they ask for.", param=fields[0])
+    return RequestError(
+        f"No token is left to draw by {named}{together}; change what they ask for.",
+        param=fields[0],
+        code="nothing_allowed",
+    )

@@ -345,8 +345,9 @@ class Scheduler:
                 self._fail(request, request.features.failure or NOTHING_ALLOWED)
         return TokenMasks(rows, bits) if len(rows) else None
 
-    def _fail(self, request: TrackedRequest, failure: Failure) -> None:
-        self._requests.end(request, "error", message=failure.message, param="", failure=failure.reason)
+    def _fail(self, request: TrackedRequest, failure: Failure, param: str | None = "") -> None:
+        """param: the field at fault, "" if it is no single one."""
+        self._requests.end(request, "error", message=failure.message, param=param, failure=failure.reason)
 
     def _end_one_that_is_stuck(self) -> None:
         """No step is in flight and nothing could be scheduled, so waiting would not help. Ends the first request with
@@ -457,9 +458,7 @@ class Scheduler:
             if request.restrictions.forbid(self._rows.answer(row)):
                 kept[place] = False
                 error = request.restrictions.error()
-                self._requests.end(
-                    request, "error", message=error.message, param=error.param, failure=NOTHING_ALLOWED.reason
-                )
+                self._fail(request, Failure("nothing_allowed", error.message), error.param)
         return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array, counts: Array) -> list[RequestLogprobs]:

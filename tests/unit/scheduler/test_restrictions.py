@@ -35,7 +35,7 @@ def test_what_forbids_every_first_token_is_refused_before_it_runs(fields: dict[s
     with pytest.raises(RequestError) as refused:
         check_first(SamplingParams(**fields), EOS, VOCAB)
     assert refused.value.message == f"No token is left to draw by {said}; change what they ask for."
-    assert refused.value.param == said.replace(",", " ").split()[0]
+    assert (refused.value.param, refused.value.code) == (said.replace(",", " ").split()[0], "nothing_allowed")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,6 @@ def test_the_request_ends_where_nothing_was_left_and_others_go_on(
         finished = world.finished[key]
         assert (finished.reason, world.answers[key]) == ("error", answer)
         assert finished.message == f"No token is left to draw by {said}; change what they ask for."
-        assert finished.param == said.split()[0]
-        assert finished.failure == "nothing_allowed"
+        assert (finished.param, finished.failure) == (said.split()[0], "nothing_allowed")
     for key, token in going.items():
         assert (world.finished[key].reason, world.answers[key]) == ("length", [token] * 8)
