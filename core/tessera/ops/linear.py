@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.ops.quantize import INT8, Activation, meaning_of, plain, rounded
-from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, into, torch_dtype
+from tessera.ops.tensors import DTYPES, HIDDEN, LARGE_VOCAB, ROUNDED_ONCE, VOCAB, into, torch_dtype
 from tessera.platform.ops import Op, Packed, TrialInputs
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 
@@ -59,6 +60,13 @@ def _embeddings() -> Iterator[EmbeddingSpec]:
         yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
         yield EmbeddingSpec(33, 40, dtype, start=33, sharded=True, scale=6.3125)
         yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
+
+
+def _large_embeddings() -> Iterator[tuple[EmbeddingSpec, int]]:
+    for dtype in DTYPES:
+        yield EmbeddingSpec(LARGE_VOCAB, 4, dtype), 19
+    yield EmbeddingSpec(LARGE_VOCAB // 2, 4, DTYPES[0], start=LARGE_VOCAB // 2, sharded=True), 19
+    yield EmbeddingSpec(97, 2056, DTYPES[0]), 19
 
 
 def _embedding_inputs(spec: EmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -115,8 +123,34 @@ def linears() -> Iterator[LinearSpec]:
             yield LinearSpec(n, k, dtype, bias=True)
 
 
+def large_linears() -> Iterator[tuple[LinearSpec, int]]:
+    """Long sums, many outputs, and sizes that are multiples of the tiles of kernels."""
+    for dtype in DTYPES:
+        for n, k in ((24, _LONG), (4200, 32), (128, 1024)):
+            yield LinearSpec(n, k, dtype, bias=n > k), 19
+        yield LinearSpec(24, _LONG, dtype), 1
+
+
+_LONG = 8200  # inputs
+
+
 def linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.k, dtype=spec.dtype), make.weight(spec)
+
+
+def _single_linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
+    """If sums are long, half of the first output's sum is larger than any float16 in some rows, and the whole is
+    not."""
+    x, state = make.normal(make.tokens, spec.k), make.random.get_state()
+    if spec.k >= _LONG:
+        first = make.normal(spec.n, spec.k, scale=1 / math.sqrt(spec.k))[0]  # of the weight, which is drawn again
+        make.random.set_state(state)
+        x[1::5] = _HUGE * first
+        x[1::5, spec.k // 2 :] *= -0.8
+    return x.to(torch_dtype(spec.dtype)), make.weight(spec)
+
+
+_HUGE = 2.4e5
 
 
 # ---- packed_embedding
@@ -145,23 +179,31 @@ def packed_embedding(spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, 
     return into((rows * spec.scale).to(torch_dtype(spec.linear.dtype)), out)
 
 
+INT8_ROWS = Scheme(
+    QuantSpec("int8", "channel"),
+    INT8,
+    parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))},
+)
+
+
 def _packed_embeddings() -> Iterator[PackedEmbeddingSpec]:
-    int8 = Scheme(
-        QuantSpec("int8", "channel"),
-        INT8,
-        parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))},
-    )
     int4 = Scheme(
         QuantSpec("int4", "group", 8, scale_dtype="bfloat16"),
         INT8,
         parts={"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, 8))},
     )
     for dtype in DTYPES:
-        for scheme in (None, int8, int4):
+        for scheme in (None, INT8_ROWS, int4):
             yield PackedEmbeddingSpec(LinearSpec(97, 40, dtype, scheme))
             yield PackedEmbeddingSpec(LinearSpec(33, 56, dtype, scheme), start=33, sharded=True)
             yield PackedEmbeddingSpec(LinearSpec(33, 40, dtype, scheme), start=33, sharded=True, scale=6.3125)
             yield PackedEmbeddingSpec(LinearSpec(97, 520, dtype, scheme), scale=6.3125)
+
+
+def _large_packed_embeddings() -> Iterator[tuple[PackedEmbeddingSpec, int]]:
+    for dtype in DTYPES:
+        yield PackedEmbeddingSpec(LinearSpec(LARGE_VOCAB, 4, dtype)), 19
+    yield PackedEmbeddingSpec(LinearSpec(LARGE_VOCAB, 4, DTYPES[1], INT8_ROWS)), 19
 
 
 def _packed_embedding_inputs(spec: PackedEmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -171,17 +213,18 @@ def _packed_embedding_inputs(spec: PackedEmbeddingSpec, make: TrialInputs) -> tu
 OPS = (
     Op(
         "embedding", "core", embedding,
-        sample_specs=_embeddings, inputs=_embedding_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_embeddings, large_samples=_large_embeddings, inputs=_embedding_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: EmbeddingSpec(VOCAB, HIDDEN, dtype),
     ),
     Op(
         "linear", "core", linear,
-        sample_specs=linears, inputs=linear_inputs,
+        sample_specs=linears, large_samples=large_linears, inputs=_single_linear_inputs,
         served_spec=lambda dtype: LinearSpec(HIDDEN, HIDDEN, dtype),
     ),
     Op(
         "packed_embedding", "core", packed_embedding,
-        sample_specs=_packed_embeddings, inputs=_packed_embedding_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_packed_embeddings, large_samples=_large_packed_embeddings,
+        inputs=_packed_embedding_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: PackedEmbeddingSpec(LinearSpec(VOCAB, HIDDEN, dtype)),
     ),
 )  # fmt: skip

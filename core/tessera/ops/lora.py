@@ -49,6 +49,14 @@ def _specs() -> Iterator[LoraSpec]:
         yield LoraSpec((72, 24, 24), 40, 5, 4, dtype)
 
 
+def _large() -> Iterator[tuple[LoraSpec, int]]:
+    """Ranks at which kernels change their path, more adapters than a tile has rows, and long sums."""
+    for dtype in DTYPES:
+        yield LoraSpec((40, 24), 56, 64, 3, dtype), 19
+        yield LoraSpec((40,), 56, 17, 20, dtype), 40
+        yield LoraSpec((40,), 2056, 16, 2, dtype), 3
+
+
 def _inputs(spec: LoraSpec, make: TrialInputs) -> tuple[Any, ...]:
     n, rank = sum(spec.layers), len(spec.layers) * spec.rank
     return (
@@ -64,7 +72,7 @@ def _inputs(spec: LoraSpec, make: TrialInputs) -> tuple[Any, ...]:
 OPS = (
     Op(
         "lora", "lora", lora,
-        mutates=("y",), sample_specs=_specs, inputs=_inputs, tolerances=ROUNDED_ONCE,
+        mutates=("y",), sample_specs=_specs, large_samples=_large, inputs=_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: LoraSpec((HIDDEN,), HIDDEN, 16, 8, dtype),
     ),
 )  # fmt: skip

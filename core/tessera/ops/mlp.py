@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.ops.linear import LinearSpec, linear_inputs
-from tessera.ops.quantize import Activation, QuantizeSpec, quantize
-from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, WIDE, into
+from tessera.ops.quantize import EMITTED, INT8, INT8_WITH_SUMS, Activation, QuantizeSpec, quantize
+from tessera.ops.tensors import DTYPES, HIDDEN, LARGE_VOCAB, ROUNDED_ONCE, VOCAB, WIDE, into, torch_dtype
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
 
@@ -63,8 +63,23 @@ def _gates() -> Iterator[GateSpec]:
             yield GateSpec(44, dtype, name)
 
 
+def _large_gates() -> Iterator[tuple[GateSpec, int]]:
+    for dtype in DTYPES:
+        for n in (1024, 8200):
+            yield GateSpec(n, dtype), 3
+        yield GateSpec(2056, dtype, emit=INT8), 3
+        for emit in (*EMITTED, INT8_WITH_SUMS):
+            yield GateSpec(48, dtype, "gelu_tanh", emit), 19
+
+
 def _gate_inputs(spec: GateSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (make.normal(make.tokens, 2 * spec.n, dtype=spec.dtype),)
+    return (_far_from_zero(make.normal(make.tokens, 2 * spec.n), spec.dtype),)
+
+
+def _far_from_zero(x: Tensor, dtype: str) -> Tensor:
+    """In some rows, exponents of elements are out of range."""
+    x[2::5] *= 50
+    return x.to(torch_dtype(dtype))
 
 
 # ---- activation
@@ -90,7 +105,13 @@ def _activations() -> Iterator[ActivationSpec]:
 
 
 def _activation_inputs(spec: ActivationSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
+    return (_far_from_zero(make.normal(make.tokens, spec.n), spec.dtype),)
+
+
+def _large_activations() -> Iterator[tuple[ActivationSpec, int]]:
+    for dtype in DTYPES:
+        for n in (1024, 8200):
+            yield ActivationSpec(n, dtype, "gelu"), 3
 
 
 # ---- add
@@ -142,7 +163,15 @@ def _soft_caps() -> Iterator[SoftCapSpec]:
 
 
 def _soft_cap_inputs(spec: SoftCapSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (make.normal(make.tokens, spec.n, dtype=spec.dtype, scale=3.0),)
+    """Some rows are so far beyond the cap that exponents of their elements are out of range."""
+    x = make.normal(make.tokens, spec.n, scale=3.0)
+    x[2::5] *= 500
+    return (x.to(torch_dtype(spec.dtype)),)
+
+
+def _large_soft_caps() -> Iterator[tuple[SoftCapSpec, int]]:
+    for dtype in DTYPES:
+        yield SoftCapSpec(LARGE_VOCAB, dtype, cap=1.5), 3
 
 
 # ---- gated_mlp
@@ -173,6 +202,13 @@ def gated_mlp(spec: GatedMLPSpec, ops: BoundOps) -> HotCall:
 def _gated_mlps() -> Iterator[GatedMLPSpec]:
     for dtype in DTYPES:
         yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
+
+
+def _large_gated_mlps() -> Iterator[tuple[GatedMLPSpec, int]]:
+    """Other activations, and inner sizes at which kernels change their path."""
+    for dtype in DTYPES:
+        for n, k, activation in ((44, 40, "gelu"), (44, 40, "gelu_tanh"), (1088, 64, "silu")):
+            yield GatedMLPSpec(LinearSpec(2 * n, k, dtype), GateSpec(n, dtype, activation), LinearSpec(k, n, dtype)), 19
 
 
 def _gated_mlp_inputs(spec: GatedMLPSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -210,6 +246,13 @@ def _mlps() -> Iterator[MLPSpec]:
         )
 
 
+def _large_mlps() -> Iterator[tuple[MLPSpec, int]]:
+    for dtype in DTYPES:
+        for n, k, activation in ((44, 40, "silu"), (44, 40, "gelu_tanh"), (1088, 64, "gelu")):
+            up, down = LinearSpec(n, k, dtype, bias=True), LinearSpec(k, n, dtype, bias=True)
+            yield MLPSpec(up, ActivationSpec(n, dtype, activation), down), 19
+
+
 def _mlp_inputs(spec: MLPSpec, make: TrialInputs) -> tuple[Any, ...]:
     return *linear_inputs(spec.up, make), make.weight(spec.down)
 
@@ -217,12 +260,13 @@ def _mlp_inputs(spec: MLPSpec, make: TrialInputs) -> tuple[Any, ...]:
 OPS = (
     Op(
         "gate", "core", gate,
-        sample_specs=_gates, inputs=_gate_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_gates, large_samples=_large_gates, inputs=_gate_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: GateSpec(WIDE, dtype),
     ),
     Op(
         "activation", "core", activation,
-        sample_specs=_activations, inputs=_activation_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_activations, large_samples=_large_activations,
+        inputs=_activation_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: ActivationSpec(WIDE, dtype, "gelu"),
     ),
     Op(
@@ -232,20 +276,20 @@ OPS = (
     ),
     Op(
         "soft_cap", "core", soft_cap,
-        sample_specs=_soft_caps, inputs=_soft_cap_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_soft_caps, large_samples=_large_soft_caps, inputs=_soft_cap_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: SoftCapSpec(VOCAB, dtype, cap=30.0),
     ),
     Op(
         "gated_mlp", "core", compose=gated_mlp, parts=("linear", "gate"),
         takes_by=lambda spec: ("linear", spec.gate_up),
-        sample_specs=_gated_mlps, inputs=_gated_mlp_inputs,
+        sample_specs=_gated_mlps, large_samples=_large_gated_mlps, inputs=_gated_mlp_inputs,
         served_spec=lambda dtype: GatedMLPSpec(
             LinearSpec(2 * WIDE, HIDDEN, dtype), GateSpec(WIDE, dtype), LinearSpec(HIDDEN, WIDE, dtype)
         ),
     ),
     Op(
         "mlp", "core", compose=mlp, parts=("linear", "activation"),
-        sample_specs=_mlps, inputs=_mlp_inputs,
+        sample_specs=_mlps, large_samples=_large_mlps, inputs=_mlp_inputs,
         served_spec=lambda dtype: MLPSpec(
             LinearSpec(WIDE, HIDDEN, dtype), ActivationSpec(WIDE, dtype, "gelu"), LinearSpec(HIDDEN, WIDE, dtype)
         ),

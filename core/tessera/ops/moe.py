@@ -93,11 +93,21 @@ def _routes() -> Iterator[RouteSpec]:
     yield RouteSpec(10, 4, renormalise=False, scoring="sigmoid", bias=True, groups=2, group_top_k=2)
 
 
+def _large_routes() -> Iterator[tuple[RouteSpec, int]]:
+    """More experts than a tile or a word has."""
+    yield RouteSpec(70, 6), 19
+    yield RouteSpec(300, 10), 19
+    yield RouteSpec(256, 8, scoring="sigmoid", bias=True, groups=8, top_groups=4, group_top_k=2, scale=2.5), 19
+
+
 def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
     """Every fifth token's logits are 0, so that all of its scores are equal; biases are multiples of 1/8, so that sums
-    of such scores are exact."""
+    of such scores are exact. Some logits are so large that their exponents are out of range, unless the largest is
+    subtracted, as a softmax does."""
     logits = make.normal(make.tokens, spec.experts)
     logits[3::5] = 0.0
+    if spec.scoring == "softmax":
+        logits[1::5] += 100
     return (logits, (make.normal(spec.experts) * 4).round() / 8) if spec.bias else (logits,)
 
 
@@ -149,6 +159,14 @@ def _experts() -> Iterator[ExpertsSpec]:
         yield ExpertsSpec(
             LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), top_k=2
         )
+
+
+def _large_experts() -> Iterator[tuple[ExpertsSpec, int]]:
+    """Other activations, many experts, and inner sizes at which kernels change their path."""
+    for dtype in DTYPES:
+        for number, n, k, activation in ((5, 44, 40, "gelu_tanh"), (70, 8, 16, "silu"), (2, 1032, 16, "silu")):
+            up, down = LinearSpec(2 * n, k, dtype, experts=number), LinearSpec(k, n, dtype, experts=number)
+            yield ExpertsSpec(up, GateSpec(n, dtype, activation), down, top_k=min(number, 4)), 19
 
 
 def _experts_inputs(spec: ExpertsSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -214,6 +232,13 @@ def _moes() -> Iterator[MoESpec]:
         yield MoESpec(LinearSpec(5, 40, "float32"), chosen, spec)
 
 
+def _large_moes() -> Iterator[tuple[MoESpec, int]]:
+    for spec, tokens in _large_experts():
+        number, k = spec.gate_up.experts, spec.gate_up.k
+        if number > 2:  # in 16 bits, many logits of a router are equal
+            yield MoESpec(LinearSpec(number, k, "float32"), RouteSpec(number, spec.top_k), spec), tokens
+
+
 def _moe_inputs(spec: MoESpec, make: TrialInputs) -> tuple[Any, ...]:
     x, router = make.normal(make.tokens, spec.router.k, dtype=spec.dtype), make.weight(spec.router)
     weights = make.weight(spec.experts.gate_up), make.weight(spec.experts.down)
@@ -224,15 +249,17 @@ def _moe_inputs(spec: MoESpec, make: TrialInputs) -> tuple[Any, ...]:
 OPS = (
     Op(
         "route", "moe", route,
-        sample_specs=_routes, inputs=_route_inputs, served_spec=lambda _: RouteSpec(EXPERTS, 2),
+        sample_specs=_routes, large_samples=_large_routes, inputs=_route_inputs,
+        served_spec=lambda _: RouteSpec(EXPERTS, 2),
     ),
     Op(
         "experts", "moe", experts,
-        sample_specs=_experts, inputs=_experts_inputs, served_spec=_served_experts,
+        sample_specs=_experts, large_samples=_large_experts, inputs=_experts_inputs,
+        served_spec=_served_experts,
     ),
     Op(
         "moe", "moe", compose=moe, parts=("linear", "route", "experts"),
-        sample_specs=_moes, inputs=_moe_inputs,
+        sample_specs=_moes, large_samples=_large_moes, inputs=_moe_inputs,
         served_spec=lambda dtype: MoESpec(
             LinearSpec(EXPERTS, HIDDEN, dtype), RouteSpec(EXPERTS, 2), _served_experts(dtype)
         ),

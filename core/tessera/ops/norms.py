@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.ops.linear import LinearSpec, linears
-from tessera.ops.quantize import Activation, QuantizeSpec, quantize
+from tessera.ops.linear import LinearSpec, large_linears, linears
+from tessera.ops.quantize import EMITTED, INT8, INT8_WITH_SUMS, Activation, QuantizeSpec, quantize
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, into, largest, torch_dtype
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
@@ -72,19 +72,46 @@ def _rms_norms() -> Iterator[NormSpec]:
         yield NormSpec(_OF_A_HEAD, dtype, 1e-6)
 
 
+def _emitting_norms() -> Iterator[tuple[NormSpec, int]]:
+    for dtype in DTYPES:
+        for emit in EMITTED:
+            yield NormSpec(129, dtype, 1e-5, offset=1.0, emit=emit), 19
+        yield NormSpec(40, dtype, 1e-6, emit=INT8_WITH_SUMS), 19
+
+
+def _large_norms() -> Iterator[tuple[NormSpec, int]]:
+    """Rows that one tile does not hold, and more rows than a grid may have: [1030, heads]."""
+    for dtype in DTYPES:
+        for n in (2048, 8200):
+            yield NormSpec(n, dtype, 1e-6), 4
+
+
+def _large_rms_norms() -> Iterator[tuple[NormSpec, int]]:
+    yield from _large_norms()
+    for dtype in DTYPES:
+        yield NormSpec(_OF_A_HEAD, dtype, 1e-6), 260
+        yield NormSpec(_OF_A_HEAD, dtype, 1e-6), _SINGLE_HEAD
+        yield NormSpec(2056, dtype, 1e-6, emit=INT8), 4
+    yield from _emitting_norms()
+
+
 def _rms_norm_inputs(spec: NormSpec, make: TrialInputs) -> tuple[Any, ...]:
     return _activation(spec, make), make.normal(spec.n, dtype=spec.dtype)
 
 
 _OF_A_HEAD = 24  # elements; norms of this size are tested on [T, heads, n]
 _HEADS = 6
+_SINGLE_HEAD = 7  # tokens, with which there is one head
 
 
 def _activation(spec: NormSpec | LayerNormSpec, make: TrialInputs) -> Tensor:
-    """[T, n] or [T, heads, n]. Every third row is near the limit of its dtype, so its squares exceed it."""
-    heads = (_HEADS,) if spec.n == _OF_A_HEAD else ()
+    """[T, n] or [T, heads, n]. Every third row is near the limit of its dtype, so its squares exceed it; some are
+    zeros, or so small that eps is larger than their squares."""
+    heads = () if spec.n != _OF_A_HEAD else (1,) if make.tokens == _SINGLE_HEAD else (_HEADS,)
     x = make.normal(make.tokens, *heads, spec.n)
     x[1::3] *= largest(spec.n, spec.dtype)
+    x[3::9] *= 1e-4
+    x[6::9] = 0
     return x.to(torch_dtype(spec.dtype))
 
 
@@ -125,6 +152,11 @@ def _layer_norms_of_heads() -> Iterator[LayerNormSpec]:
     yield from _layer_norms()
     for dtype in DTYPES:
         yield LayerNormSpec(_OF_A_HEAD, dtype, 1e-5)
+
+
+def _large_layer_norms() -> Iterator[tuple[LayerNormSpec, int]]:
+    for norm, tokens in _large_norms():
+        yield LayerNormSpec(norm.n, norm.dtype, 1e-5), tokens
 
 
 def _layer_norm_inputs(spec: LayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -175,9 +207,19 @@ def _add_norms() -> Iterator[AddNormSpec]:
         yield AddNormSpec(norm, multiplier=0.22)
 
 
+def _large_add_norms() -> Iterator[tuple[AddNormSpec, int]]:
+    for norm, tokens in (*_large_norms(), *_emitting_norms()):
+        yield AddNormSpec(norm), tokens
+
+
 def _add_norm_inputs(spec: AddNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     residual, weight = _rms_norm_inputs(spec.norm, make)
-    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), residual, weight
+    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), _after_the_first(residual, make), weight
+
+
+def _after_the_first(residual: Tensor, make: TrialInputs) -> Tensor | None:
+    """None with two tokens: the first norm of a model, or of a pipeline stage, has no residual."""
+    return None if make.tokens == 2 else residual
 
 
 # ---- add_layer_norm
@@ -209,7 +251,12 @@ def add_layer_norm(spec: AddLayerNormSpec, ops: BoundOps) -> HotCall:
 
 def _add_layer_norm_inputs(spec: AddLayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     residual, *weights = _layer_norm_inputs(spec.norm, make)
-    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), residual, *weights
+    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), _after_the_first(residual, make), *weights
+
+
+def _large_add_layer_norms() -> Iterator[tuple[AddLayerNormSpec, int]]:
+    for norm, tokens in _large_layer_norms():
+        yield AddLayerNormSpec(norm), tokens
 
 
 # ---- norm_add
@@ -232,6 +279,11 @@ def norm_add(spec: NormAddSpec, ops: BoundOps) -> HotCall:
         return into(norm(x if group is None else group.all_reduce(x), weight) + residual, out)
 
     return call
+
+
+def _large_norm_adds() -> Iterator[tuple[NormAddSpec, int]]:
+    for norm, tokens in _large_norms():
+        yield NormAddSpec(norm), tokens
 
 
 def _norm_add_inputs(spec: NormAddSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -278,6 +330,11 @@ def _qk_norms() -> Iterator[QKNormSpec]:
         yield QKNormSpec(60, 20, dtype, 1e-5)
 
 
+def _large_qk_norms() -> Iterator[tuple[QKNormSpec, int]]:
+    for dtype in DTYPES:
+        yield QKNormSpec(4104, 1032, dtype, 1e-5), 4
+
+
 def _qk_norm_inputs(spec: QKNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     x = make.normal(make.tokens, spec.q + 2 * spec.k)
     x[1::3] *= largest(spec.q, spec.dtype)
@@ -312,7 +369,16 @@ def norm_linear(spec: NormLinearSpec, ops: BoundOps) -> HotCall:
 
 def _norm_linears() -> Iterator[NormLinearSpec]:
     for linear in linears():
-        yield NormLinearSpec(AddNormSpec(NormSpec(linear.k, linear.dtype, 1e-6)), linear)
+        yield _norm_linear_of(linear)
+
+
+def _large_norm_linears() -> Iterator[tuple[NormLinearSpec, int]]:
+    for linear, tokens in large_linears():
+        yield _norm_linear_of(linear), tokens
+
+
+def _norm_linear_of(linear: LinearSpec) -> NormLinearSpec:
+    return NormLinearSpec(AddNormSpec(NormSpec(linear.k, linear.dtype, 1e-6)), linear)
 
 
 def _norm_linear_inputs(spec: NormLinearSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -322,37 +388,40 @@ def _norm_linear_inputs(spec: NormLinearSpec, make: TrialInputs) -> tuple[Any, .
 OPS = (
     Op(
         "rms_norm", "core", rms_norm,
-        sample_specs=_rms_norms, inputs=_rms_norm_inputs, tolerances=ROUNDED_ONCE, served_spec=_served_norm,
+        sample_specs=_rms_norms, large_samples=_large_rms_norms, inputs=_rms_norm_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=_served_norm,
     ),
     Op(
         "layer_norm", "core", layer_norm,
-        sample_specs=_layer_norms_of_heads, inputs=_layer_norm_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_layer_norms_of_heads, large_samples=_large_layer_norms,
+        inputs=_layer_norm_inputs, tolerances=ROUNDED_ONCE,
         served_spec=_served_layer_norm,
     ),
     Op(
         "add_norm", "core", compose=add_norm, parts=("rms_norm",),
         emits_by=lambda spec: ("rms_norm", spec.norm),
-        sample_specs=_add_norms, inputs=_add_norm_inputs,
+        sample_specs=_add_norms, large_samples=_large_add_norms, inputs=_add_norm_inputs,
         served_spec=lambda dtype: AddNormSpec(_served_norm(dtype)),
     ),
     Op(
         "add_layer_norm", "core", compose=add_layer_norm, parts=("layer_norm",),
-        sample_specs=lambda: map(AddLayerNormSpec, _layer_norms()), inputs=_add_layer_norm_inputs,
+        sample_specs=lambda: map(AddLayerNormSpec, _layer_norms()), large_samples=_large_add_layer_norms,
+        inputs=_add_layer_norm_inputs,
         served_spec=lambda dtype: AddLayerNormSpec(_served_layer_norm(dtype)),
     ),
     Op(
         "norm_add", "core", compose=norm_add, parts=("rms_norm",),
-        sample_specs=lambda: map(NormAddSpec, _norms()), inputs=_norm_add_inputs,
+        sample_specs=lambda: map(NormAddSpec, _norms()), large_samples=_large_norm_adds, inputs=_norm_add_inputs,
         served_spec=lambda dtype: NormAddSpec(_served_norm(dtype)),
     ),
     Op(
         "qk_norm", "core", compose=qk_norm, mutates=("x",),
-        sample_specs=_qk_norms, inputs=_qk_norm_inputs, tolerances=ROUNDED_ONCE,
+        sample_specs=_qk_norms, large_samples=_large_qk_norms, inputs=_qk_norm_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: QKNormSpec(HIDDEN, 256, dtype, 1e-6),
     ),
     Op(
         "norm_linear", "core", compose=norm_linear, parts=("add_norm", "linear"),
-        sample_specs=_norm_linears, inputs=_norm_linear_inputs,
+        sample_specs=_norm_linears, large_samples=_large_norm_linears, inputs=_norm_linear_inputs,
         served_spec=lambda dtype: NormLinearSpec(AddNormSpec(_served_norm(dtype)), LinearSpec(HIDDEN, HIDDEN, dtype)),
     ),
 )  # fmt: skip

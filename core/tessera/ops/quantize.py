@@ -17,6 +17,8 @@ __all__ = ["QuantizeSpec", "Quantized"]
 
 INT8, INT8_WITH_SUMS = (ActSpec("int8", granularity="token", sums=sums) for sums in (0, 8))
 IN_GROUPS = tuple(ActSpec(dtype, granularity="group", group=16) for dtype in ("int8", "fp8_e4m3"))
+EMITTED = (INT8, ActSpec("fp8_e4m3", granularity="token"), *IN_GROUPS)
+"""How ops are asked to emit their results."""
 
 
 class Quantized(NamedTuple):
@@ -52,7 +54,7 @@ def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
     emit, wide = spec.emit, x.float()
     scale = _peaks(wide, emit).clamp(min=1e-12) / _limits(emit).max
     data = _divided(wide, _spread(scale, emit.group, spec.n), emit)
-    return Quantized(data, scale, _sums(data, emit.sums) if emit.sums else None, emit.group)
+    return Quantized(data, scale, sums_of(data, emit.sums) if emit.sums else None, emit.group)
 
 
 def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tensor:
@@ -95,7 +97,7 @@ def _limits(emit: ActSpec) -> Any:
     return (torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype)
 
 
-def _sums(data: Tensor, size: int) -> Tensor:
+def sums_of(data: Tensor, size: int) -> Tensor:
     """[T, n] -> [T, n / size] int32."""
     return data.unflatten(-1, (data.shape[-1] // size, size)).sum(-1, dtype=torch.int32)
 
@@ -158,7 +160,17 @@ def _specs() -> Iterator[QuantizeSpec]:
 
 
 def _inputs(spec: QuantizeSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
+    """Some rows are zeros, or small, so that their scales are."""
+    x = make.normal(make.tokens, spec.n)
+    x[2::7] = 0
+    x[4::7] *= 1e-4 if spec.dtype == "float16" else 1e-7
+    return (x.to(torch_dtype(spec.dtype)),)
+
+
+def _large() -> Iterator[tuple[QuantizeSpec, int]]:
+    for dtype in DTYPES:
+        for emit in EMITTED:
+            yield QuantizeSpec(2056, dtype, emit), 3
 
 
 OPS = (
@@ -167,6 +179,7 @@ OPS = (
         "quant",
         quantize,
         sample_specs=_specs,
+        large_samples=_large,
         inputs=_inputs,
         served_spec=lambda dtype: QuantizeSpec(HIDDEN, dtype, INT8),
     ),

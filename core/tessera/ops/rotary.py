@@ -47,10 +47,27 @@ def _specs() -> Iterator[RotarySpec]:
         yield RotarySpec(40, 16, style)
 
 
+def _large() -> Iterator[tuple[RotarySpec, int]]:
+    """Positions beyond 16 bits, and heads of the sizes that models have."""
+    for style in ("half", "pairs"):
+        yield RotarySpec(8, 8, style), _FAR
+    for head_dim, dim in ((64, 64), (80, 80), (96, 96), (128, 128), (192, 64), (256, 256)):
+        yield RotarySpec(head_dim, dim), 3
+
+
+_FAR = 40  # tokens, whose positions are far from the beginning
+_HEADS = {2: (6, 1), 133: (40, 5), _FAR: (7, 1)}
+"""Of queries and keys, by tokens."""
+_DIFFERENT = 97.0  # angles, of which a long table has each many times: positions cut to any number of bits still show
+
+
 def _inputs(spec: RotarySpec, make: TrialInputs) -> tuple[Any, ...]:
-    angles = torch.outer(torch.arange(64.0), 100.0 ** -torch.linspace(0, 1, spec.dim // 2))
-    q, k = (make.normal(make.tokens, heads, spec.head_dim, dtype=make.dtype) for heads in (6, 2))
-    return q, k, make.integers(0, 64, make.tokens), torch.cat((angles.cos(), angles.sin()), dim=-1)
+    length = 140_000 if make.tokens == _FAR else 64
+    angles = torch.outer(torch.arange(_DIFFERENT), 100.0 ** -torch.linspace(0, 1, spec.dim // 2))
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)[torch.arange(length) % len(angles)]
+    heads = _HEADS.get(make.tokens, (6, 2))
+    q, k = (make.normal(make.tokens, number, spec.head_dim, dtype=make.dtype) for number in heads)
+    return q, k, make.integers(0, length, make.tokens), table
 
 
 OPS = (
@@ -61,6 +78,7 @@ OPS = (
         mutates=("q", "k"),
         any_dtype=True,
         sample_specs=_specs,
+        large_samples=_large,
         inputs=_inputs,
         served_spec=lambda _: RotarySpec(64, 64, "half"),
     ),

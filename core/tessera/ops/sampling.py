@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tessera.ops.linear import LinearSpec, linear_inputs
 from tessera.ops.mlp import SoftCapSpec
-from tessera.ops.tensors import HIDDEN, VOCAB
+from tessera.ops.tensors import HIDDEN, LARGE_VOCAB, VOCAB
 from tessera.platform.ops import SAMPLE_TOKENS, BoundOps, HotCall, Op, Packed, TrialInputs
 
 __all__ = [
@@ -73,23 +73,22 @@ def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
     )
 
 
-_WIDE = 131_100
-"""Entries of a vocabulary half of whose ids need more than 16 bits."""
-
-
 def _logprobs_specs() -> Iterator[LogprobsSpec]:
     for alternatives in (0, 1, 5, 97):
         yield LogprobsSpec(97, alternatives)
-    yield LogprobsSpec(_WIDE, 2)
+    yield LogprobsSpec(LARGE_VOCAB, 2)
 
 
 def _tokens(spec: LogprobsSpec | SampleSpec) -> Sequence[int]:
     """Wide rows take long to draw; four of them have greedy ones and others."""
-    return (4,) if spec.vocab == _WIDE else SAMPLE_TOKENS
+    return (4,) if spec.vocab == LARGE_VOCAB else SAMPLE_TOKENS
 
 
 def _logprobs_inputs(spec: LogprobsSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return make.normal(make.tokens, spec.vocab, scale=2.0), make.integers(0, spec.vocab, make.tokens)
+    """Some logits are so large that their exponents are out of range, unless the largest is subtracted."""
+    logits = make.normal(make.tokens, spec.vocab, scale=2.0)
+    logits[1::5] += 100
+    return logits, make.integers(0, spec.vocab, make.tokens)
 
 
 # ---- mask_logits
@@ -195,16 +194,25 @@ def edit_logits(spec: EditLogitsSpec, logits: Tensor, history: History, edits: E
 
 
 def _edit_logits_inputs(spec: EditLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
-    logits = make.normal(make.tokens, spec.vocab)
+    logits = _partly_forbidden(make.normal(make.tokens, spec.vocab))
     return logits, _history(spec.vocab, make), _edits(spec.vocab, spec.prefix, make)
+
+
+_SEVERAL = 7  # tokens that histories are made of: the first of the vocabulary and the last
+_LONG_HISTORY = 133  # rows, whose histories repeat a token hundreds of times
+
+
+def _few(tokens: Tensor, vocab: int) -> Tensor:
+    """Numbers below _SEVERAL -> tokens."""
+    return torch.where(tokens < _SEVERAL // 2, tokens, vocab - _SEVERAL + tokens).to(torch.int32)
 
 
 def _history(vocab: int, make: TrialInputs) -> History:
     """A table with more rows and columns than are used; tokens repeat often."""
-    length = 11
+    length, different = (1100, 2) if make.tokens == _LONG_HISTORY else (11, _SEVERAL)
     num_tokens = make.integers(0, length + 1, make.tokens)
     return History(
-        tokens=make.integers(0, min(vocab, 7), make.tokens + 2, length),
+        tokens=_few(make.integers(0, different, make.tokens + 2, length), vocab),
         rows=torch.randperm(make.tokens + 2, generator=make.random)[: make.tokens].to(torch.int32),
         num_prompt_tokens=(num_tokens * torch.rand(make.tokens, generator=make.random)).to(torch.int32),
         num_tokens=num_tokens,
@@ -215,13 +223,13 @@ def _edits(vocab: int, prefix: int, make: TrialInputs) -> Edits:
     """Three per row on average; prefixes are made of tokens that histories have."""
     number = 3 * make.tokens
     value = torch.randn(number, generator=make.random)
-    tokens, length = make.integers(0, 7, number, prefix), make.integers(0, prefix + 1, number)
+    tokens, length = make.integers(0, _SEVERAL, number, prefix), make.integers(0, prefix + 1, number)
     return Edits(
         row=make.integers(0, make.tokens, number),
         token=make.integers(0, vocab, number),
         value=torch.where(torch.arange(number) % 3 == 0, -torch.inf, value),
         until=make.integers(0, 20, number),
-        prefix=torch.where(torch.arange(prefix) < prefix - length[:, None], -1, tokens),
+        prefix=torch.where(torch.arange(prefix) < prefix - length[:, None], -1, _few(tokens, vocab)),
     )
 
 
@@ -262,8 +270,14 @@ def penalise(spec: PenaliseSpec, logits: Tensor, history: History, penalties: Pe
 
 
 def _penalise_inputs(spec: PenaliseSpec, make: TrialInputs) -> tuple[Any, ...]:
+    """Some tokens are forbidden by a mask or an edit already."""
     penalties = Penalties(make.uniform(-2, 2), make.uniform(-2, 2), make.uniform(0.5, 2))
-    return make.normal(make.tokens, spec.vocab), _history(spec.vocab, make), penalties
+    return _partly_forbidden(make.normal(make.tokens, spec.vocab)), _history(spec.vocab, make), penalties
+
+
+def _partly_forbidden(logits: Tensor) -> Tensor:
+    logits[:, 1::9] = -torch.inf
+    return logits
 
 
 # ---- sample
@@ -411,16 +425,21 @@ def _samples() -> Iterator[SampleSpec]:
 
 def _sample_specs() -> Iterator[SampleSpec]:
     yield from _samples()
-    yield SampleSpec(_WIDE, greedy=True)
-    yield SampleSpec(_WIDE)
-    yield SampleSpec(_WIDE, filters=True)
+    yield SampleSpec(LARGE_VOCAB, greedy=True)
+    yield SampleSpec(LARGE_VOCAB)
+    yield SampleSpec(LARGE_VOCAB, filters=True)
 
 
 def _sample_inputs(spec: SampleSpec, make: TrialInputs) -> tuple[Any, ...]:
-    """In a greedy row, one of the last logits is the largest; one of the first is smaller, but not in 16 bits."""
+    """In a greedy row, one of the last logits is the largest; one of the first is smaller, but not in 16 bits, or just
+    as large. Many logits of some other rows are equal, so that filters cut between equal ones, and some are
+    forbidden. Alternatives are reported of different logits alone."""
     logits = make.normal(make.tokens, spec.vocab, scale=2.0)
+    if spec.logprobs <= 0:
+        logits[1::3] = (2 * logits[1::3]).round() / 2
+        logits[5::6] = _partly_forbidden(logits[5::6])
     row = torch.arange(0, make.tokens, 1 if spec.greedy else _GREEDY)
-    logits[row, row % 11] = _PEAK - 2.0**-12
+    logits[row, row % 11] = torch.where(row % 2 == 0, _PEAK - 2.0**-12, _PEAK)
     logits[row, spec.vocab - 1 - row % 5] = _PEAK
     return logits, _rows(make)
 
@@ -487,10 +506,28 @@ def _logits_samples() -> Iterator[LogitsSampleSpec]:
     for sample in _samples():
         yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), sample)
     yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), SampleSpec(97, logprobs=3), cap=1.5, scale=0.5)
+    yield from _padded(None)
+
+
+def _padded(gather: str | None) -> Iterator[LogitsSampleSpec]:
+    """The last rows of the weight pad the vocabulary: none of them is a token."""
+    for sample in (SampleSpec(97, greedy=True), SampleSpec(97, logprobs=3)):
+        yield LogitsSampleSpec(LinearSpec(104, 40, "float32"), sample, gather)
+
+
+def _large_logits_samples() -> Iterator[tuple[LogitsSampleSpec, int]]:
+    for sample in (SampleSpec(LARGE_VOCAB, greedy=True), SampleSpec(LARGE_VOCAB, logprobs=2)):
+        yield LogitsSampleSpec(LinearSpec(LARGE_VOCAB, 8, "float32"), sample), 4
+    for spec in _padded("tensor"):
+        yield spec, 133
 
 
 def _logits_sample_inputs(spec: LogitsSampleSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return *linear_inputs(spec.head, make), _rows(make)
+    """All logits of some rows are equal, unless alternatives are reported."""
+    hidden, weight = linear_inputs(spec.head, make)
+    if spec.sample.logprobs <= 0:
+        hidden[3::7] = 0
+    return hidden, weight, _rows(make)
 
 
 OPS = (
@@ -501,22 +538,26 @@ OPS = (
     ),
     Op(
         "mask_logits", "sampling", mask_logits, mutates=("logits",), batch_invariant=True,
-        sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)), inputs=_mask_logits_inputs,
+        sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)),
+        large_samples=lambda: iter([(MaskLogitsSpec(LARGE_VOCAB), 4)]), inputs=_mask_logits_inputs,
         served_spec=lambda _: MaskLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
         "take_logits", "sampling", take_logits, batch_invariant=True,
-        sample_specs=lambda: (TakeLogitsSpec(vocab) for vocab in (96, 97)), inputs=_take_logits_inputs,
+        sample_specs=lambda: (TakeLogitsSpec(vocab) for vocab in (96, 97)),
+        large_samples=lambda: iter([(TakeLogitsSpec(LARGE_VOCAB), 4)]), inputs=_take_logits_inputs,
         served_spec=lambda _: TakeLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
         "edit_logits", "sampling", edit_logits, mutates=("logits",), batch_invariant=True,
-        sample_specs=lambda: (EditLogitsSpec(97, prefix) for prefix in (0, 1, 4)), inputs=_edit_logits_inputs,
+        sample_specs=lambda: (EditLogitsSpec(97, prefix) for prefix in (0, 1, 4)),
+        large_samples=lambda: iter([(EditLogitsSpec(LARGE_VOCAB, 2), 7)]), inputs=_edit_logits_inputs,
         served_spec=lambda _: EditLogitsSpec(VOCAB, 4),
     ),
     Op(
         "penalise", "sampling", penalise, mutates=("logits",), batch_invariant=True,
-        sample_specs=lambda: iter([PenaliseSpec(97)]), inputs=_penalise_inputs,
+        sample_specs=lambda: iter([PenaliseSpec(97)]),
+        large_samples=lambda: iter([(PenaliseSpec(LARGE_VOCAB), 7)]), inputs=_penalise_inputs,
         served_spec=lambda _: PenaliseSpec(VOCAB),
     ),
     Op(
@@ -526,7 +567,7 @@ OPS = (
     ),
     Op(
         "logits_sample", "sampling", compose=logits_sample, parts=("linear", "soft_cap", "sample"),
-        sample_specs=_logits_samples, inputs=_logits_sample_inputs,
+        sample_specs=_logits_samples, large_samples=_large_logits_samples, inputs=_logits_sample_inputs,
         served_spec=lambda dtype: LogitsSampleSpec(LinearSpec(VOCAB, HIDDEN, dtype), SampleSpec(VOCAB, greedy=True)),
     ),
 )  # fmt: skip

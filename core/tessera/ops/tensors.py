@@ -13,6 +13,9 @@ from tessera.errors import PlatformError
 DTYPES = ("float32", "bfloat16", "float16")
 """The dtypes that ops are tested in."""
 
+LARGE_VOCAB = 131_100
+"""Entries of a vocabulary half of whose ids need more than 16 bits."""
+
 HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
 """Sizes of the model at which speed is measured."""
 

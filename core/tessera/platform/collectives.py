@@ -116,15 +116,20 @@ class Alone(Communicator):
 
 class TorchCommunicator(Communicator):
     """A process group of torch.distributed whose backend takes the device's tensors. host: a group of the same ranks
-    over gloo.
+    over gloo. places: the number that each rank has in torch's group, which numbers its members in ascending order;
+    None: the same.
 
         def communicator(self, spec, device, rendezvous):
             return TorchCommunicator.join(torch, "mychipccl", rendezvous, spec.rank, spec.world_size, capturable=True)
     """
 
-    def __init__(self, torch: Any, group: Any, host: Any, *, capturable: bool = False) -> None:
+    def __init__(
+        self, torch: Any, group: Any, host: Any, *, capturable: bool = False, places: Sequence[int] | None = None
+    ) -> None:
         self.torch, self.group, self.host, self.capturable = torch, group, host, capturable
-        self.rank, self.size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+        self.places, self.size = places, torch.distributed.get_world_size(group)
+        own = torch.distributed.get_rank(group)
+        self.rank = own if places is None else places.index(own)
         self._sent: dict[int, deque[Any]] = {}  # held, since gloo drops what nobody holds any more before it is sent
 
     @classmethod
@@ -146,45 +151,56 @@ class TorchCommunicator(Communicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         parts = [self.torch.empty_like(x) for _ in range(self.size)]
         self.torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
-        return self.torch.cat(parts, dim=dim)
+        return self.torch.cat(self._by_rank(parts), dim=dim)
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         dense = x.contiguous()
-        self.torch.distributed.broadcast(dense, group=self.group, group_src=source)
+        self.torch.distributed.broadcast(dense, group=self.group, group_src=self._place(source))
         return x if dense is x else x.copy_(dense)
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        parts = [part.contiguous() for part in x.chunk(self.size, dim)]
+        parts = [part.contiguous() for part in self._by_place(x.chunk(self.size, dim))]
         result = self.torch.empty_like(parts[0])
         self.torch.distributed.reduce_scatter(result, parts, group=self.group)
         return result
 
     def all_to_all(self, x: Tensor) -> Tensor:
-        dense = x.contiguous()
+        dense = x.contiguous() if self.places is None else self.torch.cat(self._by_place(x.chunk(self.size)))
         result = self.torch.empty_like(dense)
         self.torch.distributed.all_to_all_single(result, dense, group=self.group)
-        return result
+        return result if self.places is None else self.torch.cat(self._by_rank(result.chunk(self.size)))
 
     def send(self, x: Tensor, to: int) -> None:
         sent = self._sent.setdefault(to, deque())
         if len(sent) == _MOST_SENT:
             sent.popleft().wait()
-        sent.append(self.torch.distributed.isend(x.contiguous(), group=self.group, group_dst=to))
+        sent.append(self.torch.distributed.isend(x.contiguous(), group=self.group, group_dst=self._place(to)))
 
     def recv(self, x: Tensor, source: int) -> Transfer:
-        transfer: Transfer = self.torch.distributed.irecv(x, group=self.group, group_src=source)
+        transfer: Transfer = self.torch.distributed.irecv(x, group=self.group, group_src=self._place(source))
         return transfer
 
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
         dist = self.torch.distributed
-        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
-        group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
-        if self.host is self.group:
-            return self._of(group, group)
-        return self._of(group, dist.new_group(members, backend=HOST_BACKEND, use_local_synchronization=True))
+        members = [dist.get_global_rank(self.group, self._place(rank)) for rank in ranks]
+        places = [sorted(members).index(member) for member in members]
+        group = host = dist.new_group(members, group_desc=role, use_local_synchronization=True)
+        if self.host is not self.group:
+            host = dist.new_group(members, backend=HOST_BACKEND, use_local_synchronization=True)
+        ascending = places == sorted(places)
+        return type(self)(self.torch, group, host, capturable=self.capturable, places=None if ascending else places)
 
-    def _of(self, group: Any, host: Any) -> Self:
-        return type(self)(self.torch, group, host, capturable=self.capturable)
+    def _place(self, rank: int) -> int:
+        """The number of a rank in torch's group."""
+        return rank if self.places is None else self.places[rank]
+
+    def _by_rank(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """From the order of torch's group to that of ranks."""
+        return parts if self.places is None else [parts[place] for place in self.places]
+
+    def _by_place(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The inverse of _by_rank."""
+        return parts if self.places is None else [parts[self.places.index(place)] for place in range(self.size)]
 
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         agreed = self.torch.tensor(values, dtype=self.torch.int64)
@@ -205,11 +221,14 @@ class FunctionalCommunicator(TorchCommunicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """The op concatenates along the first dimension."""
         gathered = self._done("all_gather_into_tensor", x.contiguous(), self.size)
-        return gathered if dim == 0 else self.torch.cat(gathered.chunk(self.size), dim=dim)
+        if dim == 0 and self.places is None:
+            return gathered
+        return self.torch.cat(self._by_rank(gathered.chunk(self.size)), dim=dim)
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """The op divides along the first dimension."""
-        parts = x if dim == 0 else self.torch.cat(x.chunk(self.size, dim=dim))
+        as_it_is = dim == 0 and self.places is None
+        parts = x if as_it_is else self.torch.cat(self._by_place(x.chunk(self.size, dim=dim)))
         return self._done("reduce_scatter_tensor", parts.contiguous(), "sum", self.size)
 
     def _done(self, name: str, x: Tensor, *options: Any) -> Tensor:

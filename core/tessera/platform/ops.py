@@ -128,6 +128,10 @@ SAMPLE_TOKENS = (19, 1, 2, 0, 133)
 and 128 at which kernels change their path."""
 
 
+PATH_TOKENS = (3, 5, 8, 16, 32, 64, 128, 256, 520, 1030)
+"""Numbers of tokens at which kernels change their path. An op is tested with them at one spec in each dtype."""
+
+
 class TrialInputs(Protocol):
     """Helpers with which Op.inputs creates random arguments on the host. tokens: T. ops: prepares weights; None leaves
     them raw. dtype: of activations if the spec does not say. random: the generator."""
@@ -166,9 +170,10 @@ class Op(Generic[S]):
     order of its own.
 
     For conformance: sample_specs are the specs to test; sample_tokens(spec) are the numbers of tokens to test one with;
-    inputs(spec, make) returns random positional arguments of the hot call, on the host; tolerances are by dtype, if
-    tighter than tessera.testing.TOLERANCES; served_spec(dtype) has the size of a served model, for measuring speed
-    (default: the first sample).
+    large_samples are pairs of a spec and a number of tokens at which kernels change their path, of which only the
+    result is compared; inputs(spec, make) returns random positional arguments of the hot call, on the host; tolerances
+    are by dtype, if tighter than tessera.testing.TOLERANCES; served_spec(dtype) has the size of a served model, for
+    measuring speed (default: the first sample).
     """
 
     name: str
@@ -184,6 +189,7 @@ class Op(Generic[S]):
     batch_invariant: bool = False
     sample_specs: Callable[[], Iterator[S]] | None = None
     sample_tokens: Callable[[S], Sequence[int]] = lambda _: SAMPLE_TOKENS
+    large_samples: Callable[[], Iterator[tuple[S, int]]] = lambda: iter(())
     inputs: Callable[[S, TrialInputs], tuple[Any, ...]] | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict, hash=False)
     served_spec: Callable[[str], S] | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from tessera.testing.reference import host_device
 
 
 Rows = tuple[tuple[int, int], ...]
+Numbers = Literal["usual", "large", "small"]
+"""Of queries, keys and values. large: scores are beyond float16 before they are scaled, and so far apart that each
+query sees one key. small: keys and values are, queries are large, and one key is zero."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class AttentionCase:
     are decode rows, with as many drafts as they have tokens beside the first. stride: tokens between the starts of
     rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at the end. shared:
     leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8,
-    which have scales."""
+    which have scales. scale: of scores; None: that of the head's size. numbers: how large they are."""
 
     rows: Rows
     block_size: int = 16
@@ -58,6 +62,8 @@ class AttentionCase:
     shared: int = 0
     dtype: str = "float32"
     kv_dtype: str = ""
+    scale: float | None = None
+    numbers: Numbers = "usual"
 
     @property
     def kept(self) -> str:
@@ -78,9 +84,20 @@ class AttentionCase:
         if self.window is not None:
             cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, self.quant, window=self.window)
         return LayerSpec(
-            0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
+            0, "attention", self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, cache,
             window=self.window, softcap=self.softcap, sinks=self.sinks,
         )  # fmt: skip
+
+    @property
+    def factor(self) -> float:
+        """By which scores are multiplied."""
+        return self.head_dim**-0.5 if self.scale is None else self.scale
+
+    @property
+    def small(self) -> float:
+        """The size of keys and values that are small; queries are as large as keys are small. float16 does not hold
+        smaller ones."""
+        return 1e-3 if self.dtype == "float16" else 1e-6
 
 
 VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
@@ -95,6 +112,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "one-kv-head": {"kv_heads": 1},
         "wide-heads": {"heads": 4, "kv_heads": 2, "head_dim": 128},
         "padded": {"padding": 3},
+        "scaled": {"scale": 0.11},
     }
 )
 """How each variant differs from the plain case, by name."""
@@ -113,8 +131,20 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
     yield "long", AttentionCase(_LONG, block_size, dtype=dtype)
     yield "long-window", AttentionCase(_LONG, block_size, window=150, dtype=dtype)
     yield "many-rows", AttentionCase(_MANY, block_size, dtype=dtype)
+    yield "many-queries", AttentionCase(((300, 310), (1, 1200)), block_size, dtype=dtype)
+    yield "one-row", AttentionCase(((1, 4200),), block_size, dtype=dtype)
+    yield "two-rows", AttentionCase(((1, 1100), (1, 290)), block_size, dtype=dtype)
+    yield "groups-of-7", AttentionCase(_FEW, block_size, heads=14, kv_heads=2, dtype=dtype)
+    yield "many-heads", AttentionCase(_FEW, block_size, heads=40, kv_heads=40, dtype=dtype)
+    yield "many-groups", AttentionCase(_FEW, block_size, heads=72, kv_heads=36, dtype=dtype)
+    for dim in (64, 80, 96, 192):
+        yield f"heads-of-{dim}", AttentionCase(_FEW, block_size, heads=4, head_dim=dim, dtype=dtype)
+    for name, different in (("", {}), ("-softcap", {"softcap": 0.7})):
+        case = AttentionCase(_FEW, block_size, numbers="large", dtype=dtype)
+        yield f"large-scores{name}", replace(case, **different)  # type: ignore[arg-type]  # as above
 
 
+_FEW: Rows = (1, 40), (1, 17), (21, 30)
 _LONG: Rows = (1, 533), (1, 130), (9, 290), (133, 133)
 """A little more than 128, 256 and 512 keys and 128 queries: kernels use tiles of 64 or 128, and split many keys."""
 _MANY: Rows = tuple((1, 1 + 7 * row % 50) for row in range(70))
@@ -223,6 +253,7 @@ def poison(plane: Tensor) -> None:
 TRIAL = "trial"  # the name of a trial's AttentionGroup
 SPARE = 3  # blocks that no row has, including the null block
 _LOOSE = 5  # tokens by which an upper bound on a length exceeds it
+_CHUNK = 512  # tokens of a row that are written at once
 
 
 KV_SCALES: Mapping[str, float] = MappingProxyType({"k_scale": 2.0 / 448, "v_scale": 1.5 / 448})
@@ -249,16 +280,23 @@ class AttentionTrial:
         random = torch.Generator().manual_seed(self.seed)
         past = case.shared * case.block_size
 
-        def heads(tokens: int, number: int) -> Tensor:
-            return torch.randn(tokens, number, case.head_dim, generator=random).to(torch_dtype(case.dtype))
+        def heads(tokens: int, number: int, size: float = 1.0) -> Tensor:
+            drawn = torch.randn(tokens, number, case.head_dim, generator=random)
+            return (drawn * size).to(torch_dtype(case.dtype))
 
+        size = case.small if case.numbers == "small" else 1.0
         self.keys, self.values = (
-            [self._kept(heads(length, case.kv_heads)) for _, length in case.rows] for _ in range(2)
+            [self._kept(heads(length, case.kv_heads, size)) for _, length in case.rows] for _ in range(2)
         )
         for rows in (self.keys, self.values):
             for row in rows[1:]:
                 row[:past] = rows[0][:past]
-        self.queries = [heads(tokens, case.heads) for tokens, _ in case.rows]
+        self.queries = [heads(tokens, case.heads, 1 / size) for tokens, _ in case.rows]
+        if case.numbers == "small":
+            for row in self.keys:
+                row[len(row) // 2] = 0
+        if case.numbers == "large":
+            self._enlarge(random)
         self.layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
         self.constraints = self.backend.constraints(spec)
         blocks = [-(-length // case.block_size) for _, length in case.rows]
@@ -273,6 +311,16 @@ class AttentionTrial:
         layer = self.backend.bind(spec, self.weights, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
+
+    def _enlarge(self, random: torch.Generator) -> None:
+        """Queries and keys in one direction, so that scores are 1,200 apart before they are scaled, and up to 100,000;
+        exact in every dtype."""
+        sign = torch.randint(0, 2, (self.case.head_dim,), generator=random) * 2.0 - 1
+        for row in self.queries:
+            row[:] = sign * (2400 / self.case.head_dim)
+        for row in self.keys:
+            place = torch.randperm(len(row), generator=random)[:, None, None]
+            row[:] = (30 + 0.5 * place) * sign
 
     def numbers(self, count: int, random: torch.Generator) -> Tensor:
         """The numbers of the rows' blocks, [count]."""
@@ -336,10 +384,18 @@ class AttentionTrial:
         past = [length - tokens for tokens, length in self.case.rows]
         known = [(tokens - (shared if row else 0), tokens, row) for row, tokens in enumerate(past)]
         known = [grant for grant in known if grant[0] > 0]
-        if known:
-            self._write(known)
+        for number in range(max((-(-tokens // _CHUNK) for tokens, _, _ in known), default=0)):
+            self._write([part for grant in known for part in _chunk(grant, number)])
         self._write(self.grants)
         return self.attended()
+
+    def move(self) -> None:
+        """Copies each block of the rows to the place of another one; nothing of the old order is left."""
+        old = sorted(set(self.blocks))
+        moved = dict(zip(old, [*old[1:], old[0]], strict=True))
+        for plane in self.caches[0]:
+            plane[list(moved.values())] = plane[old].clone()
+        self.tables = [[moved[block] for block in table] for table in self.tables]
 
     def attended(self, *, into_nan: bool = False) -> list[Tensor]:
         """For each row, attention of its queries over the cache. into_nan: pass an `out` tensor filled with NaN."""
@@ -390,41 +446,45 @@ class AttentionTrial:
         return [(*grant, row) for row, grant in enumerate(self.case.rows)]
 
     def expected(self) -> list[Tensor]:
-        """The expected result of run(), in float64, computed query by query."""
-        group = self.case.heads // self.case.kv_heads
-        return [
-            torch.stack(
-                [
-                    torch.einsum("hk,khd->hd", torch.exp(scores - self._sum(scores)[:, None]), values[seen])
-                    for scores, seen in self._scored(row)
-                ]
-            )
-            for row, values in enumerate(
-                self.meaning(every, "v_scale").repeat_interleave(group, 1) for every in self.values
-            )
-        ]
+        """The expected result of run(), in float64."""
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> list[Tensor]:
+        mixed = []
+        for scores, values in zip(self._scores, self.values, strict=True):
+            weights = torch.exp(scores - self._sum(scores)[..., None])
+            mixed.append((weights @ self._of_heads(self.meaning(values, "v_scale"))).transpose(0, 1))
+        return mixed
 
     def expected_sums(self) -> list[Tensor]:
         """The expected result of sums(), in float64."""
-        return [torch.stack([self._sum(scores) for scores, _ in self._scored(row)]) for row in range(len(self.queries))]
+        return [self._sum(scores).T for scores in self._scores]
+
+    def _of_heads(self, kept: Tensor) -> Tensor:
+        """[K, Hk, D] -> [H, K, D]."""
+        return kept.transpose(0, 1).repeat_interleave(self.case.heads // self.case.kv_heads, 0)
 
     def _sum(self, scores: Tensor) -> Tensor:
-        """The log-sum-exp of a query's scores [H, keys seen], sinks included: [H]."""
+        """The log-sum-exp of scores [H, Q, K], sinks included: [H, Q]."""
         if self.case.sinks:
-            scores = torch.cat((scores, self.sinks.double()[:, None]), dim=-1)
+            sinks = self.sinks.double()[:, None, None].expand(*scores.shape[:2], 1)
+            scores = torch.cat((scores, sinks), dim=-1)
         return torch.logsumexp(scores, -1)
 
-    def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
-        """For each query, its scores [H, keys seen], and which keys these are."""
-        case, q = self.case, self.queries[row].double()
-        keys = self.meaning(self.keys[row], "k_scale").repeat_interleave(case.heads // case.kv_heads, 1)
-        for i, query in enumerate(q):
-            end = len(keys) - len(q) + i + 1
-            seen = slice(0 if case.window is None else max(0, end - case.window), end)
-            scores = torch.einsum("khd,hd->hk", keys[seen], query) * case.head_dim**-0.5
+    @cached_property
+    def _scores(self) -> list[Tensor]:
+        """For each row, the scores of its queries [H, Q, K], -inf for keys that a query does not see."""
+        case, found = self.case, []
+        for queries, kept in zip(self.queries, self.keys, strict=True):
+            keys = self._of_heads(self.meaning(kept, "k_scale"))
+            scores = queries.double().transpose(0, 1) @ keys.mT * case.factor
             if case.softcap is not None:
                 scores = torch.tanh(scores / case.softcap) * case.softcap
-            yield scores, seen
+            ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
+            unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
+            found.append(scores.masked_fill(unseen, -torch.inf))
+        return found
 
     def _write(self, grants: list[Grant]) -> None:
         """Writes the keys and values of grants into their blocks."""
@@ -511,3 +571,10 @@ class AttentionTrial:
         columns = max(len(self.tables[row]) for *_, row in grants) + 1
         kind: Kind = "verify" if case.verifies else "mixed"
         return LaunchKey(kind, len(grants) + padding, max(lengths), columns, tokens), stride
+
+
+def _chunk(grant: Grant, number: int) -> list[Grant]:
+    """The part of a grant that is written in a launch of this number; none if it has fewer."""
+    tokens, length, row = grant
+    first = length - tokens + number * _CHUNK
+    return [(min(length - first, _CHUNK), min(first + _CHUNK, length), row)] if first < length else []

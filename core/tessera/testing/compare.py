@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.ops import REFERENCE
+from tessera.ops import REFERENCE, Quantized
+from tessera.ops.quantize import plain, sums_of
 from tessera.platform.ops import Op
 
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
 """By dtype; both relative and absolute, for elements of about 1."""
 
 _WIDE = 512  # elements over which rounding evens out
+_SPREAD = 256  # elements whose errors are taken together
 
 
 def tolerance(op: str | Op[Any], dtype: str) -> float:
@@ -31,15 +33,18 @@ def assert_same(result: Any, expected: Any, tolerance: float) -> None:
     assert text is None, text
 
 
-def difference(result: Any, expected: Any, tolerance: float) -> str | None:
-    """Where nested results differ, in one line; None if they agree. NaN never agrees with anything."""
+def difference(result: Any, expected: Any, tolerance: float, *, emitted: bool = False) -> str | None:
+    """Where nested results differ, in one line; None if they agree. NaN never agrees with anything. emitted: an op that
+    computes something else has quantized the result, so that a number may be rounded to the one beside it."""
     if isinstance(expected, Tensor):
         return _of_tensors(result, expected, tolerance)
+    if emitted and isinstance(expected, Quantized):
+        return _of_emitted(result, expected, tolerance)
     if isinstance(expected, tuple):
         if not isinstance(result, tuple) or len(result) != len(expected):
             return f"{type(result).__name__} instead of {len(expected)} results"
         for place, (part, other) in enumerate(zip(result, expected, strict=True)):
-            text = difference(part, other, tolerance)
+            text = difference(part, other, tolerance, emitted=emitted)
             if text is not None:
                 return f"result {place}: {text}"
         return None
@@ -64,14 +69,54 @@ def _of_tensors(result: Any, expected: Tensor, tolerance: float) -> str | None:
     return f"{int(wrong.sum())} of {wrong.numel()} elements differ, first {list(first)}: {found:.6g}, not {other:.6g}"
 
 
+def _of_emitted(result: Any, expected: Quantized, tolerance: float) -> str | None:
+    if not isinstance(result, Quantized):
+        return f"{type(result).__name__} instead of a quantized result, which the spec's emit wants"
+    if result.data.dtype != expected.data.dtype or result.data.shape != expected.data.shape:
+        return f"data {result.data.dtype} of {list(result.data.shape)}, not {expected.data.dtype} of " + str(
+            list(expected.data.shape)
+        )
+    if result.group != expected.group:
+        return f"group is {result.group}, not {expected.group}"
+    scales = _of_tensors(result.scale * (1 / expected.scale), torch.ones_like(expected.scale), tolerance)
+    if scales is not None:
+        return f"scales as parts of the right ones: {scales}"
+    if expected.sums is not None:
+        sums = difference(result.sums, sums_of(result.data, expected.data.shape[-1] // expected.sums.shape[-1]), 0.0)
+        if sums is not None:
+            return f"sums of its own data: {sums}"
+    found, other = (plain(one, torch.float32).double() for one in (result, expected))
+    step = plain(expected._replace(data=torch.ones_like(expected.data)), torch.float32).double()
+    if expected.data.is_floating_point():
+        step = torch.maximum(step * _LEAST_FP8, other.abs() * torch.finfo(expected.data.dtype).eps)
+    off = (found - other) / step
+    if not bool((off.abs() <= _NEXT).all()):
+        return f"{int((~(off.abs() <= _NEXT)).sum())} of {off.numel()} numbers are not those beside the right ones"
+    lean = float((off * other.sign()).mean()) if off.numel() >= _MANY else 0.0
+    return None if abs(lean) <= _LEAN else f"numbers lean by {lean:.2f} of a step: they are cut, not rounded"
+
+
+_NEXT = 1.05  # steps
+_LEAST_FP8 = 2.0**-9
+_MANY = 100  # numbers over which rounding evens out
+_LEAN = 0.2  # of a step; cutting digits leans by half of one
+
+
 def leaning(result: Tensor, expected: Tensor) -> str | None:
-    """Whether a wide row of 16-bit floats has the wrong norm, in one line; None if not. Each element may be off by
-    rounding, but rounding does not make a whole row longer or shorter."""
-    if expected.dtype not in (torch.float16, torch.bfloat16) or expected.dim() < 2 or expected.shape[-1] < _WIDE:
+    """Whether rounding cannot explain how 16-bit floats differ, in one line; None if it can. Each element may be off by
+    a few units, but not all of them by more than one; and rounding does not make a whole wide row longer or shorter."""
+    if expected.dtype not in (torch.float16, torch.bfloat16) or expected.dim() < 2:
         return None
-    found, other = result.double(), expected.double()
+    eps = torch.finfo(expected.dtype).eps
+    found, other = (x.double().nan_to_num(posinf=0.0, neginf=0.0) for x in (result, expected))
+    if expected.numel() >= _SPREAD:
+        whole, apart = float(other.norm()), float((found - other).norm())
+        if apart > eps * whole:
+            return f"the elements are off by {apart / whole:.2%} on the whole, more than rounding explains"
+    if expected.shape[-1] < _WIDE:
+        return None
     length = other.square().sum(-1)
     off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
-    limit = 4 * torch.finfo(expected.dtype).eps / math.sqrt(expected.shape[-1])
+    limit = 4 * eps / math.sqrt(expected.shape[-1])
     worst = float(off.max()) if off.numel() else 0.0
     return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding explains"

@@ -20,12 +20,15 @@ MOST_SENT = 2
 def join(spec: WorkerSpec, rendezvous: str) -> Collectives:
     """The group of all workers; rendezvous: a URL at which they meet."""
     dist.init_process_group("gloo", init_method=rendezvous, rank=spec.rank, world_size=spec.world_size)
-    return Collectives(dist.group.WORLD, spec.rank, spec.world_size)
+    return Collectives(dist.group.WORLD, spec.rank, range(spec.world_size))
 
 
 class Collectives(Communicator):
-    def __init__(self, group: Any, rank: int, size: int) -> None:
-        self.group, self.rank, self.size = group, rank, size
+    """members: of the group, by rank, as numbers of the group that all workers are in. torch numbers them in ascending
+    order."""
+
+    def __init__(self, group: Any, rank: int, members: Sequence[int]) -> None:
+        self.group, self.rank, self.size, self.members = group, rank, len(members), members
         self.chip = torch.get_device_module("fakechip")
         self.sent: deque[Any] = deque()
 
@@ -39,14 +42,14 @@ class Collectives(Communicator):
         own = self._launched(x)
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own, group=self.group)
-        whole = torch.cat(parts, dim)
+        whole = torch.cat([parts[sorted(self.members).index(member)] for member in self.members], dim)
         gathered = x.new_empty(whole.shape)
         self.chip.memory(gathered).copy_(whole)
         return gathered
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         sent = self._launched(x)
-        dist.broadcast(sent, dist.get_global_rank(self.group, source), group=self.group)
+        dist.broadcast(sent, self.members[source], group=self.group)
         self.chip.memory(x).copy_(sent)
         return x
 
@@ -55,16 +58,16 @@ class Collectives(Communicator):
         if len(self.sent) == MOST_SENT:
             self.sent.popleft().wait()
         dense = self.chip.memory(x).clone(memory_format=torch.contiguous_format)
-        self.sent.append(dist.isend(dense, group=self.group, group_dst=to))
+        self.sent.append(dist.isend(dense, group=self.group, dst=self.members[to]))
 
     def recv(self, x: Tensor, source: int) -> Coming:
         inbox = torch.empty(x.shape, dtype=x.dtype)
-        return Coming(self.chip.memory(x), inbox, dist.irecv(inbox, group=self.group, group_src=source))
+        return Coming(self.chip.memory(x), inbox, dist.irecv(inbox, group=self.group, src=self.members[source]))
 
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Collectives:
-        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        members = [self.members[rank] for rank in ranks]
         group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
-        return Collectives(group, list(ranks).index(self.rank), len(ranks))
+        return Collectives(group, list(ranks).index(self.rank), members)
 
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         agreed = torch.tensor(values, dtype=torch.int64)

@@ -1,18 +1,19 @@
-"""One mistake each, of the kind that vendors make, planted into the strict platform, into fakechip and, where
-only it makes a promise, into the CPU platform. FAULTS: what the
-kit must name."""
+"""One mistake each, of the kind that vendors make, planted into the strict platform, into fakechip and, where only it
+makes a promise, into the CPU platform; those of one kind into the plain platform, which has a kernel for every op.
+FAULTS: what the kit must name."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tessera.testing import StrictPlatform
-from tests.platforms.faulty import attention, drawing, ops, steps
+from tests.platforms.faulty import attention, closeness, drawing, ops, places, sizes, steps, values, ways
+from tests.platforms.faulty.fault import Fault
 from tests.platforms.faulty.making import Base
 
-_MODULES = (attention, drawing, ops, steps)
+_MODULES = (attention, drawing, ops, steps, sizes, values, ways, closeness, places)
+_BY_KIND = (sizes.SIZES, values.VALUES, ways.WAYS, closeness.CLOSENESS, places.PLACES)
 
 
 def planted(name: str, base: Base) -> Base:
@@ -26,32 +27,6 @@ def planted(name: str, base: Base) -> Base:
 def __getattr__(name: str) -> Base:
     """A faulty strict platform by its mistake: "tests.platforms.faulty:EpsOutside"; on_fakechip has fakechip's."""
     return planted(name, StrictPlatform)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """subject: the op or the part of the contract at fault. kinds: of cases that are tried, the first part of their
-    ids; the first of them must name it. also: subjects whose cases may fail with it. only: the one place where it can
-    be; "": wherever there is a part of its own."""
-
-    subject: str
-    kinds: tuple[str, ...] = ("op", "fused")
-    also: tuple[str, ...] = ()
-    devices: int = 1
-    only: str = ""
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Where it is planted: strict, and fakechip if that has a part of its own where the mistake is."""
-        if self.only:
-            return (self.only,)
-        return ("strict", "fakechip") if self.subject in _OF_FAKECHIP else ("strict",)
-
-
-_OF_FAKECHIP = frozenset({
-    "attention", "fused attention", "cache layout", "block copy", "shapes: padding", "shapes: keys", "graph capture",
-    "linear", "rms_norm", "all_reduce", "all_gather", "memory",
-})  # fmt: skip
 
 
 _MIXES = ("attention", "fused", "cache")
@@ -124,13 +99,14 @@ FAULTS: Mapping[str, Fault] = {
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "LastRankUnsummed": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
-    "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
+    "GatheredBackwards": Fault("all_gather", ("collectives",), ("new_group",), devices=2),
     "AllReduceRounded": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
-    "PartOfTheNext": Fault("reduce_scatter", ("collectives",), devices=2),
-    "NothingExchanged": Fault("all_to_all", ("collectives",), devices=2),
+    "PartOfTheNext": Fault("reduce_scatter", ("collectives",), ("new_group",), devices=2),
+    "NothingExchanged": Fault("all_to_all", ("collectives",), ("new_group",), devices=2),
     **dict.fromkeys(("SentAsItLies", "OneInbox"), Fault("send_recv", ("collectives",), devices=2)),
-    "GatherMissing": Fault("all_gather", ("collectives",), devices=2),
+    "GatherMissing": Fault("all_gather", ("collectives",), ("new_group",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
     **dict.fromkeys(("ScalesOfTheNextRow", "NibblesSwapped"), Fault("packed", ("packed",))),
+    **{name: fault for kind in _BY_KIND for name, fault in kind.faults.items()},
 }
 """By mistake."""

@@ -145,18 +145,17 @@ class _Trial:
             raise ConformanceError(f"{what}: the answer is {answer}, not {right}")
         if len(answer) != len(right):
             raise ConformanceError(f"{what}: the answer has {len(answer)} tokens, not {len(right)}")
-        if self.quantization is not None:
-            self._compare_quantized(what, found.outputs[0], expected.outputs[0], sure)
+        self._compare_answer(what, found.outputs[0], expected.outputs[0], sure)
 
-    def _compare_quantized(self, what: str, found: CompletionOutput, expected: CompletionOutput, sure: int) -> None:
+    def _compare_answer(self, what: str, found: CompletionOutput, expected: CompletionOutput, sure: int) -> None:
         """Compares the log probabilities of the answer's tokens as far as both were given the same."""
         entries = zip(expected.token_ids[:sure], found.logprobs or (), expected.logprobs or (), strict=False)
         for place, (token, mine, theirs) in enumerate(entries):
             one, other = mine[token].logprob, theirs[token].logprob
-            if not math.isclose(one, other, abs_tol=self._slack):
+            if not math.isclose(one, other, rel_tol=self._slack, abs_tol=self._slack):
+                how = "" if self.quantization is None else f", {self.quantization}"
                 raise ConformanceError(
-                    f"{what}, {self.quantization}: token {place + 1} of the answer has log probability {one:.6g}, not "
-                    f"{other:.6g}"
+                    f"{what}{how}: token {place + 1} of the answer has log probability {one:.6g}, not {other:.6g}"
                 )
 
     def _compare_prompt(self, what: str, mine: Sequence[float], theirs: Sequence[float]) -> None:
@@ -216,8 +215,8 @@ def _preemption(target: Target) -> Verdict:
     prompts = prompts_of([long[0], *(short[0] - number for number in range(_RIVALS))])
     asked = list(zip(prompts, [long[1], *[short[1]] * _RIVALS], strict=True))
     with TinyRun(
-        target, dtype, positions=14 * size, kv_cache_memory_bytes=27 * sum(group.block_bytes for group in groups),
-        enable_prefix_caching=False,
+        target, dtype, positions=14 * size, logprobs=0, enable_prefix_caching=False,
+        kv_cache_memory_bytes=27 * sum(group.block_bytes for group in groups),
     ) as run:  # fmt: skip
         for prompt, tokens in asked:
             run.ask([prompt], tokens)
@@ -242,7 +241,7 @@ def _prefix(target: Target) -> Verdict:
 def _prefix_of(target: Target, family: str) -> Verdict:
     """The second and third request begin as the first; then each comes again on its own."""
     dtype = target.exact_dtype
-    with TinyRun(target, dtype, family=family) as run:
+    with TinyRun(target, dtype, family=family, logprobs=0) as run:
         if not run.started.loaded.facts.prefix_cacheable:
             return absent("the model's caches cannot be shared by prefix")
         size = max(group.block_size for group in run.started.plan.groups)
@@ -268,7 +267,7 @@ def _forks(target: Target) -> Verdict:
     again on its own."""
     dtype = target.exact_dtype
     temperature = 1.0 if dtype == "float32" else 0.0
-    with TinyRun(target, dtype) as run:
+    with TinyRun(target, dtype, logprobs=0) as run:
         copies = Copies()
         run.executor.observers.append(copies)
         size = max(group.block_size for group in run.started.plan.groups)

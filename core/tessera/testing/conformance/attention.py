@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from tessera.testing.conformance.case import (
     falls_back,
     named,
 )
+from tessera.testing.conformance.leaks import kept_per_call
 from tessera.testing.conformance.ops import placed
 from tessera.testing.conformance.target import Target, reference_ops
 
@@ -51,11 +52,17 @@ _LARGEST = "mixed-largest-heads"
 WITH_SCALES = ("int8", "fp8")  # a cache with a scale for each token and head, or one for each layer
 _KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", *WITH_SCALES)  # tested with other dtypes of activations
 _USUAL = "mixed-plain"
-_WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", _LARGEST)
+_SMALL = "small-numbers"  # in a cache of scales
+_WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", "many-heads", _LARGEST)
+_MOVED = ("decode-plain", "mixed-plain", "mixed-one-kv-head")
+"""Launches after which blocks are moved, and attention is run again by the same layer."""
+_EXACT = "heads-of-"  # whose size of heads is the point
+_ONCE = ("many-queries", "one-row", "two-rows", "groups-of-7", "many-heads", "many-groups", _EXACT, "large-scores")
+"""Launches of sizes and numbers that have nothing to do with the size of blocks: one is enough."""
 HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
 """Head sizes to choose from if a backend does not support the usual one."""
 
-_CUT_SHORT = ("mixed-", "shared", "long")  # kinds of launches that dtypes after the first are tried with
+_CUT_SHORT = ("mixed-", "shared", "long", "large-")  # kinds of launches that dtypes after the first are tried with
 
 
 def backend_cases(target: Target) -> Iterator[Case]:
@@ -96,7 +103,9 @@ def _over(backend: AttentionBackend, dtype: str, kept: str) -> Sequence[str]:
     """Cases for a cache of another dtype: one, which asks whether the backend supports it; more if it has scales."""
     if kept == dtype:
         return ()
-    return (_USUAL, *_WITH_SCALES) if kept in WITH_SCALES and takes(backend, dtype, kept) else (_USUAL,)
+    if kept not in WITH_SCALES or not takes(backend, dtype, kept):
+        return (_USUAL,)
+    return (_USUAL, *_WITH_SCALES, *([_SMALL] if kept == "int8" else []))
 
 
 def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
@@ -125,9 +134,17 @@ def fitted(backend: AttentionBackend, case: AttentionCase, dims: Sequence[int] =
 
 def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str, kept: str) -> AttentionCase:
     if name == _LARGEST:
-        case = replace(dict(attention_cases(block_size, dtype))[_USUAL], kv_dtype=kept)
+        case = replace(_cases(block_size, dtype)[_USUAL], kv_dtype=kept)
         return fitted(backend, replace(case, head_dim=HEAD_DIMS[-1]), HEAD_DIMS[::-1])
-    return fitted(backend, replace(dict(attention_cases(block_size, dtype))[name], kv_dtype=kept))
+    cases = _cases(block_size, dtype)
+    case = replace(cases[_USUAL], numbers="small") if name == _SMALL else cases[name]
+    case = replace(case, kv_dtype=kept)
+    return case if name.startswith(_EXACT) else fitted(backend, case)
+
+
+@lru_cache(maxsize=16)
+def _cases(block_size: int, dtype: str) -> Mapping[str, AttentionCase]:
+    return MappingProxyType(dict(attention_cases(block_size, dtype)))
 
 
 def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
@@ -150,8 +167,9 @@ def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: li
     """Compares each row with `right`, by default what the definition of attention gives. Raises ConformanceError."""
     case = made.case
     right = right or made.expected()
+    size = case.small if case.numbers == "small" else 1.0
     for row, (part, expected) in enumerate(zip(found, right, strict=True)):
-        text = difference(part.double(), expected, TOLERANCES[case.dtype])
+        text = difference(part.double() / size, expected / size, TOLERANCES[case.dtype])
         if text is not None:
             tensors = named(
                 queries=made.queries, keys=made.keys, values=made.values, result=found, expected=right,
@@ -165,12 +183,24 @@ def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
-    for size in block_sizes(backend, usual):
+    once, sizes = name.startswith(_ONCE), block_sizes(backend, usual)
+    for size in sizes[-1:] if once else sizes:
         made = trial(target, backend, named_case(backend, name, size, dtype, kept))
         if made.shaping is not None and not made.shaping.holds(made.case):
             return absent("the platform's launches hold no drafts")
         compare("attention", made, made.run())
+        if once:
+            continue
         compare("attention into out= filled with NaN", made, made.attended(into_nan=True))
+        if name == _USUAL and not kept:
+            left = kept_per_call(made.attended)
+            if left:
+                raise ConformanceError(
+                    f"attention: each launch keeps {left} tensors that it has made ({_said(made.case)})"
+                )
+        if name in _MOVED:
+            made.move()
+            compare("attention over blocks that were moved", made, made.attended())
     return PASSED
 
 

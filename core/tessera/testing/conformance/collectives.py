@@ -18,6 +18,9 @@ from tessera.testing.compare import difference
 from tessera.testing.conformance.case import ConformanceError, named
 
 _SHAPES = ((7, 13), (1, 1), (0, 5), (3, 0), (130, 3))
+_LARGE = (1100, 257)  # more than 64 KiB, and than half a MiB, at which libraries change their algorithm
+_EXACT: Mapping[str, int] = MappingProxyType({"float32": 1 << 23, "bfloat16": 1 << 8, "float16": 1 << 11})
+"""Up to which whole numbers are exact, by dtype."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,17 @@ class Group:
         return self.communicator.size
 
     def brought(self, rank: int, shape: tuple[int, ...]) -> Tensor:
-        """What a rank brings, on the host: whole numbers, whose sums are exact in every dtype."""
+        """What a rank brings, on the host: whole numbers that need all bits of the dtype, and whose sums do too."""
         random = torch.Generator().manual_seed(97 * rank + len(shape) + sum(shape))
-        return torch.randint(-8, 9, shape, generator=random).to(torch_dtype(self.dtype))
+        most = max(_EXACT.get(self.dtype, 16) // self.size, 1)
+        return torch.randint(-most, most + 1, shape, generator=random).to(torch_dtype(self.dtype))
 
     def laid(self, rank: int, shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
         """The same on the device: dense, rows with a stride, and columns before rows."""
         whole = self.brought(rank, shape)
         yield "", whole.clone().to(self.device.target)
+        if shape[0] >= _LARGE[0]:
+            return  # how it lies has been tried
         wide = torch.zeros(shape[0], shape[1] + 3, dtype=whole.dtype)
         wide[:, : shape[1]] = whole
         yield " with a row stride", wide.to(self.device.target)[:, : shape[1]]
@@ -66,7 +72,7 @@ class Group:
 
 
 def all_reduce(group: Group) -> None:
-    for shape in _SHAPES:
+    for shape in (*_SHAPES, _LARGE):
         parts = [group.brought(rank, shape) for rank in range(group.size)]
         total = torch.stack(parts).sum(0).to(parts[0].dtype)
         for how, mine in group.laid(group.rank, shape):
@@ -94,7 +100,7 @@ def _same_bits(group: Group) -> None:
 
 
 def all_gather(group: Group) -> None:
-    for shape in _SHAPES:
+    for shape in (*_SHAPES, _LARGE):
         parts = [group.brought(rank, shape) for rank in range(group.size)]
         for how, mine in group.laid(group.rank, shape):
             for dim in (0, 1, -1):
@@ -108,7 +114,7 @@ def all_gather(group: Group) -> None:
 
 
 def broadcast(group: Group) -> None:
-    for shape in _SHAPES:
+    for shape in (*_SHAPES, _LARGE):
         for source in range(group.size):
             for how, mine in group.laid(group.rank, shape):
                 what = f"broadcast from {source} of {list(shape)}{how}"
@@ -118,7 +124,12 @@ def broadcast(group: Group) -> None:
 
 
 def reduce_scatter(group: Group) -> None:
-    for shape in ((3 * group.size, 4 * group.size), (group.size, group.size), (130 * group.size, group.size)):
+    for shape in (
+        (3 * group.size, 4 * group.size),
+        (group.size, group.size),
+        (130 * group.size, group.size),
+        _in_parts(group),
+    ):
         total = torch.stack([group.brought(rank, shape) for rank in range(group.size)]).sum(0)
         for how, mine in group.laid(group.rank, shape):
             for dim in (0, 1):
@@ -127,8 +138,13 @@ def reduce_scatter(group: Group) -> None:
                 group.compare(f"reduce_scatter along {dim} of {list(shape)}{how}", found, part)
 
 
+def _in_parts(group: Group) -> tuple[int, int]:
+    """A large shape of which each rank has a part along each dimension."""
+    return _LARGE[0] * group.size, 64 * group.size
+
+
 def all_to_all(group: Group) -> None:
-    for rows, columns in ((1, 13), (5, 3), (130, 1)):
+    for rows, columns in ((1, 13), (5, 3), (130, 1), _LARGE):
         shape = (rows * group.size, columns)
         parts = [group.brought(rank, shape)[group.rank * rows :][:rows] for rank in range(group.size)]
         for how, mine in group.laid(group.rank, shape):
@@ -139,7 +155,7 @@ def all_to_all(group: Group) -> None:
 def send_recv(group: Group) -> None:
     """From rank to rank, and from the last to the first, two transfers at a time."""
     before, after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
-    for shape in _SHAPES:
+    for shape in (*_SHAPES, _LARGE):
         if 0 in shape:
             continue
         for how, mine in group.laid(group.rank, shape):
@@ -167,11 +183,16 @@ def _send_two(group: Group, x: Tensor, to: int) -> None:
 
 
 def new_group(group: Group) -> None:
-    made = group.communicator.new_group(range(group.size), "conformance", {})
-    if (made.rank, made.size) != (group.rank, group.size):
-        text = f"new_group: rank {made.rank} of {made.size}, expected {group.rank} of {group.size}"
-        group.wrong.append(ConformanceError(text))
-    all_reduce(Group(made, group.device, group.dtype, group.wrong))
+    """Of all ranks in their own order, and in another one, where each does what shows the order."""
+    for order in (range(group.size), range(group.size)[::-1]):
+        made = group.communicator.new_group(order, "conformance", {})
+        if (made.rank, made.size) != (order.index(group.rank), group.size):
+            text = f"new_group of {list(order)}: {group.rank} is rank {made.rank} of {made.size}, "
+            group.wrong.append(ConformanceError(f"{text}expected {order.index(group.rank)} of {group.size}"))
+            continue
+        small = Group(made, group.device, group.dtype, group.wrong)
+        for check in (all_reduce, all_gather, broadcast, reduce_scatter, all_to_all):
+            check(small)
 
 
 def agree(group: Group) -> None:

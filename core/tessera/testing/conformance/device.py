@@ -3,8 +3,10 @@ implicitly (silver), which would stall an asynchronous device and be wrong in a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +31,7 @@ from tessera.testing.op_inputs import OpInputs
 def device_cases(target: Target) -> Iterator[Case]:
     for name, check in (
         ("manifest", _manifest), ("capabilities", _capabilities), ("memory", _memory), ("peak", _peak),
-        ("to_host", _to_host), ("to_device", _to_device), ("arena", _arena),
+        ("synchronize", _synchronize), ("to_host", _to_host), ("to_device", _to_device), ("arena", _arena),
     ):  # fmt: skip
         yield Case(f"device/{name}", "bronze", name, partial(check, target))
 
@@ -81,7 +83,24 @@ def _memory(target: Target) -> Verdict:
             nbytes >= held.nbytes,
             f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
         )
+    if not figures.host and figures.free >= 3 * _HELD:
+        _memory_given_back(device)
     return PASSED
+
+
+def _memory_given_back(device: Device) -> None:
+    """What is held and given back must not make more free than there was. Other memory is held meanwhile, and more is
+    held than ever before, since what an allocator keeps ready may be counted twice."""
+    beside = torch.zeros(_HELD, dtype=torch.uint8, device=device.target)
+    before = device.memory().free
+    held = torch.zeros(3 * _HELD // 2, dtype=torch.uint8, device=device.target)
+    device.synchronize()
+    during = device.memory().free
+    del held
+    after = device.memory().free
+    least = before + beside.nbytes // 4  # other processes may give some back meanwhile
+    _demand(during <= least, f"memory: {before} bytes were free, and {during} are when more is held")
+    _demand(after <= least, f"memory: {before} bytes were free, and {after} are after some were held and given back")
 
 
 def _peak(target: Target) -> Verdict:
@@ -104,14 +123,81 @@ def _peak(target: Target) -> Verdict:
     return PASSED
 
 
+def _is_ahead(target: Target) -> bool:
+    """Whether the host may be ahead of the device."""
+    return target.platform.capabilities.async_dispatch and target.device.target.type != "cpu"
+
+
+@dataclass
+class _Work:
+    """Products that take the device so long that it shows whether somebody waits for them."""
+
+    target: Target
+
+    def __post_init__(self) -> None:
+        device = self.target.device
+        self.clock: Any = getattr(torch.get_device_module(device.target), "host_clock", time)
+        self.size, seconds = 256, 0.0
+        while seconds < _LONG_WORK and self.size < _LARGEST_WORK:
+            self.size *= 2
+            began = self.clock.monotonic()
+            device.to_host(self.launch()).result()
+            seconds = self.clock.monotonic() - began
+            if self.clock is not time:
+                break
+
+    def launch(self) -> torch.Tensor:
+        """A small part of the result, all ones."""
+        dtype = torch_dtype(self.target.platform.capabilities.dtypes[0])
+        x = torch.full((self.size, self.size), 1 / self.size, dtype=dtype, device=self.target.device.target)
+        for _ in range(_PRODUCTS):
+            x = x @ x
+        return (x[:1, :8] * self.size).float()
+
+
+_PRODUCTS = 16
+_LONG_WORK = 0.02  # seconds
+_LARGEST_WORK = 8192
+
+
+def _synchronize(target: Target) -> Verdict:
+    """When synchronize() has returned, nothing is left to wait for."""
+    if not _is_ahead(target):
+        return absent("the host is never ahead of the device")
+    if target.brings_a_runner:
+        return absent("the platform has its own model runner")
+    work = _Work(target)
+    for _ in range(_TRIES):
+        result = work.launch()
+        began = work.clock.monotonic()
+        target.device.synchronize()
+        waited = work.clock.monotonic() - began
+        target.device.to_host(result).result()
+        left = work.clock.monotonic() - began - waited
+        if left <= (waited + left) / 2:
+            return PASSED
+    raise ConformanceError(
+        f"synchronize: it returned after {waited * 1e3:.2f} ms, and a result was there {left * 1e3:.2f} ms later: it "
+        "does not wait for what was launched"
+    )
+
+
+_TRIES = 3  # on a machine that others use
+
+
 def _to_host(target: Target) -> Verdict:
+    """Read at once, behind work that takes long."""
     device = target.device
     numbers = torch.arange(37, dtype=torch.int32)
-    future = device.to_host(numbers.to(device.target))
-    device.synchronize()
-    found = future.result()
+    found = device.to_host(numbers.to(device.target)).result()
     _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
+    if _is_ahead(target) and not target.brings_a_runner:
+        early = device.to_host(_Work(target).launch()).result()
+        _demand(bool((abs(early - 1) < _CLOSE).all()), "to_host: its result() does not wait for what it copies")
     return PASSED
+
+
+_CLOSE = 0.05  # products of powers of two, in few bits
 
 
 def _to_device(target: Target) -> Verdict:

@@ -27,12 +27,12 @@ def _answers(target: Target) -> Verdict:
     """The drafts are the answers that the requests have without any, but for some that are wrong."""
     dtype, prompts = target.exact_dtype, prompts_of(_PROMPTS, seed=7)
     temperature = 1.0 if dtype == "float32" else 0.0
-    with TinyRun(target, dtype) as plain:
+    with TinyRun(target, dtype, logprobs=0) as plain:
         plain.ask(prompts, _TOKENS, temperature=temperature)
         expected = Answers.of(plain)
     config = {"method": "ngram", "num_speculative_tokens": _MOST}
     try:
-        run = TinyRun(target, dtype, speculative_config=config)
+        run = TinyRun(target, dtype, speculative_config=config, logprobs=0)
     except PlatformError as refused:
         return absent(refused.message)
     with run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def lora_cases(target: Target) -> Iterator[Case]:
 
 
 def _answers(target: Target) -> Verdict:
-    """Requests with two adapters and with none, together, then each alone."""
+    """Requests with two adapters and with none, together, then each alone; and each alone on the reference."""
     prompts, dtype = prompts_of(_LENGTHS), target.exact_dtype
     flags: dict[str, Any] = {
         "features": ["lora"],
@@ -30,19 +30,17 @@ def _answers(target: Target) -> Verdict:
         "enable_prefix_caching": False,
     }
     try:
-        started = TinyRun(target, dtype, **flags)
+        started = TinyRun(target, dtype, logprobs=0, **flags)
     except PlatformError as refused:
         if not target.brings_a_runner:
             raise
         return absent(refused.message)
     with started as run:
-        adapters = ["", *(_adapter(run.folder, seed) for seed in range(2))]
+        adapters = _adapters(run)
         own = [number % len(adapters) for number in range(len(prompts))]
 
         def answer(number: int, adapter: int) -> Answers:
-            key = run.add(prompts[number], _TOKENS, seed=0, adapter=adapters[adapter])
-            run.finish()
-            return Answers.of(run, key, key + 1)
+            return _answer(run, prompts[number], adapters[adapter])
 
         for number, prompt in enumerate(prompts):
             run.add(prompt, _TOKENS, seed=0, adapter=adapters[own[number]])
@@ -61,7 +59,23 @@ def _answers(target: Target) -> Verdict:
                 raise
         if answer(1, 0).answers == alone[1].answers:
             raise ConformanceError("lora: an adapter changes nothing")
+    with TinyRun(Target.named("reference"), dtype, logprobs=0, **flags) as reference:
+        adapters = _adapters(reference)
+        for number, found in enumerate(alone):
+            expected = _answer(reference, prompts[number], adapters[own[number]])
+            compare_answers(f"lora: beside the reference ({number})", found, expected, dtype)
     return PASSED
+
+
+def _answer(run: TinyRun, prompt: Sequence[int], adapter: str) -> Answers:
+    key = run.add(prompt, _TOKENS, seed=0, adapter=adapter)
+    run.finish()
+    return Answers.of(run, key, key + 1)
+
+
+def _adapters(run: TinyRun) -> list[str]:
+    """None, and two different ones."""
+    return ["", *(_adapter(run.folder, seed) for seed in range(2))]
 
 
 def _adapter(model: Path, seed: int) -> str:

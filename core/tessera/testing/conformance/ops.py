@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.ops import LinearSpec
-from tessera.platform.ops import BoundOps, HotCall, Op, OpSet, Packed
+from tessera.ops import LinearSpec, Quantized
+from tessera.platform.ops import PATH_TOKENS, BoundOps, HotCall, Op, OpSet, Packed
 from tessera.testing.compare import difference, tolerance
 from tessera.testing.conformance.case import (
     PASSED,
@@ -25,6 +25,7 @@ from tessera.testing.conformance.case import (
     falls_back,
     named,
 )
+from tessera.testing.conformance.leaks import kept_per_call
 from tessera.testing.conformance.target import Target, reference_ops
 from tessera.testing.op_inputs import OpInputs
 
@@ -44,6 +45,8 @@ def op_cases(target: Target) -> Iterator[Case]:
         else:
             for number, spec in enumerate(op.sample_specs()):
                 yield Case(f"op/{name}/{number}", "bronze", name, partial(_check, target, op, spec))
+            if op.kernel is not None:  # the sizes of parts are tried with the parts
+                yield Case(f"op/{name}/sizes", "bronze", name, partial(_check_sizes, target, op))
 
 
 def has_native_parts(ops: OpSet, op: Op[Any]) -> bool:
@@ -81,6 +84,35 @@ def _check(target: Target, op: Op[Any], spec: Any) -> Verdict:
     return PASSED
 
 
+def _check_sizes(target: Target, op: Op[Any]) -> Verdict:
+    """Results at sizes where kernels change their path: many numbers of tokens at the first spec in each dtype that the
+    kernel supports, and the op's own large samples."""
+    assert op.kernel is not None
+    reasons: list[str | None] = []
+    for spec, tokens in (*_path_tokens(target, op), *op.large_samples()):
+        own, claimed = dtype_of(spec), target.platform.capabilities.dtypes
+        reason = f"{own} is not among its dtypes" if own not in (None, *claimed) else op.kernel.supports(spec)
+        reasons.append(reason)
+        for dtype in ((claimed if op.any_dtype else ("float32",)) if own is None else (own,)) if reason is None else ():
+            trial = OpTrial(target, op, spec, dtype, tokens, native=True)
+            trial.check_result()
+            if None not in reasons[:-1]:
+                trial.check_leaks()
+    return PASSED if None in reasons or not reasons else falls_back(reasons[0] or "")
+
+
+def _path_tokens(target: Target, op: Op[Any]) -> Iterator[tuple[Any, int]]:
+    assert op.kernel is not None
+    assert op.sample_specs is not None
+    seen = set[str | None]()
+    for spec in op.sample_specs():
+        dtype = dtype_of(spec)
+        claimed = dtype in (None, *target.platform.capabilities.dtypes)
+        if dtype not in seen and claimed and op.kernel.supports(spec) is None:
+            seen.add(dtype)
+            yield from ((spec, tokens) for tokens in PATH_TOKENS)
+
+
 # ---- one op at one spec, with a given number of tokens
 
 
@@ -95,9 +127,13 @@ class OpTrial:
     tokens: int
     native: bool
 
+    def check_result(self) -> Any:
+        """The result of one call, on the host. Raises ConformanceError."""
+        return self.run("", self._call, self._arguments())
+
     def check(self) -> None:
         """Raises ConformanceError."""
-        plain = self.run("", self._call, self._arguments())
+        plain = self.check_result()
         if self.tokens > _FEW:
             return
         again = self.run("run again", self._call, self._arguments())
@@ -106,6 +142,8 @@ class OpTrial:
             self._check_strides()
         if not self.op.mutates:
             self._check_it_stays()
+        if self.tokens == self.op.sample_tokens(self.spec)[0]:
+            self._check_next()
         if self._takes_out:
             self._check_out(plain)
         if isinstance(self.spec, LinearSpec) and self.tokens == 1:  # its kernel prepares the weights of other ops too
@@ -140,6 +178,13 @@ class OpTrial:
             self._compare(how, found, self._expected, self._tolerance, given)
         return mapped(found, torch.clone)
 
+    def check_leaks(self) -> None:
+        """A call must not keep what it makes."""
+        arguments = self._arguments()
+        kept = kept_per_call(lambda: self._call(*arguments))
+        if kept:
+            raise ConformanceError(self._line("", f"each call keeps {kept} tensors that it has made"))
+
     def _check_strides(self) -> None:
         strided = Strided(self._arguments(), self.tokens)
         if strided.any:
@@ -155,6 +200,12 @@ class OpTrial:
         self.target.device.synchronize()
         self._compare("an earlier result, after the next call", on_host(first), kept, 0.0)
 
+    def _check_next(self) -> None:
+        """A call with as many other inputs must depend on nothing of the calls before it."""
+        seed = self.tokens + 1
+        found = self.run("other inputs", self._call, self._arguments(seed), expected=False)
+        self._compare("other inputs of the same shapes", found, self._reference(seed), self._tolerance)
+
     def _check_out(self, plain: Any) -> None:
         first = plain[0] if isinstance(plain, tuple) else plain
         out = placed(torch.full_like(first, torch.nan), self.target.device.target)
@@ -169,7 +220,7 @@ class OpTrial:
         again = self._inputs(self.tokens, made.prepared)
         arguments = placed(again.of(self.op, self.spec), self.target.device.target)
         for before, after in zip(standing, again.prepared, strict=True):
-            moved = [name for name, tensor in before.items() if not _same_place(after.get(name), tensor)]
+            moved = [name for name, tensor in before.items() if not same_place(after.get(name), tensor)]
             if moved:
                 text = f"prepare(into=) gives other tensors than those to overwrite: {', '.join(moved)}"
                 raise ConformanceError(self._line("", text))
@@ -188,7 +239,11 @@ class OpTrial:
 
     @cached_property
     def _expected(self) -> Any:
-        arguments = OpInputs(self.tokens, self.tokens, dtype=self.dtype).of(self.op, self.spec)
+        return self._reference(self.tokens)
+
+    def _reference(self, seed: int) -> Any:
+        """What the reference returns for the inputs of a seed."""
+        arguments = OpInputs(self.tokens, seed, dtype=self.dtype).of(self.op, self.spec)
         result = reference_ops(self.target.reference).bind(self.op.name, self.spec)(*arguments)
         return tuple(tensors_of(arguments)) if self.op.mutates else result
 
@@ -215,7 +270,7 @@ class OpTrial:
         return OpInputs(self.tokens, seed, self._ops, self.dtype, into)
 
     def _compare(self, how: str, found: Any, expected: Any, tolerance: float, arguments: Any = ()) -> None:
-        text = difference(found, expected, tolerance)
+        text = difference(found, expected, tolerance, emitted=hasattr(self.spec, "emitting") and tolerance > 0)
         if text is not None:
             tensors = named(arguments=arguments or self._arguments(), result=found, expected=expected)
             raise ConformanceError(self._line(how, text), tensors)
@@ -225,13 +280,16 @@ class OpTrial:
         return f"{self.op.name} of {which}: {text}"
 
 
-def _same_place(found: Any, tensor: Tensor) -> bool:
+def same_place(found: Any, tensor: Tensor) -> bool:
+    """Whether a tensor was written over, not replaced."""
     if found is tensor or not isinstance(found, Tensor):
         return found is tensor
     return not tensor.is_mkldnn and found.data_ptr() == tensor.data_ptr()
 
 
 def _is_float(result: Any) -> bool:
+    if isinstance(result, Quantized):
+        return False
     first = result[0] if isinstance(result, tuple) else result
     return isinstance(first, Tensor) and first.is_floating_point()
 

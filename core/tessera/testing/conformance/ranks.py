@@ -45,7 +45,9 @@ from tessera.testing.conformance.target import Target
 from tessera.testing.conformance.tiny import Answers, ObservedExecutor, TinyRun, compare_answers, prompts_of
 
 _SECONDS = 60.0
-HUNG = f"none of them finished a check in {_SECONDS:g} s"
+_SECONDS_OF_A_COLLECTIVE = 20.0  # nothing large is compiled for one
+_MOST_HANGS = 3
+HUNG = "none of them finished a check in"
 _SUBJECT = "collectives"
 
 
@@ -73,9 +75,11 @@ class Ranks:
     @cached_property
     def found(self) -> Mapping[str, Verdict | ConformanceError]:
         """The result of each check. A check that stops a process has failed, and new processes continue with the
-        others. If they cannot even join each other, or hang for the second time, all that are left have failed."""
+        others; if it hung, the others of its subject would too, and are not tried. If they cannot even join each other,
+        or hang for the third time, all that are left have failed."""
         found: dict[str, Verdict | ConformanceError] = {}
-        left, hung = [check.id for check in checks_of(self.target)], 0
+        subjects, hung = {check.id: check.subject for check in checks_of(self.target)}, 0
+        left = list(subjects)
         while left:
             with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as name:
                 folder = Path(name)
@@ -84,11 +88,14 @@ class Ranks:
                 said = [_read(path) for path in outputs]
                 tried = left
                 if stopped is not None:
-                    hung += stopped.why == HUNG
+                    hung += stopped.hung
                     came_through = [check for check, answer in said[stopped.rank].items() if not answer.ended]
-                    if came_through and hung < 2:  # the first is MET
+                    if came_through and hung < _MOST_HANGS:  # the first is MET
                         last = left[min(len(came_through), len(left)) - 1]
                         tried = [check for check in left if check == last or all(check in rank for rank in said)]
+                        if stopped.hung:
+                            alike = [check for check in left if subjects[check] == subjects[last]]
+                            found |= {check: ConformanceError(f"{check}: not tried, {last} hung") for check in alike}
                 found |= {check: self._outcome(check, said, stopped, folder) for check in tried}
                 left = [check for check in left if check not in found]
         return found
@@ -99,7 +106,7 @@ class Ranks:
         try:
             for spec, output in zip(self.specs, outputs, strict=True):
                 processes.append(self._started(spec, folder, output, checks))
-            return _awaited(processes, outputs)
+            return _awaited(processes, outputs, checks)
         finally:
             for process in processes:
                 process.kill()
@@ -141,12 +148,18 @@ class Stopped:
     rank: int
     why: str
 
+    @property
+    def hung(self) -> bool:
+        return self.why.startswith(HUNG)
 
-def _awaited(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Path]) -> Stopped | None:
-    """Waits until all ranks have ended, one has failed, or none has answered for a minute. The minute begins with the
-    last answer, because kernels may be compiled on the way."""
+
+def _awaited(
+    processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Path], checks: Sequence[str]
+) -> Stopped | None:
+    """Waits until all ranks have ended, one has failed, or none has answered for as long as the next check may take.
+    The time begins with the last answer, because kernels may be compiled on the way."""
     said, since = [0 for _ in outputs], time.monotonic()
-    while time.monotonic() - since < _SECONDS:
+    while time.monotonic() - since < (limit := _limit(min(said), checks)):
         codes = [process.poll() for process in processes]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
         if failed is not None:
@@ -157,7 +170,13 @@ def _awaited(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Pat
         if lines != said:
             said, since = lines, time.monotonic()
         time.sleep(0.02)
-    return Stopped(said.index(min(said)), HUNG)
+    return Stopped(said.index(min(said)), f"{HUNG} {limit:g} s")
+
+
+def _limit(answers: int, checks: Sequence[str]) -> float:
+    """Seconds that the check may take which comes after so many answers, of which the first is MET."""
+    under_way = checks[answers - 1] if 0 < answers <= len(checks) else ""
+    return _SECONDS_OF_A_COLLECTIVE if under_way.startswith("collectives/") else _SECONDS
 
 
 def _verdict(ranks: Ranks, check: str) -> Verdict:
@@ -216,6 +235,7 @@ def checks_of(target: Target) -> Iterator[Check]:
     for name, check in ONCE.items():
         yield Check(f"collectives/{name}", name, partial(_in_dtype, check, dtypes[0]))
     yield Check("devices/memory", "memory", memory)
+    yield Check("devices/own", "memory", own_device)
     yield Check("tensor-parallel/llama", "tensor parallel", tensor_parallel)
     for name in [] if target.brings_a_runner else target.ops.names():
         if target.ops[name].kernel is not None:
@@ -300,14 +320,21 @@ def tensor_parallel(member: Member) -> Verdict:
     size, dtype, prompts = member.communicator.size, member.target.exact_dtype, prompts_of(_PROMPTS)
     try:
         with RankRun(member, dtype) as sharded:
-            sharded.ask(prompts, _ANSWER)
+            _asked(sharded, prompts, dtype)
     except RefusedError as refused:
         return absent(refused.message)
-    with TinyRun(Target.named("reference"), dtype, ranks=size) as whole:
-        whole.ask(prompts, _ANSWER)
+    with TinyRun(Target.named("reference"), dtype, ranks=size, logprobs=0) as whole:
+        _asked(whole, prompts, dtype)
     what = f"a model on {size} devices, rank {member.communicator.rank}"
     compare_answers(what, Answers.of(sharded), Answers.of(whole), dtype)
     return PASSED
+
+
+def _asked(run: TinyRun, prompts: Sequence[Sequence[int]], dtype: str) -> None:
+    """Greedy; and in float32 also drawn, so hot that the vocabulary's padding would be drawn if it could."""
+    run.ask(prompts, _ANSWER)
+    if dtype == "float32":
+        run.ask(prompts, _ANSWER, temperature=3.0)
 
 
 class RankRun(TinyRun):
@@ -317,7 +344,7 @@ class RankRun(TinyRun):
     def __init__(self, member: Member, dtype: str) -> None:
         self.member = member
         size = member.communicator.size
-        super().__init__(member.target, dtype, ranks=size, workers=size)
+        super().__init__(member.target, dtype, ranks=size, workers=size, logprobs=0)
 
     def start_up(self, config: EngineConfig) -> StartedEngine:
         return bring_up(config, _RankExecutor(config, self.member), silent, Phases())
@@ -383,6 +410,51 @@ def _check_figures(device: Device, rank: int) -> Verdict:
             f"{taken} bytes; the figures have to be those of the rank's own device"
         )
     return PASSED
+
+
+def own_device(member: Member) -> Verdict:
+    """No two ranks may have opened the same device: one rank after the other holds memory, which no other may miss."""
+    device, rank, size = member.target.device, member.communicator.rank, member.communicator.size
+    if device.memory().host:
+        return absent("the devices' memory is the host's")
+    for owner in range(size):
+        _meet(member, f"before-{owner}")
+        before = device.memory().free
+        _meet(member, f"at-{owner}")
+        held = torch.zeros(_HELD if rank == owner else 1, dtype=torch.uint8, device=device.target)
+        device.synchronize()
+        _meet(member, f"after-{owner}")
+        taken = before - device.memory().free
+        if rank != owner and taken >= _HELD // 2:
+            raise ConformanceError(
+                f"memory: rank {owner} allocated {_HELD} bytes, and rank {rank} has {taken} bytes less, so both have "
+                "opened the same device"
+            )
+        _meet(member, f"done-{owner}")
+        del held
+    _check_index(member)
+    return PASSED
+
+
+def _check_index(member: Member) -> None:
+    """In a process that finds the worker's device beside others, it must be the one that is opened."""
+    target, worker = member.target.device.target, member.target.worker
+    assert worker is not None
+    index = worker.devices[0]
+    if target.type == "cpu" or target.index in (None, index):
+        return
+    if torch.get_device_module(target).device_count() > index:
+        raise ConformanceError(f"memory: rank {member.communicator.rank} has device {index}, but opened {target}")
+
+
+def _meet(member: Member, where: str) -> None:
+    """Waits for all ranks, without a collective. Raises ConformanceError if they do not come."""
+    member.folder.joinpath(f"{where}-{member.communicator.rank}").touch()
+    deadline = time.monotonic() + _SECONDS
+    while not all(member.folder.joinpath(f"{where}-{rank}").exists() for rank in range(member.communicator.size)):
+        if time.monotonic() > deadline:
+            raise ConformanceError("memory: not every rank came to the same place")
+        time.sleep(0.002)
 
 
 def _op(name: str, member: Member) -> Verdict:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -24,25 +23,27 @@ from tessera.testing.conformance.packed import packed_cases
 from tessera.testing.conformance.ranks import rank_cases
 from tessera.testing.conformance.schemes import scheme_cases
 from tessera.testing.conformance.served import served_cases
+from tessera.testing.conformance.state import state_cases
 from tessera.testing.conformance.target import Target
 
 Suite = Callable[[Target], Iterator[Case]]
-_SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
-    {
-        "bronze": (device_cases, op_cases, model_cases),
-        "silver": (
-            backend_cases, fused_cases, layout_cases, rank_cases, scheduling_cases, mask_cases, draft_cases, lora_cases,
-            shape_cases, read_cases, overlap_cases, scheme_cases, packed_cases, quantized_cases, invariance_cases,
-        ),
-        "gold": (native_cases, graph_cases, served_cases, perf_cases),
-    }
+_SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
+    ("bronze", (device_cases, op_cases)),
+    ("silver", (backend_cases, fused_cases, layout_cases, state_cases, scheme_cases, packed_cases)),
+    ("bronze", (model_cases,)),
+    ("silver", (
+        rank_cases, scheduling_cases, mask_cases, draft_cases, lora_cases, shape_cases, read_cases, overlap_cases,
+        quantized_cases, invariance_cases,
+    )),
+    ("gold", (native_cases, graph_cases, served_cases, perf_cases)),
 )  # fmt: skip
+"""The parts of a model before models, so that the first failure is the closest to the mistake."""
 
 
 def cases_of(target: Target, level: Level = "silver") -> list[Case]:
     """All cases of a level and the levels below it."""
     levels = LEVELS[: LEVELS.index(level) + 1]
-    return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
+    return [case for one, suites in _SUITES if one in levels for suite in suites for case in suite(target)]
 
 
 def tried(case: Case) -> Result:

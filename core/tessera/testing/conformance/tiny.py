@@ -172,8 +172,8 @@ class TinyRun:
     """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. sizes:
     more of its configuration. engine_features: halves. plugins: modules that add features. workers: processes; one is
     this process, whose steps are observed. Flags are those of build_config. folder: of the model and of the engine.
-    logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens are compared,
-    unless asked for), tokens of the prompt that were found in the cache."""
+    logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, unless asked for), tokens
+    of the prompt that were found in the cache."""
 
     executor: ObservedExecutor
 
@@ -335,16 +335,25 @@ class Answers:
 
 def compare_answers(what: str, found: Answers, expected: Answers, dtype: str) -> None:
     """Compares every token in float32; in 16 bits, up to a position where both runs' tokens were about equally likely.
-    Raises ConformanceError."""
+    Up to there, compares log probabilities too, where both runs have them. Raises ConformanceError."""
     slack = _SLACK * TOLERANCES[dtype]
     for number, (mine, theirs) in enumerate(zip(found.answers, expected.answers, strict=True)):
         said = f"{what}, request {number} in {dtype}"
         if len(mine) != len(theirs):
             raise ConformanceError(f"{said}: the answer has {len(mine)} tokens, not {len(theirs)}")
         place = next((i for i, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other), None)
+        _compare_logprobs(said, found.logprobs[number][:place], expected.logprobs[number][:place], slack)
         if place is None:
             continue
         if dtype == "float32" or not math.isclose(
             found.logprobs[number][place], expected.logprobs[number][place], rel_tol=slack, abs_tol=slack
         ):
             raise ConformanceError(f"{said}: token {place + 1} of the answer is {mine[place]}, not {theirs[place]}")
+
+
+def _compare_logprobs(said: str, found: Sequence[float], expected: Sequence[float], slack: float) -> None:
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=False)):
+        if not math.isclose(mine, theirs, rel_tol=slack, abs_tol=slack):
+            raise ConformanceError(
+                f"{said}: token {place + 1} of the answer has log probability {mine:.6g}, not {theirs:.6g}"
+            )

@@ -1,0 +1,133 @@
+"""Silver: a backend that keeps a state for each request, instead of keys and values, against the definition of that
+mixer, over slots in which other requests have left theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSpec, StateSpec
+from tessera.platform.launch import Launch, LaunchKey
+from tessera.platform.ops import BoundOps
+from tessera.reference.state import ReferenceLinearAttention
+from tessera.testing.compare import TOLERANCES, difference
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
+from tessera.testing.conformance.target import Target, reference_ops
+
+_HEADS, _DIM = 3, 16
+_PADDING = 2  # rows, and tokens, at the end of each launch
+
+
+@dataclass(frozen=True)
+class Row:
+    """slot: of the request. tokens: to compute, behind `before` others."""
+
+    slot: int
+    tokens: int
+    before: int
+
+
+_LAUNCHES: Sequence[tuple[str, Sequence[Row]]] = (
+    ("prompts", (Row(3, 19, 0), Row(1, 5, 0))),
+    ("a row that decodes, a chunk and a new prompt", (Row(3, 1, 19), Row(1, 70, 5), Row(2, 4, 0))),
+    ("rows that decode", (Row(1, 1, 75), Row(2, 1, 4), Row(3, 1, 20))),
+    ("a new prompt in the slot of a request that has ended", (Row(1, 1, 76), Row(3, 7, 0))),
+    ("a single row that decodes", (Row(3, 1, 7),)),
+)
+
+
+def state_cases(target: Target) -> Iterator[Case]:
+    """One for each dtype of a backend that supports linear attention, the only such mixer that core defines."""
+    if target.brings_a_runner:
+        return
+    for backend in target.backends:
+        for dtype in target.platform.capabilities.dtypes:
+            if backend.supports(_spec(dtype)) is None:
+                yield Case(f"state/{backend.name}-{dtype}", "silver", "state", partial(_check, target, backend, dtype))
+
+
+def _spec(dtype: str) -> LayerSpec:
+    cache = StateSpec((("state", (_HEADS, _DIM, _DIM)),), "float32")
+    return LayerSpec(0, "linear_attention", _HEADS, _HEADS, _DIM, _DIM**-0.5, dtype, cache)
+
+
+def _check(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
+    if target.shaping(_spec(dtype), 128) is not None:
+        return absent("states are tried with launches of exact shapes")
+    own = StateTrial(backend, _spec(dtype), target.bound(), target.platform.capabilities.index_dtype)
+    reference = StateTrial(ReferenceLinearAttention(), _spec(dtype), reference_ops(), "int32")
+    for number, (what, rows) in enumerate(_LAUNCHES):
+        found, expected = (trial.launched(rows, number) for trial in (own, reference))
+        text = difference(found, expected, TOLERANCES[dtype])
+        if text is not None:
+            raise ConformanceError(f"state, {what}, {dtype}: {text}", named(result=found, expected=expected))
+    return PASSED
+
+
+class StateTrial:
+    """A backend's layer and its slots, which hold NaN until a request writes into them."""
+
+    def __init__(self, backend: AttentionBackend, spec: LayerSpec, ops: BoundOps, index_dtype: str) -> None:
+        self.backend, self.spec, self.index_dtype = backend, spec, index_dtype
+        self.target: Any = ops.device.target
+        slots = 1 + max(row.slot for _, rows in _LAUNCHES for row in rows)
+        self.planes = tuple(
+            torch.full((slots, plane.nbytes), 255, dtype=torch.uint8, device=self.target)
+            .view(torch_dtype(plane.dtype))
+            .unflatten(1, plane.shape)
+            for plane in backend.kv_cache_layout(spec.cache, 0).planes
+        )
+        self.group = AttentionGroup(spec, (0,), 0, "trial", ops.device)
+        self.layer = backend.bind(spec, {}, ops, ops.device)
+
+    def launched(self, rows: Sequence[Row], seed: int) -> Tensor:
+        """What the layer returns for the rows' tokens, on the host."""
+        launch = self._launch(rows)
+        launch.plans = [self.backend.plan(launch, self.group, None)]
+        random = torch.Generator().manual_seed(seed)
+        x = torch.randn(launch.key.tokens, 3 * _HEADS * _DIM, generator=random).to(torch_dtype(self.spec.dtype))
+        x[launch.num_tokens :] = torch.nan
+        mixed: Tensor = self.layer.fused(x.to(self.target), launch.positions, [self.planes], launch.plans[0])
+        return mixed[: launch.num_tokens].cpu()
+
+    def _launch(self, rows: Sequence[Row]) -> Launch:
+        lengths = np.array([row.tokens for row in rows] + [0] * _PADDING, np.int32)
+        after = np.array([row.before + row.tokens for row in rows] + [0] * _PADDING, np.int32)
+        slots = np.array([row.slot for row in rows] + [0] * _PADDING, self.index_dtype)[:, None]
+        starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        total = int(lengths.sum())
+        positions = np.concatenate(
+            [np.arange(row.before, row.before + row.tokens) for row in rows] + [np.zeros(_PADDING)]
+        )
+
+        def tensor(values: Any) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(self.target)
+
+        return Launch(
+            key=LaunchKey("mixed", len(lengths), int(lengths.max()), 1, total + _PADDING),
+            num_rows=len(rows),
+            num_tokens=total,
+            rows=tensor(np.arange(len(lengths))),
+            tokens=tensor(np.zeros(total + _PADDING, np.int32)),
+            positions=tensor(positions.astype(np.int32)),
+            query_start_loc=tensor(starts),
+            query_lens=tensor(lengths),
+            seq_lens=tensor(after),
+            seq_lens_host=after,
+            query_start_loc_host=starts,
+            query_lens_host=lengths,
+            host_lengths="exact",
+            slot_mapping=[None],
+            block_tables=[tensor(slots)],
+            logits_indices=tensor(np.maximum(starts[1:] - 1, 0)),
+            block_tables_host=[slots.astype(np.int32)],
+            block_sizes=(0,),
+            windows=(None,),
+        )

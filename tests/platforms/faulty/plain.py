@@ -1,0 +1,89 @@
+"""A platform at op depth in plain torch on the host that brings a kernel for every op, quantized products included, and
+backends for keys and values and for state: whatever the kit can try, it tries on this platform."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from tessera.platform import (
+    AttentionBackend,
+    BoundOps,
+    Device,
+    HeadsLayer,
+    Kernel,
+    LayerSpec,
+    Op,
+    OpSet,
+    Packed,
+    Reason,
+    replace,
+)
+from tessera.platform.quantization import ActSpec
+from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
+from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
+from tessera.testing import ReferencePlatform
+
+Call = Callable[..., Any]
+Change = Callable[..., Any]
+"""(right call, spec, *tensors, out=None) -> what the faulty kernel returns."""
+
+
+class Own(Kernel[Any]):
+    """An op's definition as a kernel. change: what it computes instead."""
+
+    def __init__(self, op: Op[Any], change: Change | None = None) -> None:
+        self.op, self.change = op, change
+
+    def supports(self, spec: Any) -> Reason | None:
+        return None if self.op.name in ("linear", "packed_embedding") else super().supports(spec)
+
+    def wants(self, spec: Any) -> ActSpec | None:
+        scheme = getattr(spec, "scheme", None)
+        if scheme is None or scheme.activation is None or scheme.activation.static:
+            return None
+        return scheme.activation
+
+    def prepare(self, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
+        return super().prepare(spec, {name: tensor.clone() for name, tensor in raw.items()}, into)
+
+    def bind(self, spec: Any, ops: BoundOps, device: Device) -> Call:
+        if self.op.compose is not None:
+            right = self.op.compose(spec, ops)
+        else:
+            assert self.op.reference is not None
+            right = partial(self.op.reference, spec)
+        return right if self.change is None else partial(self.change, right, spec)
+
+
+class PlainAttention(ReferenceAttention):
+    name = "plain"
+    fallback = False
+    layer: type[HeadsLayer] = ReferenceAttentionLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights, ops)
+
+
+class PlainState(ReferenceLinearAttention):
+    name = "plain-state"
+    fallback = False
+    layer: type[LinearAttentionLayer] = LinearAttentionLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, device)
+
+
+class PlainPlatform(ReferencePlatform):
+    name = "plain"
+    capabilities = dataclasses.replace(ReferencePlatform.capabilities, dtypes=("bfloat16", "float32", "float16"))
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return replace(reference, **{name: Own(reference[name]) for name in reference.names()})
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return PlainAttention(), PlainState()

@@ -1,0 +1,400 @@
+"""Mistakes on ways through the contract that a simple model never takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tessera.ops.mlp import gate
+from tessera.platform import (
+    AttentionBackend,
+    BoundOps,
+    Caches,
+    Device,
+    HeadsLayer,
+    LaunchShape,
+    LinearSpec,
+    MemoryFigures,
+    ModelFacts,
+    OpSet,
+    Packed,
+    ShapePolicy,
+    StepShape,
+    replace,
+)
+from tessera.reference.state import LinearAttentionLayer
+from tests.platforms.faulty.fault import Kinds
+from tests.platforms.faulty.making import Base
+from tests.platforms.faulty.plain import Own, PlainState
+from tests.platforms.faulty.steps import _Group
+
+WAYS = Kinds("ways")
+op, layer, group, platform = WAYS.op, WAYS.layer, WAYS.group, WAYS.platform
+
+
+# ---- results that are quantized for the next op
+
+
+@op("rms_norm")
+def NormEmitsNeighboursScale(right: Any, spec: Any, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    """a row that is emitted in int8 has the scale of the next"""
+    found = right(x, weight, out=out)
+    return found._replace(scale=found.scale.roll(1, 0)) if spec.emit is not None else found
+
+
+@op("rms_norm")
+def NormEmitsWithoutOffset(right: Any, spec: Any, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    """where the result is emitted in int8, the weight's offset is left out"""
+    return right(x, weight - spec.offset, out=out) if spec.emit is not None else right(x, weight, out=out)
+
+
+@op("add_norm")
+def NormEmitsResidual(
+    right: Any, spec: Any, x: Tensor, residual: Any, weight: Tensor, *, out: Tensor | None = None
+) -> Any:
+    """where the result is emitted in int8, the residual returned is the one from before the sum"""
+    normed, total = right(x, residual, weight, out=out)
+    return normed, total if spec.norm.emit is None or residual is None else residual
+
+
+@op("gate")
+def GateEmitsTwice(right: Any, spec: Any, x: Tensor, *, out: Tensor | None = None) -> Any:
+    """a gate's result that is emitted in int8 has twice its scale"""
+    found = right(x, out=out)
+    return found._replace(scale=2 * found.scale) if spec.emit is not None else found
+
+
+@op("gate")
+def GateEmitsSilu(right: Any, spec: Any, x: Tensor, *, out: Tensor | None = None) -> Any:
+    """where the result is emitted, the activation is silu"""
+    if spec.emit is None or spec.activation == "silu":
+        return right(x, out=out)
+    return gate(dataclasses.replace(spec, activation="silu"), x)
+
+
+@op("rms_norm")
+def SumsForgotten(right: Any, spec: Any, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    """the sums that an emitted row should have are left out"""
+    found = right(x, weight, out=out)
+    return found._replace(sums=None) if spec.emit is not None else found
+
+
+# ---- weights that are written over
+
+
+class _Prepared(Own):
+    """A quantized weight, written over an earlier one."""
+
+    def _over(self, raw: Packed, into: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError
+
+    def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
+        if into is None or spec.scheme is None:
+            return super().prepare(spec, raw, into)
+        self._over(raw, into)
+        return into
+
+
+class _ScaleStays(_Prepared):
+    def _over(self, raw: Packed, into: Mapping[str, Tensor]) -> None:
+        into["weight"].copy_(raw["weight"])
+
+
+class _Accumulates(_Prepared):
+    def _over(self, raw: Packed, into: Mapping[str, Tensor]) -> None:
+        for name, tensor in raw.items():
+            into[name].copy_(tensor)
+        if "bias" in raw:
+            into["bias"].add_(raw["bias"])
+
+
+class _SecondTime(_Prepared):
+    """Right the first time."""
+
+    def __init__(self, op: Any) -> None:
+        super().__init__(op)
+        self.times: dict[int, int] = {}
+
+    def _over(self, raw: Packed, into: Mapping[str, Tensor]) -> None:
+        at = into["weight"].data_ptr()
+        self.times[at] = self.times.get(at, 0) + 1
+        if self.times[at] == 1:
+            for name, tensor in raw.items():
+                into[name].copy_(tensor)
+
+
+def _linear(kernel: type[Own]) -> Any:
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def ops(self, reference: OpSet) -> OpSet:
+                return replace(super().ops(reference), linear=kernel(reference["linear"]))
+
+        return Faulty
+
+    return plant
+
+
+@platform("scheme", "op", "scheme", "packed")
+def ScaleOfTheFirstWeight(base: Base) -> Base:
+    """an int8 weight that is written over an earlier one has the earlier one's scales"""
+    return _linear(_ScaleStays)(base)
+
+
+@platform("scheme", "op", "scheme", "packed")
+def BiasOfBothWeights(base: Base) -> Base:
+    """the bias of an int8 weight that is written over an earlier one is added twice"""
+    return _linear(_Accumulates)(base)
+
+
+@platform("scheme", "op", "scheme", "packed")
+def SecondWeightStays(base: Base) -> Base:
+    """an int8 weight can be written over once, and not twice"""
+    return _linear(_SecondTime)(base)
+
+
+# ---- state
+
+
+def _state(made: type[LinearAttentionLayer]) -> Any:
+    class Backend(PlainState):
+        layer = made
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def attention_backends(self) -> list[AttentionBackend]:
+                return [*super().attention_backends()[:-1], Backend()]
+
+        return Faulty
+
+    return plant
+
+
+class _StateKept(LinearAttentionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.zeros_like(plan.fresh)))
+
+
+class _StateOfAnother(LinearAttentionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, positions, caches, dataclasses.replace(plan, slot=plan.slot.roll(1)))
+
+
+class _StateUnfaded(LinearAttentionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        if plan.grid.valid.shape[1] == 1:
+            return super().fused(x, positions, caches, plan)
+        kept = self.log_decay
+        self.log_decay = 0 * kept
+        try:
+            return super().fused(x, positions, caches, plan)
+        finally:
+            self.log_decay = kept
+
+
+@platform("state", "op", "state")
+def StateOfTheLastRequest(base: Base) -> Base:
+    """a request begins with the state that the slot's last request left"""
+    return _state(_StateKept)(base)
+
+
+@platform("state", "op", "state")
+def StateOfAnotherRow(base: Base) -> Base:
+    """a row's state is another's"""
+    return _state(_StateOfAnother)(base)
+
+
+@platform("state", "op", "state")
+def StateUnfaded(base: Base) -> Base:
+    """a chunk of a prompt does not fade the state"""
+    return _state(_StateUnfaded)(base)
+
+
+# ---- what is kept between calls
+
+
+_ROWS: dict[Any, Tensor] = {}
+
+
+@op("edit_logits")
+def RowsOfEarlierEdits(right: Any, spec: Any, logits: Tensor, history: Any, edits: Any) -> None:
+    """the rows of edits are those of the first call with as many"""
+    key = (id(right), edits.row.shape)
+    right(logits, history, edits._replace(row=_ROWS.setdefault(key, edits.row.clone()) % max(len(logits), 1)))
+
+
+@op("penalise")
+def PenaltiesOfEarlierRows(right: Any, spec: Any, logits: Tensor, history: Any, penalties: Any) -> None:
+    """penalties are those of the first call with as many rows"""
+    key = (id(right), "penalties", len(logits))
+    if key not in _ROWS:
+        _ROWS[key] = torch.stack(penalties)
+    right(logits, history, type(penalties)(*_ROWS[key]))
+
+
+_LEAKED: list[Tensor] = []
+
+
+@op("linear")
+def LeakPerCall(right: Any, spec: Any, x: Any, weight: Any, *, out: Tensor | None = None) -> Any:
+    """each call keeps a tensor for ever"""
+    _LEAKED.append(torch.empty(len(getattr(x, "data", x)) + 1))
+    return right(x, weight, out=out)
+
+
+@layer
+class LeakPerLaunch(HeadsLayer):
+    """each launch of attention keeps its queries for ever"""
+
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        _LEAKED.append(q.clone())
+        return super().attend(q, caches, plan, out, lse)
+
+
+# ---- heads of vocabularies that are padded, and adapters
+
+
+@platform("logits_sample", "op", "tensor-parallel")
+def PaddingDrawn(base: Base) -> Base:
+    """tokens of the vocabulary's padding are drawn"""
+
+    class Kernel(Own):
+        def bind(self, spec: Any, ops: BoundOps, device: Device) -> Any:
+            group = ops.groups[spec.gather] if spec.gather is not None else None
+            whole = spec.head.n * (1 if group is None else group.size)
+            wide = dataclasses.replace(spec, sample=dataclasses.replace(spec.sample, vocab=whole))
+            return super().bind(wide, ops, device)
+
+    class Faulty(base):
+        def ops(self, reference: OpSet) -> OpSet:
+            return replace(super().ops(reference), logits_sample=Kernel(reference["logits_sample"]))
+
+    return Faulty
+
+
+class _WithoutBits(ShapePolicy):
+    """Of launches that decode."""
+
+    def __init__(self, right: ShapePolicy) -> None:
+        self.right = right
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.right, name)
+
+    def keys(self) -> Any:
+        return self.right.keys()
+
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        return [
+            dataclasses.replace(shape, key=dataclasses.replace(shape.key, bits=frozenset()))
+            if shape.key.kind == "decode"
+            else shape
+            for shape in self.right.launches(step)
+        ]
+
+
+@platform("lora", "shapes", "lora", only="strict")
+def AdaptersOfPromptsAlone(base: Base) -> Base:
+    """launches that decode lose the bit which says that some rows have adapters"""
+
+    class Faulty(base):
+        def shapes(self, model: ModelFacts, config: Any) -> ShapePolicy:
+            return _WithoutBits(super().shapes(model, config))
+
+    return Faulty
+
+
+@op("lora")
+def ScaleOfTheFirstAdapter(right: Any, spec: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, *others: Tensor) -> None:
+    """all adapters have the scale of the first"""
+    scales, slots = others
+    right(y, x, a, b, scales[:1].expand_as(scales), slots)
+
+
+# ---- devices
+
+
+@platform("memory", "device", only="fakechip")
+def FreeMemoryTwice(base: Base) -> Base:
+    """what the allocator keeps ready counts as free twice"""
+
+    class Faulty(base):
+        def open(self, index: int) -> Device:
+            device = super().open(index)
+            exact = device.memory
+
+            def memory() -> MemoryFigures:
+                figures, chips = exact(), torch.accelerator
+                kept = chips.max_memory_allocated(device.target) - chips.memory_allocated(device.target)
+                return dataclasses.replace(figures, free=min(figures.free + kept, figures.total))
+
+            device.memory = memory
+            return device
+
+    return Faulty
+
+
+@platform("memory", "devices", only="fakechip", devices=2)
+def AlwaysTheFirstDevice(base: Base) -> Base:
+    """every worker opens the first device"""
+
+    class Faulty(base):
+        def open(self, index: int) -> Device:
+            return super().open(0)
+
+    return Faulty
+
+
+@platform("synchronize", "device", only="fakechip")
+def SynchronizesNothing(base: Base) -> Base:
+    """synchronize() does not wait"""
+
+    class Faulty(base):
+        def open(self, index: int) -> Device:
+            device = super().open(index)
+            device.synchronize = lambda: None
+            return device
+
+    return Faulty
+
+
+# ---- groups
+
+
+@group("new_group")
+class RanksSorted(_Group):
+    """a new group has its ranks in ascending order, whatever order was asked for"""
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        return super().new_group(sorted(ranks), role, options)
+
+
+@group("all_reduce")
+class SumInBfloat16(_Group):
+    """sums are computed in bfloat16"""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return super().all_reduce(x.bfloat16()).to(x.dtype)
+
+
+@group("all_reduce", devices=4)
+class SumFromTheOwnOn(_Group):
+    """each rank begins a sum with its own part, so that ranks have different bits"""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        parts = super().all_gather(x[None], 0)
+        total = parts[self.rank].clone()
+        for step in range(1, self.size):
+            total += parts[(self.rank + step) % self.size]
+        return total
+
+
+@group("reduce_scatter")
+class ScatterInBfloat16(_Group):
+    """scattered sums are computed in bfloat16"""
+
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        return super().reduce_scatter(x.bfloat16(), dim).to(x.dtype)
