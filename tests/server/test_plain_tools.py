@@ -161,6 +161,14 @@ async def test_json_that_names_no_tool_is_the_answer() -> None:
         assert "tool_calls" not in message or not message["tool_calls"]
 
 
+async def test_a_demanded_call_needs_no_parser() -> None:
+    async with in_process(engine(CALL), ServerSettings(tool_call_parser="none")) as api:
+        message = (await api.chat(tools=[WEATHER], tool_choice="required")).json()["choices"][0]["message"]
+        assert [call["function"]["name"] for call in message["tool_calls"]] == ["weather"]
+        assert prompt_of(api).startswith("<|system|>You can call these functions.")
+        assert (await api.chat(tools=[WEATHER])).json()["error"]["param"] == "tools"
+
+
 async def test_an_operator_may_choose_it() -> None:
     settings = ServerSettings(tool_call_parser="json")
     async with in_process(engine(CALL, "<tool_call>" + CHATML), settings) as api:

@@ -101,7 +101,6 @@ async def test_what_cannot_be_demanded_is_refused_by_name():
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     async with in_process(engine(SAID, spec)) as api:
         for fields, param in (
-            ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
             ({"tools": [strict]}, "tools"),
             ({"tools": TOOLS, "parallel_tool_calls": False}, "tools"),
             ({"response_format": {"type": "json_object"}}, "response_format.type"),
@@ -112,6 +111,11 @@ async def test_what_cannot_be_demanded_is_refused_by_name():
         assert not api.engine.calls
         message = (await api.chat(tools=TOOLS)).json()["choices"][0]["message"]
         assert len(message["tool_calls"]) == 2
+    said = '<plan>Hm.</plan>{"name": "now", "arguments": {}}'
+    async with in_process(engine(said, spec)) as api:  # a call that is demanded is JSON instead
+        message = (await api.chat(tools=TOOLS, tool_choice="required")).json()["choices"][0]["message"]
+        assert [call["function"]["name"] for call in message["tool_calls"]] == ["now"]
+        assert message["reasoning"] == "Hm."
 
 
 async def test_output_of_no_sense_is_text():

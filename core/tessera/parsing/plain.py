@@ -72,9 +72,9 @@ class Telling:
     """What has to be said in words because a chat template does not say it. tools: which there are. calls: earlier
     calls and their results. system: whether the template takes a system message."""
 
-    tools: bool = False
-    calls: bool = False
-    system: bool = True
+    tools: bool
+    calls: bool
+    system: bool
 
     @classmethod
     def of(cls, template: str) -> Telling:

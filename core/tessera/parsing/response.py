@@ -129,6 +129,10 @@ class MarkedFormat(ResponseFormat):
             yield from self._reason(parser, reasoning)
         if calls is not None and calls.whole and parser.tools:
             yield from reader.match(SPACE, parser.content)
+            # Calls as the whole answer follow reasoning that the model has begun itself, too.
+            if reasoning is not None and not parser.reasons and (yield from reader.literal(reasoning.begin)):
+                yield from self._reason(parser, reasoning)
+                yield from reader.match(SPACE, parser.content)
             if (yield from reader.peek()) in ("{", "["):
                 yield from self._calls(parser, calls, "")
         begins = (*calls.begins, *calls.fences) if calls is not None and parser.tools else ()

@@ -14,7 +14,7 @@ import msgspec
 from tessera._version import __version__
 from tessera.errors import EngineDeadError, ModelError, NotFoundError
 from tessera.parsing.formats import response_format, with_calls
-from tessera.parsing.plain import PlainCalls, Telling
+from tessera.parsing.plain import Telling
 from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
@@ -78,10 +78,8 @@ class ServerContext:
         """The folder of each adapter, by the name that requests give as `model`."""
         self.format = format_of(engine, settings)
         """How the model writes its reasoning and calls; None: its answers are text."""
-        template = "" if engine.text is None else engine.text.template
-        plain = self.format is not None and isinstance(self.format.calls, PlainCalls)
-        self.telling = Telling.of(template) if plain else Telling()
-        """What the model has to be told in words about tools."""
+        self.telling = Telling.of("" if engine.text is None else engine.text.template)
+        """What the model has to be told in words about tools, where its calls are plain."""
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())
         self.counts = Counts()

@@ -299,6 +299,15 @@ def test_half_of_a_pair_of_utf_16_stays_an_escape(name: str, text: str, called: 
         assert arguments_of(arguments) == {"arguments": arguments}
 
 
+@pytest.mark.parametrize("name", ["json", "llama3_json", "pythonic"])
+def test_calls_that_are_the_whole_answer_follow_reasoning(name: str) -> None:
+    call = "[now()]" if name == "pythonic" else '{"name": "now", "arguments": {}}'
+    for pieces in cuts(f"\n<think>\nHm.\n</think>\n\n{call}"):
+        message = Message.of(read(pieces, format_of(name, "qwen3")))
+        assert [call[1:3] for call in message.calls] == [("now", "{}")], pieces
+        assert (message.reasoning, message.content) == ("Hm.", "")
+
+
 def test_a_number_that_json_has_not_is_none() -> None:
     assert Message.of(read(["[now(a=1e999)]"], format_of("pythonic"))) == Message("[now(a=1e999)]")
     text = "<tool_call>\n<function=now>\n<parameter=a>\n1e999\n</parameter>\n</function>\n</tool_call>"

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import Scope
 
 from tessera.errors import RequestError
+from tessera.parsing.plain import PlainCalls
 from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
@@ -59,7 +60,7 @@ class ChatRun:
         self.identity = identity
         self.generation = generation
         self._named = use.named
-        known = context.format
+        known = use.instead or context.format
         choices = range(generation.num_choices)
         self.reasons = known is not None and known.reasons and request.include_reasoning is not False
         self._readers: Sequence[AnswerReader] = [PlainReader() for _ in choices]
@@ -180,8 +181,12 @@ def prompt_job(context: ServerContext, request: ChatCompletionRequest, use: Tool
     """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
     workers = _workers(context)
     job = chat_job(context, request.messages, request)
-    job.messages = told(job.messages, use.shown, context.telling, required=use.required)
-    job.tools = None if context.telling.tools else use.shown
+    known = use.instead or context.format
+    if known is not None and isinstance(known.calls, PlainCalls):
+        job.messages = told(job.messages, use.shown, context.telling, required=use.required)
+        job.tools = None if context.telling.tools else use.shown
+    else:
+        job.tools = use.shown
     own = job.template_kwargs or {}
     job.template_kwargs = {**_variables(request, workers.template), **own}
     return job
@@ -201,10 +206,11 @@ async def render(
     job = prompt_job(context, request, use)
     truncation = truncation_of(request, context, max_tokens)
     job.max_tokens = context.engine.info.max_model_len if truncation is None else None
-    markers = None if context.format is None else context.format.reasoning
+    known = use.instead or context.format
+    markers = None if known is None else known.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
-    job.anchor = "" if context.format is None else context.format.prompt_anchor
+    job.anchor = "" if known is None else known.prompt_anchor
     rendered = await workers.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
@@ -253,7 +259,7 @@ def _reading(
 ) -> SamplingParams:
     """The params with what reading the answer needs: the markers stay in the text, and a grammar waits for the end of
     the reasoning. Raises RequestError for a budget of reasoning that the model has none of."""
-    known = context.format
+    known = use.instead or context.format
     gate, kept = None, params.kept_special_tokens
     if known is not None and known.reads(tools=bool(use.tools)):
         kept = known.markers

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import UnsetType
 
 from tessera.errors import RequestError
+from tessera.parsing import plain
 from tessera.parsing.calls import Format, Tool, is_name
 from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
-from tessera.parsing.response import ResponseFormat
+from tessera.parsing.response import MarkedFormat, ResponseFormat
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import ChatCompletionRequest, CustomSpec, ToolSpec
@@ -34,7 +35,8 @@ result would end what an agent does, and all it does later in the same chat."""
 class ToolUse:
     """shown: the tools as the chat template takes them; None for none. tools: those that the model may call. forced:
     what a grammar demands, which allows calls; None if nothing is demanded. required: whether the answer has to be
-    calls. named: whether the request names the one function to call. parallel: whether there may be several calls."""
+    calls. named: whether the request names the one function to call. parallel: whether there may be several calls.
+    instead: how this answer is written, if a call is demanded of a model whose own way of writing it cannot be."""
 
     shown: list[dict[str, Any]] | None = None
     tools: tuple[Tool, ...] = ()
@@ -42,6 +44,7 @@ class ToolUse:
     required: bool = False
     named: bool = False
     parallel: bool = True
+    instead: ResponseFormat | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
     if not tools or choice.mode == "none":
         # Tools that may not be called are not shown: the model would call them all the same.
         return ToolUse()
+    required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
+    instead = None
+    if required and (known is None or known.calls is None or not known.forces):
+        instead = known = MarkedFormat(plain.NAME, None if known is None else known.reasoning, plain.PLAIN)
     if known is None or known.calls is None:
         raise RequestError(
             "This server reads no calls of tools from this model's answers; leave out tools, or let its operator "
@@ -70,16 +77,16 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
         )
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
     shown = [msgspec.to_builtins(spec.as_function()) for spec in specs]
-    required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
-    if not known.forces and (required or not parallel or any(tool.strict for tool in callable_tools)):
-        raise _unforced("A call that is demanded, a strict tool and parallel_tool_calls=false", "tools")
+    if not known.forces and (not parallel or any(tool.strict for tool in callable_tools)):
+        raise _unforced("A strict tool and parallel_tool_calls=false", "tools")
     forced = forced_calls(known.calls, callable_tools, required=required, parallel=parallel)
-    return ToolUse(shown, callable_tools, forced, required, choice.named, parallel)
+    return ToolUse(shown, callable_tools, forced, required, choice.named, parallel, instead)
 
 
 def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Asked:
     """What a grammar demands of the answer: calls, or what else the request asks for, which is then for answers without
     calls. Raises RequestError."""
+    known = use.instead or known
     if asked.params is not None and known is not None and not known.forces:
         raise _unforced("A format of the answer", asked.place)
     if use.forced is None and (asked.params is None or not use.tools):
@@ -145,18 +152,19 @@ async def _check_tools(context: ServerContext, use: ToolUse) -> None:
     places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.shown or ())}
     for tool in use.tools:
         if tool.form is not None:
-            await _check_form(context, tool, f"{places[tool.name]}.custom.format")
+            await _check_form(context, use, tool, f"{places[tool.name]}.custom.format")
         elif tool.strict and tool.parameters is not None and use.forced is not None:
             place = f"{places[tool.name]}.function.parameters"
             asked = made("json", tool.parameters, place)
             await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
 
 
-async def _check_form(context: ServerContext, tool: Tool, place: str) -> None:
+async def _check_form(context: ServerContext, use: ToolUse, tool: Tool, place: str) -> None:
     """Compiles a call of a custom tool: what its format may be depends on how the model writes calls."""
-    assert context.format is not None
-    assert context.format.calls is not None
-    asked = _tagged(context.format.calls.tag(tool))
+    known = use.instead or context.format
+    assert known is not None
+    assert known.calls is not None
+    asked = _tagged(known.calls.tag(tool))
     try:
         await check_structured(context, Asked(asked.params), SamplingParams(structured_outputs=asked.params))
     except RequestError as error:
