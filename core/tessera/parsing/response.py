@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -23,11 +24,14 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A piece of the text that is the answer. begin, end: its place in what the model wrote, in characters."""
+    """A piece of the text that is the answer. end: its place in what the model wrote, in characters."""
 
     text: str
-    begin: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
+
+    @property
+    def begin(self) -> int:
+        return self.end - len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,8 @@ class ResponseParser:
         """Where reasoning that is over begins and ends, with its markers, in characters of the answer."""
         self.reasons_since: int | None = None
         """Where the reasoning begins that is going on; None if none is."""
+        self.reasoning_end = 0.0
+        """Where the last reasoning so far ends; infinite while it goes on."""
         self._told = 0
         """Up to where text and calls were told."""
         self._begun = 0
@@ -242,7 +248,9 @@ class ResponseParser:
     def _begin_after(self, prompt: str) -> None:
         """What was read is not of the answer."""
         self._begun, self._told, self.num_calls, self.reasoned = len(prompt), 0, 0, []
-        if self.reasons_since is not None:
+        if self.reasons_since is None:
+            self.reasoning_end = 0
+        else:
             self.reasons_since = 0
         self.content.held, self.reasoning.held, self._input = [], [], None
 
@@ -272,7 +280,7 @@ class ResponseParser:
 
     def _say(self, text: str, end: int) -> None:
         self._told = end
-        self._events.append(Content(text, end - len(text), end))
+        self._events.append(Content(text, end))
 
     def _place(self) -> int:
         return self.reader.place - self._begun
@@ -282,10 +290,10 @@ class ResponseParser:
     def begin_reasoning(self) -> None:
         self.content.cut()
         self.reasoning.fresh = True
-        self.reasons_since = self._told
+        self.reasons_since, self.reasoning_end = self._told, math.inf
 
     def end_reasoning(self) -> None:
-        self._told = self._place()
+        self._told = self.reasoning_end = self._place()
         if self.reasons_since is not None:
             self.reasoned.append((self.reasons_since, self._told))
         self.reasons_since = None
@@ -334,8 +342,8 @@ def _joined(events: list[Event]) -> list[Event]:
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None
-        if isinstance(event, Content) and isinstance(last, Content):
-            joined[-1] = Content(last.text + event.text, last.begin, event.end)
+        if isinstance(event, Content) and isinstance(last, Content) and last.end == event.begin:
+            joined[-1] = Content(last.text + event.text, event.end)
         elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
             joined[-1] = Reasoning(last.text + event.text)
         elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:

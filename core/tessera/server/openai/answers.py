@@ -37,9 +37,8 @@ class PlainReader:
         self._place = 0
 
     def read(self, answer: CompletionOutput) -> list[Event]:
-        begin = self._place
         self._place += len(answer.text)
-        return [Content(answer.text, begin, self._place)] if answer.text else []
+        return [Content(answer.text, self._place)] if answer.text else []
 
 
 class FormatReader:
@@ -85,14 +84,18 @@ class ReasoningCounter:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._next = 0
         self._begins: list[int] = []
+        self._waiting: list[int] = []
+        """Tokens after the reasoning so far, which may come again."""
 
     def add(self, answer: CompletionOutput) -> None:
-        """answer: what is new."""
-        if self._vocabulary is None:
+        """answer: what is new, after the parser has read it."""
+        self._waiting += answer.token_ids
+        if self._vocabulary is None or self._next >= self._parser.reasoning_end:
             return
-        for token in answer.token_ids:
+        for token in self._waiting:
             self._begins.append(self._next)
             self._next += len(self._utf8.decode(self._vocabulary.token_bytes(token)))
+        self._waiting = []
 
     @property
     def count(self) -> int:
