@@ -34,8 +34,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class GateSpec:
-    """act(x[:, :n]) * x[:, n:]. activation: "silu", "gelu" or "gelu_tanh". emit: quantizes the result; None does
-    not."""
+    """act(x[:, :n]) * x[:, n:]. activation: "silu", "gelu" or "gelu_tanh". emit: as in
+    NormSpec."""
 
     n: int
     dtype: str

@@ -36,7 +36,8 @@ __all__ = [
 @dataclass(frozen=True)
 class NormSpec:
     """RMS norm over the last dimension: x / sqrt(mean(x^2) + eps) * (weight + offset), in float32. emit:
-    quantizes the result; None does not."""
+    the result is Quantized in this way instead of a tensor, as the product that reads it wants (Kernel.wants); core
+    asks for it where supports() takes such a spec. None: a tensor."""
 
     n: int
     dtype: str

@@ -439,7 +439,8 @@ def _sample_inputs(spec: SampleSpec, make: TrialInputs) -> tuple[Any, ...]:
         logits[1::3] = (2 * logits[1::3]).round() / 2
         logits[5::6] = _partly_forbidden(logits[5::6])
     row = torch.arange(0, make.tokens, 1 if spec.greedy else _GREEDY)
-    logits[row, row % 11] = torch.where(row % 2 == 0, _PEAK - 2.0**-12, _PEAK)
+    near = (row % 2 == 0) | (spec.logprobs > 0)
+    logits[row, row % 11] = torch.where(near, _PEAK - 2.0**-12, _PEAK)
     logits[row, spec.vocab - 1 - row % 5] = _PEAK
     return logits, _rows(make)
 

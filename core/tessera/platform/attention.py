@@ -108,8 +108,10 @@ class CacheConstraints:
     """A backend's needs, from which core solves block sizes and cache groups. block_sizes: those it supports, the
     preferred one first; with block_multiple also their multiples. align_bytes: where a layer's part of a block begins.
     dense_planes: each plane is one contiguous tensor; otherwise a block of all layers is one span of bytes, and a plane
-    a strided view of it. host_lengths: how exactly it must know the sequence lengths on the host. host_tables: it also
-    reads block tables there. returns_lse: attend() can return the log-sum-exp of the scores."""
+    a strided view of it. host_lengths: what Launch.seq_lens_host must be: "none", it is not read; "bound", at least the
+    true lengths, which is enough to size a grid; "exact", for which the host waits for the tokens of the step before.
+    host_tables: it also reads block tables there. returns_lse: attend(lse=True) also returns the natural logarithm of
+    the sum of the exponents of a query's scores, by which results over different keys can be joined."""
 
     block_sizes: tuple[int, ...]
     block_multiple: bool = True

@@ -121,7 +121,8 @@ class Launch:
     Decode rows come first. There may be padding between rows and at the end: rows from num_rows on have query_lens and
     seq_lens 0. Block 0 of every group is the null block; padding writes go there.
 
-    rows [R] int32: indices into the row state. tokens [T] int32, positions [T] int32 ([3, T] for some models).
+    rows [R] int32: indices into the row state; padding has the null row, whose number is CachePlan.num_rows and whose
+    state nobody reads. tokens [T] int32, positions [T] int32 ([3, T] for some models).
     query_start_loc [R + 1] int32: where each row's tokens start, and where the last row ends; row i has query_lens[i]
     tokens from there. query_lens [R] int32: tokens that a row computes. seq_lens [R] int32: its tokens in the cache
     after this launch. These three are on the device and exact. On the host, int32: query_start_loc_host and

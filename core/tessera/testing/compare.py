@@ -78,7 +78,9 @@ def _of_emitted(result: Any, expected: Quantized, tolerance: float) -> str | Non
         )
     if result.group != expected.group:
         return f"group is {result.group}, not {expected.group}"
-    scales = _of_tensors(result.scale * (1 / expected.scale), torch.ones_like(expected.scale), tolerance)
+    zero = expected.scale <= _SCALE_OF_ZEROS  # any number will do
+    ratio = torch.where(zero & result.scale.isfinite(), 1.0, result.scale / expected.scale)
+    scales = _of_tensors(ratio, torch.ones_like(ratio), tolerance)
     if scales is not None:
         return f"scales as parts of the right ones: {scales}"
     if expected.sums is not None:
@@ -96,6 +98,7 @@ def _of_emitted(result: Any, expected: Quantized, tolerance: float) -> str | Non
     return None if abs(lean) <= _LEAN else f"numbers lean by {lean:.2f} of a step: they are cut, not rounded"
 
 
+_SCALE_OF_ZEROS = 1e-12 / 100
 _NEXT = 1.05  # steps
 _LEAST_FP8 = 2.0**-9
 _MANY = 100  # numbers over which rounding evens out
@@ -117,6 +120,7 @@ def leaning(result: Tensor, expected: Tensor) -> str | None:
         return None
     length = other.square().sum(-1)
     off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
-    limit = 4 * eps / math.sqrt(expected.shape[-1])
-    worst = float(off.max()) if off.numel() else 0.0
-    return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding explains"
+    tails = other.pow(4).sum(-1) / length.square().clamp(min=torch.finfo(torch.float64).tiny) * other.shape[-1] / 3
+    limit = 4 * eps / math.sqrt(expected.shape[-1]) * tails.clamp(min=1.0).sqrt()  # few large elements even out less
+    wrong = off > limit
+    return f"the norm of a row is off by {float(off.max()):.2%}, more than rounding explains" if wrong.any() else None
