@@ -35,6 +35,7 @@ MAX_CHOICE_CHARS = 1024
 MAX_GRAMMAR_CHARS = 2**14
 MAX_SCHEMA_CHARS = 2**18
 MAX_WHITESPACE_CHARS = 256
+TRUNCATION_SIDES = ("left", "right")
 MAX_EXTRA_ARGS = 64
 MAX_EXTRA_ARG_CHARS = 64
 MOST_PENALTY = 2.0
@@ -198,8 +199,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     bad_words_ids: the same as token ids. kept_special_tokens: texts of special tokens that skip_special_tokens leaves
     in the text. stream_interval: new tokens between two outputs of a stream. extra_args: numbers for features, by name.
     structured_outputs: StructuredOutputsParams, or a mapping of its fields. reasoning: where the answer that the
-    grammar is for begins; None is at once. truncate_prompt_tokens: how many of a prompt's last tokens are kept; -1
-    keeps what leaves room for the answer.
+    grammar is for begins; None is at once. truncate_prompt_tokens: how many of a prompt's last tokens are kept, or of
+    its first ones if truncation_side is "right"; -1 keeps what leaves room for the answer.
 
     thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
     invalid value. Fields may be set later; they are checked when a request takes its copy, so that setting several one
@@ -240,6 +241,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
@@ -351,6 +353,7 @@ def check(params: SamplingParams) -> None:
     _check_bounds(params)
     _check_stops(params)
     _check_words(params)
+    check_side(params.truncation_side)
     if params.allowed_token_ids is not None:
         _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
     if params.logprob_token_ids is not None:
@@ -367,6 +370,12 @@ def check(params: SamplingParams) -> None:
         )
     if params.n > 1 and params.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
+
+
+def check_side(side: Any) -> None:
+    """Raises RequestError for what is no truncation_side."""
+    if side is not None and side not in TRUNCATION_SIDES:
+        raise RequestError("truncation_side must be left or right.", param="truncation_side")
 
 
 def _check_bounds(params: SamplingParams) -> None:

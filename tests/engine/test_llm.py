@@ -89,6 +89,8 @@ def test_the_last_tokens_of_a_prompt_are_kept(llm):
         (cut,) = llm.generate(prompt, params, use_tqdm=False)
         assert cut.prompt_token_ids == list(b"Hello")
         assert tokens([cut]) == tokens([plain])
+    (begun,) = llm.generate(long, SamplingParams(truncate_prompt_tokens=3, truncation_side="right"), use_tqdm=False)
+    assert begun.prompt_token_ids == list(b"xxx")
     params.truncate_prompt_tokens = -1
     (fits,) = llm.chat([{"role": "user", "content": long}], params, False)
     assert len(fits.prompt_token_ids) == 128 - 8

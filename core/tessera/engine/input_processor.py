@@ -67,7 +67,10 @@ class InputProcessor:
                 param="structured_outputs",
             )
         truncation = Truncation.of(
-            params.truncate_prompt_tokens, None, max_model_len=self._max_model_len, max_tokens=params.max_tokens
+            params.truncate_prompt_tokens,
+            params.truncation_side,
+            max_model_len=self._max_model_len,
+            max_tokens=params.max_tokens,
         )
         checked = self._checked(ids if truncation is None else truncation.kept(ids))
         max_tokens = self._bounded(checked.size, params.max_tokens)

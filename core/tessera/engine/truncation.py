@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessera.errors import RequestError
-
-SIDES = ("left", "right")
+from tessera.sampling_params import check_side
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,7 @@ class Truncation:
     ) -> Truncation | None:
         """asked: truncate_prompt_tokens; -1 leaves room for the answer's max_tokens, of which None is one token. side:
         truncation_side; None is left. None if the prompt is to stay whole. Raises RequestError."""
-        if side is not None and side not in SIDES:
-            raise RequestError("truncation_side must be left or right.", param="truncation_side")
+        check_side(side)
         if asked is None:
             return None
         if asked == -1:

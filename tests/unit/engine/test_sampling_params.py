@@ -81,6 +81,7 @@ BAD: dict[str, list[Any]] = {
         {"json": {}, "disable_any_whitespace": "yes"},
     ],
     "thinking_token_budget": [0, 5],
+    "truncation_side": ["middle", "", 5],
     "repetition_detection": [{"max_pattern_size": 3}],
 }
 

@@ -14,7 +14,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from tessera import sampling_params as most
 from tessera.engine.beam_search import MAX_PENALTY
-from tessera.engine.truncation import SIDES
 from tessera.parsing.calls import MAX_NAME_CHARS
 from tessera.parsing.custom import arguments_of, parameters
 from tessera.parsing.response import Call
@@ -124,7 +123,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     logprob_token_ids: Annotated[list[int], shown(maxItems=most.MAX_LOGPROB_IDS)] | None = None
     truncate_prompt_tokens: Annotated[int, shown(minimum=-1)] | None = None
-    truncation_side: Annotated[str, shown(enum=[*SIDES])] | None = None
+    truncation_side: Annotated[str, shown(enum=[*most.TRUNCATION_SIDES])] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, shown(exclusiveMinimum=0, maximum=most.MOST_REPETITION)] | None = None

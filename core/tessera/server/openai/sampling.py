@@ -33,7 +33,7 @@ _AS_THEY_ARE = tuple(
     name
     for name in SamplingParams.__struct_fields__
     if name in GenerationFields.__struct_fields__
-    and name not in ("max_tokens", "logprobs", "structured_outputs", "truncate_prompt_tokens")
+    and name not in ("max_tokens", "logprobs", "structured_outputs", "truncate_prompt_tokens", "truncation_side")
 )
 # Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (
