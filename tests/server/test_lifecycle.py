@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tessera.cli.listen import bind, open_to_clients
 from tessera.errors import EXIT_CODES, ModelError
 from tessera.server.serve import serve
 from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
@@ -333,6 +334,92 @@ async def test_an_idle_connection_does_not_hold_up_the_end():
         os.kill(os.getpid(), signal.SIGTERM)
         assert await asyncio.wait_for(server.task, 5) == 0
         assert time.monotonic() - began < 2
+
+
+async def test_sigterm_leaves_time_to_be_taken_out_of_service():
+    engine = FakeEngine()
+    settings = ServerSettings(shutdown_delay_seconds=1.0, drain_seconds=1)
+    async with on_socket(engine, settings) as server, client(server) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        began = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        for path in ("/readyz", "/health", "/ping"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()) == (503, {"status": "shutting down"})
+            assert answer.headers["connection"] == "close"
+        assert (await http.get("/livez")).status_code == 200
+        async with client(server) as late:
+            answer = await late.post("/v1/chat/completions", json=STREAM)
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert read_stream(answer.text)[-1]["choices"][0]["finish_reason"] == "stop"
+        assert time.monotonic() - began < 1
+        assert await asyncio.wait_for(server.task, 5) == 0
+        assert 1 < time.monotonic() - began < 3
+
+
+async def test_a_second_signal_ends_the_delay_and_others_have_none():
+    for kinds, code in (((signal.SIGTERM, signal.SIGTERM), 1), ((signal.SIGINT,), 0)):
+        async with on_socket(FakeEngine(), ServerSettings(shutdown_delay_seconds=60, drain_seconds=60)) as server:
+            await asyncio.sleep(0.1)
+            for kind in kinds:
+                os.kill(os.getpid(), kind)
+                await asyncio.sleep(0.1)
+            assert await asyncio.wait_for(server.task, 3) == code
+
+
+async def test_who_is_connected_when_the_end_comes_is_answered():
+    """The loop stands still while SIGTERM and then connections come: the system makes them, and clients send."""
+    async with on_socket(FakeEngine(), ServerSettings(drain_seconds=5)) as server, client(server) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        waiting, silent = [], []
+        for number in range(100):
+            stream = socket.create_connection(("127.0.0.1", server.port))
+            if number % 2:
+                stream.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            (waiting if number % 2 else silent).append(stream)
+        await asyncio.sleep(0.25)
+        for stream in silent:  # the first request of a proxy's connection may come a little later
+            stream.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        for stream in (*waiting, *silent):
+            with stream:
+                assert (await asyncio.to_thread(stream.recv, 100)).startswith(b"HTTP/1.1 200")
+        assert await asyncio.wait_for(server.task, 5) == 0
+
+
+async def test_a_connection_that_stays_silent_holds_up_the_end_for_a_second():
+    async with on_socket(FakeEngine(), ServerSettings(drain_seconds=60)) as server:
+        with socket.create_connection(("127.0.0.1", server.port)):
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(server.task, 5) == 0
+            assert time.monotonic() - began < 2.5
+
+
+async def test_a_socket_that_listens_when_the_start_is_over():
+    listener = bind("127.0.0.1", 0, None)
+    loading = asyncio.Event()
+    async with on_socket(FakeEngine(), ServerSettings(drain_seconds=1), listener, loading) as server:
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+        open_to_clients(listener)
+        loading.set()
+        async with client(server) as http:
+            assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_start_that_fails_before_the_socket_listens():
+    async def failing():
+        raise ModelError("No such model.")
+
+    listener = bind("127.0.0.1", 0, None)
+    with pytest.raises(ModelError):
+        await asyncio.wait_for(serve(failing(), listener, ServerSettings()), 1)
+    assert listener.fileno() == -1
 
 
 async def test_signal_handlers_are_taken_back():

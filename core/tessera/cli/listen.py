@@ -21,14 +21,25 @@ _CONNECT_SECONDS = 2.0
 _LISTENING = "0A"  # the state's number in the kernel's tables
 
 
-def listen(host: str, port: int, uds: str | None) -> AbstractContextManager[socket.socket]:
-    """A listening socket. uds: the path of a Unix socket, instead of host and port. Raises PortError."""
-    return bind(host, port) if uds is None else unix_listener(uds, _BACKLOG)
+def listen(host: str, port: int, uds: str | None, *, later: bool = False) -> AbstractContextManager[socket.socket]:
+    """A listening socket. uds: the path of a Unix socket, instead of host and port. later: it refuses connections until
+    its caller makes it listen, by open_to_clients(). Raises PortError."""
+    backlog = None if later else _BACKLOG
+    return bind(host, port, backlog) if uds is None else unix_listener(uds, backlog)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. port: 0 picks a free one. Raises PortError that names the owner of a used port, or says what
-    to do."""
+def open_to_clients(listener: socket.socket) -> None:
+    """Makes a socket listen that was to do so later. Raises PortError."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        host, port = ("a Unix socket", 0) if listener.family == socket.AF_UNIX else listener.getsockname()[:2]
+        raise PortError(_problem(error, host, port)) from error
+
+
+def bind(host: str, port: int, backlog: int | None = _BACKLOG) -> socket.socket:
+    """A listening socket. port: 0 picks a free one. backlog: None does not listen yet. Raises PortError that names the
+    owner of a used port, or says what to do."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -39,7 +50,8 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        if backlog is not None:
+            listener.listen(backlog)
     except OSError as error:
         listener.close()
         raise PortError(_problem(error, host, port)) from error
@@ -117,8 +129,9 @@ def _text(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def unix_listener(path: str, backlog: int) -> Iterator[socket.socket]:
-    """A listening socket. Replaces a socket left behind by a dead server. Raises PortError."""
+def unix_listener(path: str, backlog: int | None) -> Iterator[socket.socket]:
+    """A listening socket. backlog: None does not listen yet. Replaces a socket left behind by a dead server. Raises
+    PortError."""
     place = Path(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listener:
@@ -131,7 +144,8 @@ def unix_listener(path: str, backlog: int) -> Iterator[socket.socket]:
         try:
             # No client can connect before listen().
             place.chmod(0o600)
-            listener.listen(backlog)
+            if backlog is not None:
+                listener.listen(backlog)
             yield listener
         finally:
             _remove(place, own)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.event_loop import run_until_end
-from tessera.cli.listen import is_loopback, listen, socket_path, tls_context, url_of
+from tessera.cli.listen import is_loopback, listen, open_to_clients, socket_path, tls_context, url_of
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
 from tessera.cli.own_process import answer_promptly, return_memory
 from tessera.cli.platforms import choices_table, explained_platform
@@ -56,7 +56,7 @@ def run(
     if options.disable_log_requests:
         logging.getLogger(ACCESS_LOG).setLevel(logging.WARNING)
     announce = LogAnnouncer() if options.log_format == JSON else TerminalAnnouncer()
-    with listen(options.host, options.port, options.uds) as listener:
+    with listen(options.host, options.port, options.uds, later=options.listen_when_ready) as listener:
         config = _engine_config(model, flags, options, announce)
         settings = server_settings(config, flags, options, template, environment)
         guarded = bool(settings.api_keys) or options.uds is not None
@@ -276,6 +276,8 @@ class _Served:
         app = server.create_app(engine, self.settings)
         for make in make_routes:
             app.router.routes.extend(make(engine))
+        if self.options.listen_when_ready:
+            open_to_clients(self.listener)
         if self.options.explain:
             self.announce.explain(choices_table(engine.info.platform, engine.info.choices))
         self.announce.ready(

@@ -141,6 +141,17 @@ class Connections:
             places.remove(connection)
 
 
+def closing(send: Send) -> Send:
+    """A `send` that closes the connection after the answer."""
+
+    async def send_last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return send_last
+
+
 class HealthOnly:
     """The ASGI application of a connection beyond the limit: answers health checks, refuses all else, and closes the
     connection either way."""
@@ -149,15 +160,10 @@ class HealthOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_last(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
-
         app = self._app
         if scope["path"] not in HEALTH_PATHS:
             app = error_response(OverloadedError("Too many connections are open; try again."))
-        await app(scope, receive, send_last)
+        await app(scope, receive, closing(send))
 
 
 class Acceptor:
@@ -186,12 +192,25 @@ class Acceptor:
         listener.setblocking(False)
         self._listen()
 
-    def close(self) -> None:
-        """Accepts no more connections. The socket is the caller's."""
+    @property
+    def num_arriving(self) -> int:
+        """Connections that are accepted and not yet read from."""
+        return len(self._arriving)
+
+    def finish(self) -> None:
+        """Accepts the connections that the system has already made, and none after them. The socket is the caller's;
+        once it is closed, the system refuses others at once."""
+        while self._accept():
+            pass
         if self._again is not None:
             self._again.cancel()
-        else:
+        elif self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
+
+    def close(self) -> None:
+        """Accepts no more connections, and gives up those that arrive."""
+        if self._listener.fileno() >= 0:
+            self.finish()
         for task in self._arriving:
             task.cancel()
 
@@ -202,15 +221,16 @@ class Acceptor:
         self._again = None
         self._loop.add_reader(self._listener, self._accept)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Returns whether more connections may wait."""
         for _ in range(_AT_ONCE):
             try:
                 stream, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return False
             except OSError as error:
                 self._pause(error)
-                return
+                return False
             connection = self._make()
             admission = self._connections.admit(connection)
             if admission is Admission.REFUSED:
@@ -222,7 +242,8 @@ class Acceptor:
             task.add_done_callback(partial(self._begun, connection, stream))
             if admission is Admission.HEALTH:
                 # The next one might take its place, so first the loop reads what it asks for.
-                return
+                return True
+        return True
 
     def _pause(self, error: OSError) -> None:
         """This process or this machine has no descriptor or no memory left; the next attempt comes a little later."""

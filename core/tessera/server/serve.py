@@ -17,11 +17,11 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import EngineDeadError, OverloadedError
-from tessera.server.connections import Acceptor, Connections, most_connections
+from tessera.server.connections import Acceptor, Connections, closing, most_connections
 from tessera.server.http import error_response, json_response, not_ready, refuse
 from tessera.server.http1 import Http1Protocol
 from tessera.server.page import Page, opened_by_browser
-from tessera.server.security import OPEN_PATHS
+from tessera.server.security import HEALTH_PATHS, OPEN_PATHS
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # How long streams have to tell their clients that the engine died or the server is shutting down.
 _LAST_WORDS_SECONDS = 2.0
+# How long connections that were made last have to send their first request.
+_FIRST_REQUEST_SECONDS = 1.0
+_FIRST_REQUEST_LOOKS = 100
 _LIVE = "/livez"
 
 
@@ -48,9 +51,26 @@ class Server(uvicorn.Server):
             return Http1Protocol(self.config, self.server_state, self.lifespan.state, self._limits, self._connections)
 
         tls, seconds = self.config.ssl, self._limits.header_seconds
-        acceptors = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
-        self.servers = cast("list[asyncio.Server]", acceptors)  # uvicorn closes them
+        self._acceptors = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        self.servers = cast("list[asyncio.Server]", self._acceptors)  # uvicorn closes them
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers whoever the system had connected by now: a proxy does not repeat a POST that it has sent."""
+        for acceptor in self._acceptors:
+            acceptor.finish()
+        for one in sockets or ():
+            one.close()
+        for _ in range(_FIRST_REQUEST_LOOKS):
+            if self.force_exit or not self._awaits_first_requests():
+                break
+            await asyncio.sleep(_FIRST_REQUEST_SECONDS / _FIRST_REQUEST_LOOKS)
+        await super().shutdown(sockets)
+
+    def _awaits_first_requests(self) -> bool:
+        connections = cast("set[Http1Protocol]", self.server_state.connections)
+        arriving = any(acceptor.num_arriving for acceptor in self._acceptors)
+        return arriving or any(connection.cycle is None for connection in connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -69,16 +89,21 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     """Serves until it is told to stop or the engine dies; then shuts the engine down and returns the exit code. Raises
     what `starting` raises.
 
-    Until `starting` is done, /livez answers 200 and everything else 503.
+    Until `starting` is done, /livez answers 200 and everything else 503; but if the listener does not listen yet,
+    `starting` makes it listen at its end, and until then nobody can connect.
 
     After SIGTERM, SIGINT or SIGHUP the server accepts no new connections, and requests in progress have
-    settings.drain_seconds to finish; the exit code is 0. A second signal cuts them off; the exit code is 1. A signal
+    settings.drain_seconds to finish; the exit code is 0. SIGTERM first leaves settings.shutdown_delay_seconds in which
+    all requests are served and /readyz answers 503. A second signal cuts requests off; the exit code is 1. A signal
     before `starting` is done stops it at once; the exit code is 0. If the engine dies for good, streams end with an
     error event, every other request gets a 503, and the exit code is 4.
     """
     door = Door(None if settings.disable_ui else Page.read())
     server = Server(door, settings)
-    running = asyncio.create_task(server.serve(sockets=[listener]))
+    opened = asyncio.Event()
+    if _listens(listener):
+        opened.set()
+    running = asyncio.create_task(_serve_once(opened, server, listener))
     start = asyncio.create_task(starting)
     with _signals() as signals:
         told = asyncio.create_task(signals.get())
@@ -88,25 +113,46 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
                 return _ended(running)
             ready = start.result()
             await door.open(ready.app)
-            return await _until_end(ready.engine, server, running, told, signals, settings.drain_seconds)
+            opened.set()
+            return await _until_end(ready.engine, door, server, running, told, signals, settings)
         finally:
+            opened.set()
             await _cancel(start, told)
             await _close(running, server)
 
 
+async def _serve_once(opened: asyncio.Event, server: Server, listener: socket.socket) -> None:
+    await opened.wait()
+    if _listens(listener):
+        await server.serve(sockets=[listener])
+    else:  # it was stopped before it was ready
+        listener.close()
+
+
+def _listens(listener: socket.socket) -> bool:
+    return bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
 async def _until_end(
     engine: AsyncEngine,
+    door: Door,
     server: Server,
     running: asyncio.Task[None],
     told: asyncio.Task[int],
     signals: asyncio.Queue[int],
-    drain_seconds: float,
+    settings: ServerSettings,
 ) -> int:
     dying = asyncio.create_task(engine.wait_dead())
     try:
         await asyncio.wait((running, dying, told), return_when=asyncio.FIRST_COMPLETED)
         if told.done() and not dying.done() and not running.done():
-            code = await _drain(running, dying, server, signals, drain_seconds)
+            again = asyncio.create_task(signals.get())
+            try:
+                if told.result() == signal.SIGTERM and settings.shutdown_delay_seconds:
+                    await _leave(door, settings.shutdown_delay_seconds, running, dying, again)
+                code = await _drain(running, dying, again, server, settings.drain_seconds)
+            finally:
+                await _cancel(again)
         else:
             code = _ended(running)
         if dying.done():
@@ -119,22 +165,27 @@ async def _until_end(
         await _cancel(dying)
 
 
+async def _leave(door: Door, seconds: float, *ends: asyncio.Task[Any]) -> None:
+    """Serves on, and says that it is about to end. ends: what ends this early."""
+    _LOG.info("No longer ready. Serving for %.0f s more, so that no load balancer sends anything here.", seconds)
+    door.leave()
+    await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def _drain(
     running: asyncio.Task[None],
     dying: asyncio.Task[None],
+    again: asyncio.Task[int],
     server: Server,
-    signals: asyncio.Queue[int],
     seconds: float,
 ) -> int:
+    """again: ends with the second signal."""
     _LOG.info("No new connections. Requests in progress have %.0f s to finish; a second signal cuts them off.", seconds)
     server.should_exit = True
-    again = asyncio.create_task(signals.get())
     await asyncio.wait((running, dying, again), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    cut_off = again.done()
-    await _cancel(again)
     if not running.done():
-        _LOG.warning("Cutting off requests in progress: %s.", "second signal" if cut_off else "out of time")
-    return 1 if cut_off else 0
+        _LOG.warning("Cutting off requests in progress: %s.", "second signal" if again.done() else "out of time")
+    return 1 if again.done() else 0
 
 
 def _ended(running: asyncio.Task[None]) -> int:
@@ -196,7 +247,21 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
             loop.remove_signal_handler(kind)
 
 
-# ---- while the model loads -------------------------------------------------------------------------------------------
+# ---- while the model loads, and before the end -----------------------------------------------------------------------
+
+
+class Leaving:
+    """The application of a server that is about to end: /readyz and its like answer 503, everything else is served, and
+    each connection is closed after its answer, so that a proxy sends the next request elsewhere."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in HEALTH_PATHS - {_LIVE}:
+            await not_ready({"status": "shutting down"})(scope, receive, closing(send))
+        else:
+            await self._app(scope, receive, closing(send))
 
 
 class Door:
@@ -205,13 +270,18 @@ class Door:
 
     def __init__(self, page: Page | None) -> None:
         self._page = page
-        self._app: Starlette | None = None
+        self._app: ASGIApp | None = None
         self._lifespan = AsyncExitStack()
 
     async def open(self, app: Starlette) -> None:
         """Starts `app`, which answers all requests from now on."""
         await self._lifespan.enter_async_context(app.router.lifespan_context(app))
         self._app = app
+
+    def leave(self) -> None:
+        """From now on the server says that it is about to end."""
+        assert self._app is not None
+        self._app = Leaving(self._app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -100,11 +100,12 @@ class ServerSettings:
     served_model_names: names that requests may use for the model; () is the engine's name. api_keys: each of them
     grants access; () needs no key. default_sampling: values for sampling fields that a request leaves out (from
     generation_config.json). max_requests: limit on HTTP requests in progress. drain_seconds: how long requests in
-    progress may take after a signal to end. keep_alive_seconds: how long an idle connection stays open.
-    max_connections: how many may be open, if the limit on file descriptors leaves that many; health checks have some
-    more. answers: limits on the length of answers. chat_template_kwargs: variables of the chat template; a request's
-    own take precedence. sse_keep_alive_seconds: 0 sends no comments. allowed_hosts: () allows any. cors: None lets no
-    web page of another origin read responses. tls: for HTTPS; None is plain HTTP.
+    progress may take after a signal to end; shutdown_delay_seconds: how long new ones are served before that.
+    keep_alive_seconds: how long an idle connection stays open. max_connections: how many may be open, if the limit on
+    file descriptors leaves that many; health checks have some more. answers: limits on the length of answers.
+    chat_template_kwargs: variables of the chat template; a request's own take precedence. sse_keep_alive_seconds: 0
+    sends no comments. allowed_hosts: () allows any. cors: None lets no web page of another origin read responses. tls:
+    for HTTPS; None is plain HTTP.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -114,6 +115,10 @@ class ServerSettings:
     drain_seconds: float = flag(
         30.0, "How long running requests may take to finish after SIGTERM, SIGHUP or Ctrl-C.", name="shutdown_timeout",
         low=0, high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
+    )  # fmt: skip
+    shutdown_delay_seconds: float = flag(
+        0.0, "Serve on for this long after SIGTERM, with /readyz at 503, before no new connections are accepted.",
+        name="shutdown_delay", low=0, high=MAX_SECONDS, unit="seconds", metavar="SECONDS", shown_default="none",
     )  # fmt: skip
     keep_alive_seconds: int = flag(
         75, "How long a connection may be idle between two requests.", name="timeout_keep_alive", low=1, high=86400,
@@ -210,6 +215,10 @@ class ServeOptions:
     )
     port: int = flag(8000, "Port to listen on; 0 picks a free one.", low=0, high=65535, common=True)
     uds: str | None = flag(None, "Unix socket to listen on, instead of host and port.", metavar="PATH")
+    listen_when_ready: bool = flag(
+        False, "Refuse connections until the model is loaded, instead of answering 503: for proxies that try another "
+        "server only if they cannot connect.",
+    )  # fmt: skip
     routes: tuple[str, ...] = flag(
         (), "Routes of a plugin to serve; none are served otherwise.", metavar="NAME", multiple=True
     )

@@ -40,7 +40,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Status(msgspec.Struct):
-    """status: ok, starting, engine restarting, engine stalled or engine dead."""
+    """status: ok, starting, shutting down, engine restarting, engine stalled or engine dead."""
 
     status: str
 
