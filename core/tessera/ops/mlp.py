@@ -73,12 +73,12 @@ def _large_gates() -> Iterator[tuple[GateSpec, int]]:
 
 
 def _gate_inputs(spec: GateSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (_far_from_zero(make.normal(make.tokens, 2 * spec.n), spec.dtype),)
+    return (_far_from_zero(make.normal(make.tokens, 2 * spec.n), spec.n, spec.dtype),)
 
 
-def _far_from_zero(x: Tensor, dtype: str) -> Tensor:
-    """In some rows, exponents of elements are out of range."""
-    x[2::5] *= 50
+def _far_from_zero(x: Tensor, n: int, dtype: str) -> Tensor:
+    """In some rows, exponents of what the activation takes, the first n elements, are out of range."""
+    x[2::5, :n] *= 50
     return x.to(torch_dtype(dtype))
 
 
@@ -105,7 +105,7 @@ def _activations() -> Iterator[ActivationSpec]:
 
 
 def _activation_inputs(spec: ActivationSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (_far_from_zero(make.normal(make.tokens, spec.n), spec.dtype),)
+    return (_far_from_zero(make.normal(make.tokens, spec.n), spec.n, spec.dtype),)
 
 
 def _large_activations() -> Iterator[tuple[ActivationSpec, int]]:

@@ -28,30 +28,34 @@ def tolerance(op: str | Op[Any], dtype: str) -> float:
 
 
 def assert_same(result: Any, expected: Any, tolerance: float) -> None:
-    """Asserts that nested results agree: integers exactly, floats within the tolerance, relative and absolute."""
-    text = difference(result, expected, tolerance)
+    """Asserts that nested results agree: integers exactly, floats within the tolerance, relative and absolute. All
+    elements may be off by as much, as they are where something between is rounded to a few bits."""
+    text = difference(result, expected, tolerance, together=False)
     assert text is None, text
 
 
-def difference(result: Any, expected: Any, tolerance: float, *, emitted: bool = False) -> str | None:
+def difference(
+    result: Any, expected: Any, tolerance: float, *, emitted: bool = False, together: bool = True
+) -> str | None:
     """Where nested results differ, in one line; None if they agree. NaN never agrees with anything. emitted: an op that
-    computes something else has quantized the result, so that a number may be rounded to the one beside it."""
+    computes something else has quantized the result, so that a number may be rounded to the one beside it. together:
+    the elements of a 16-bit result are no further off on the whole than rounding explains."""
     if isinstance(expected, Tensor):
-        return _of_tensors(result, expected, tolerance)
+        return _of_tensors(result, expected, tolerance, together=together)
     if emitted and isinstance(expected, Quantized):
         return _of_emitted(result, expected, tolerance)
     if isinstance(expected, tuple):
         if not isinstance(result, tuple) or len(result) != len(expected):
             return f"{type(result).__name__} instead of {len(expected)} results"
         for place, (part, other) in enumerate(zip(result, expected, strict=True)):
-            text = difference(part, other, tolerance, emitted=emitted)
+            text = difference(part, other, tolerance, emitted=emitted, together=together)
             if text is not None:
                 return f"result {place}: {text}"
         return None
     return None if result is expected else f"{type(result).__name__} instead of {expected}"
 
 
-def _of_tensors(result: Any, expected: Tensor, tolerance: float) -> str | None:
+def _of_tensors(result: Any, expected: Tensor, tolerance: float, *, together: bool = True) -> str | None:
     if not isinstance(result, Tensor):
         return f"{type(result).__name__} instead of a tensor"
     if result.shape != expected.shape:
@@ -63,7 +67,7 @@ def _of_tensors(result: Any, expected: Tensor, tolerance: float) -> str | None:
     else:
         wrong = result != expected
     if not wrong.any():
-        return leaning(result, expected)
+        return leaning(result, expected, together=together)
     first = tuple(int(place) for place in wrong.nonzero()[0])
     found, other = result[first].item(), expected[first].item()
     return f"{int(wrong.sum())} of {wrong.numel()} elements differ, first {list(first)}: {found:.6g}, not {other:.6g}"
@@ -105,14 +109,15 @@ _MANY = 100  # numbers over which rounding evens out
 _LEAN = 0.2  # of a step; cutting digits leans by half of one
 
 
-def leaning(result: Tensor, expected: Tensor) -> str | None:
+def leaning(result: Tensor, expected: Tensor, *, together: bool = True) -> str | None:
     """Whether rounding cannot explain how 16-bit floats differ, in one line; None if it can. Each element may be off by
-    a few units, but not all of them by more than one; and rounding does not make a whole wide row longer or shorter."""
+    a few units, but where they are taken together not all of them by more than one; and rounding does not make a whole
+    wide row longer or shorter."""
     if expected.dtype not in (torch.float16, torch.bfloat16) or expected.dim() < 2:
         return None
     eps = torch.finfo(expected.dtype).eps
     found, other = (x.double().nan_to_num(posinf=0.0, neginf=0.0) for x in (result, expected))
-    if expected.numel() >= _SPREAD:
+    if together and expected.numel() >= _SPREAD:
         whole, apart = float(other.norm()), float((found - other).norm())
         if apart > eps * whole:
             return f"the elements are off by {apart / whole:.2%} on the whole, more than rounding explains"

@@ -125,7 +125,8 @@ def _peak(target: Target) -> Verdict:
 
 def _is_ahead(target: Target) -> bool:
     """Whether the host may be ahead of the device."""
-    return target.platform.capabilities.async_dispatch and target.device.target.type != "cpu"
+    kind = str(target.device.target).partition(":")[0]  # torch's device, or its name
+    return target.platform.capabilities.async_dispatch and kind != "cpu"
 
 
 @dataclass
