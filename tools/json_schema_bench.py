@@ -3,7 +3,7 @@
 
 PATH is a file of JSON lines, compressed with xz or not: `name` (the set, `---`, the schema's own), `schema`, and
 `tests`, each with `valid` and `data`. Each text goes byte by byte through the grammar that the product compiles, with
-its properties in their own order; a valid one that it does not take so is tried once more in the schema's order."""
+its properties in their own order; a valid one that it does not take so is tried once more in the grammar's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 
 MAX_PROCESSES = 2
-ANYWHERE = "*"
-KEYWORDS = frozenset(
-    ("items", "additionalProperties", "allOf", "anyOf", "oneOf", "then", "else", "patternProperties", "prefixItems")
-)
+MAX_TRIES = 50
+"""By which the order of one object's properties is looked for."""
 SHOWN = 20
 """Texts of each kind of mistake that are printed."""
 
@@ -81,7 +79,7 @@ def held(entry: Entry, options: dict[str, Any]) -> Outcome:
         return Outcome(entry.name, time.perf_counter() - before, refused=error.message)
     outcome = Outcome(entry.name, time.perf_counter() - before)
     for text in entry.texts:
-        took = takes(matcher, text.data) or (text.valid and takes(matcher, ordered(text.data, entry.schema)))
+        took = takes(matcher, text.data) or (text.valid and Reordered().taken(matcher, text.data))
         outcome.counts[f"{'valid' if text.valid else 'invalid'}{' accepted' if took else ''}"] += 1
         if took != text.valid:
             kind = "invalid, accepted" if took else "valid, not accepted"
@@ -95,39 +93,71 @@ def takes(matcher: Any, data: Any) -> bool:
     return bool(own.consume_tokens(list(text)) and own.is_accepting())
 
 
-def ordered(data: Any, schema: Any) -> Any:
-    """A value with the properties of its objects in the order in which the schema first names them, below the same
-    property or anywhere."""
-    ranks: dict[tuple[str | None, str], int] = {}
-    _rank(schema, None, ranks)
-    return _sorted(data, None, ranks)
+class Reordered:
+    """Writes a value with its properties in the order in which a grammar wants them."""
 
+    def __init__(self) -> None:
+        self._orders: dict[int, list[str]] = {}
 
-def _rank(schema: Any, below: str | None, ranks: dict[tuple[str | None, str], int]) -> None:
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            if key == "properties" and isinstance(value, dict):
-                for name, each in value.items():
-                    ranks.setdefault((below, name), len(ranks))
-                    ranks.setdefault((ANYWHERE, name), len(ranks))
-                    _rank(each, name, ranks)
+    def taken(self, matcher: Any, data: Any) -> bool:
+        """Whether the grammar takes it in some order, as far as was tried."""
+        after = self._followed(matcher, data)
+        return after is not None and bool(after.is_accepting())
+
+    def _followed(self, matcher: Any, data: Any) -> Any:
+        """The matcher after a value; None if it does not go on with it."""
+        if isinstance(data, dict) and data:
+            return self._object(matcher, data)
+        if not isinstance(data, list) or not data:
+            return _after(matcher, json.dumps(data, ensure_ascii=False))
+        for place, each in enumerate(data):
+            matcher = _after(matcher, ", " if place else "[")
+            matcher = None if matcher is None else self._followed(matcher, each)
+            if matcher is None:
+                return None
+        return _after(matcher, "]")
+
+    def _object(self, matcher: Any, data: dict[str, Any]) -> Any:
+        """A property that can no longer follow is put where it could have followed first, and all is tried again."""
+        order = self._orders.get(id(data), list(data))
+        for _ in range(MAX_TRIES):
+            own, written, first = matcher, list[str](), dict[str, int]()
+            while len(written) < len(order):
+                begin = ", " if written else "{"
+                open_ = [name for name in order if name not in written and _may_follow(own, begin + _key(name))]
+                first = {**dict.fromkeys(open_, len(written)), **first}
+                own = self._followed(_after(own, begin + _key(open_[0])), data[open_[0]]) if open_ else None
+                if own is None:
+                    break
+                written.append(open_[0])
             else:
-                _rank(value, key if key not in KEYWORDS else below, ranks)
-    elif isinstance(schema, list):
-        for value in schema:
-            _rank(value, below, ranks)
+                self._orders[id(data)] = written
+                return _after(own, "}")
+            late = next(
+                (name for name in order if name not in written and first.get(name, len(written)) < len(written)), ""
+            )
+            if not late:
+                return None
+            rest = [name for name in order if name not in written and name != late]
+            order = [*written[: first[late]], late, *written[first[late] :], *rest]
+        return None
 
 
-def _sorted(data: Any, below: str | None, ranks: dict[tuple[str | None, str], int]) -> Any:
-    if isinstance(data, list):
-        return [_sorted(each, below, ranks) for each in data]
-    if not isinstance(data, dict):
-        return data
+def _key(name: str) -> str:
+    return f"{json.dumps(name, ensure_ascii=False)}: "
 
-    def rank(name: str) -> int:
-        return ranks.get((below, name), ranks.get((ANYWHERE, name), len(ranks)))
 
-    return {name: _sorted(data[name], name, ranks) for name in sorted(data, key=rank)}
+def _may_follow(matcher: Any, text: str) -> bool:
+    written = text.encode(errors="surrogatepass")
+    return bool(matcher.validate_tokens(list(written)) == len(written))
+
+
+def _after(matcher: Any, text: str) -> Any:
+    """The matcher after a text; None if it does not go on with it."""
+    if matcher is None:
+        return None
+    own = matcher.deep_copy()
+    return own if own.consume_tokens(list(text.encode(errors="surrogatepass"))) else None
 
 
 def reason(message: str) -> str:

@@ -105,8 +105,10 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
 
     disable_any_whitespace: JSON without white space. whitespace_pattern: a regular expression of the white space that
     may stand between the parts of JSON; it matches at most once at each place. By default that is a line break with
-    indentation, or at most two spaces. disable_additional_properties: objects of the schema have no properties but
-    those named, wherever it does not say otherwise.
+    indentation, or at most two spaces. disable_additional_properties: whether objects have no properties but those
+    that the schema lists, where it lists some and does not say; None is as the engine is configured. strict: true
+    refuses a oneOf whose schemas may hold together, which is taken as anyOf otherwise; false leaves uniqueItems out
+    where it cannot be enforced, which is refused otherwise.
 
     Raises RequestError for a value that does not hold.
     """
@@ -120,11 +122,12 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
     disable_any_whitespace: bool | None = None
     whitespace_pattern: str | None = None
     disable_additional_properties: bool | None = None
+    strict: bool | None = None
 
     KINDS: ClassVar[tuple[str, ...]] = ("choice", "regex", "json", "json_object", "grammar", "structural_tag")
 
     def __post_init__(self) -> None:
-        for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
+        for name in ("json_object", "disable_any_whitespace", "disable_additional_properties", "strict"):
             if not isinstance(getattr(self, name), bool | None):
                 raise _wrong_output(f"structured_outputs.{name} must be true or false.", name)
         asked = [name for name in self.KINDS if self._asks(name)]

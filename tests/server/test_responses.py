@@ -391,7 +391,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"truncation": "first"}, "truncation", "truncation must be auto or disabled"),
     ({"previous_response_id": "a", "conversation": "b"}, "conversation", "cannot be combined"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, "text.format.schema",
-     "text.format.schema cannot be used: not is not supported"),
+     "text.format.schema cannot be used: no value is valid by it"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format.type must be one of"),
     ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
     ({"metadata": {str(n): "x" for n in range(17)}}, "metadata", "at most 16 names"),

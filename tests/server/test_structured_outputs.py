@@ -24,7 +24,10 @@ ASKED: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
     ({"type": "text"}, None),
     ({"type": "json_object"}, {"json_object": True}),
     ({"type": "json_object", "schema": SCHEMA}, {"json": SCHEMA}),
-    ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, {"json": SCHEMA}),
+    (
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+        {"json": SCHEMA, "strict": True},
+    ),
     ({"type": "json_schema", "json_schema": {"name": "x", "description": "y"}}, {"json_object": True}),
     (TAG, {"structural_tag": TAG}),
     (
@@ -53,13 +56,13 @@ REFUSED: list[tuple[Any, str, str]] = [
     ),
     (
         {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"t": {"uniqueItems": True}}}}},
-        "response_format.json_schema.schema.properties.t",
-        "cannot be used: uniqueItems is not supported",
+        "response_format.json_schema.schema.properties.t.uniqueItems",
+        "cannot be used: only items of at most 64 values are kept apart",
     ),
     (
         {"type": "json_object", "schema": {"not": {}}},
         "response_format.schema",
-        "cannot be used: not is not supported",
+        "cannot be used: no value is valid by it",
     ),
     (
         {"type": "structural_tag", "format": {"type": "regex", "pattern": "("}},

@@ -128,14 +128,13 @@ async def test_strict_tools_are_enforced_where_the_model_chooses():
         await api.chat(tools=[strict, NOW])
         assert tag_of(api)["type"] == "triggered_tags"
         wrong = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+        place = "tools[1].function.parameters.properties.a"
         tool = {"type": "function", "function": {"name": "x", "parameters": wrong, "strict": True}}
-        message = check_error(await api.chat(tools=[NOW, tool]), 400, "tools[1].function.parameters.properties.a")
-        assert message == "tools[1].function.parameters.properties.a cannot be used: uniqueItems is not supported."
+        message = check_error(await api.chat(tools=[NOW, tool]), 400, f"{place}.uniqueItems")
+        assert message.startswith(f"{place}.uniqueItems cannot be used: only items of")
         allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}
         choice = {"type": "allowed_tools", "allowed_tools": allowed}
-        check_error(
-            await api.chat(tools=[NOW, tool], tool_choice=choice), 400, "tools[1].function.parameters.properties.a"
-        )
+        check_error(await api.chat(tools=[NOW, tool], tool_choice=choice), 400, f"{place}.uniqueItems")
         tool["function"]["strict"] = False
         assert (await api.chat(tools=[NOW, tool], tool_choice="required")).status_code == 200
 

@@ -17,8 +17,16 @@ from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text import quoted_grammar
 from tessera.text.costly_patterns import check_patterns
-from tessera.text.dead_ends import without_dead_ends
-from tessera.text.json_schema import MAX_REASON_CHARS, WHITESPACE, SchemaError, enforceable, explained
+from tessera.text.json_schema import (
+    MAX_REASON_CHARS,
+    TOO_COMPLEX,
+    WHITESPACE,
+    Rules,
+    SchemaError,
+    compiled,
+    explained,
+    slashed,
+)
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
 from tessera.text.tokenizer import Vocabulary
@@ -30,11 +38,11 @@ FIELD = "structured_outputs"
 # Text that must come next may come in any tokens; llguidance would otherwise choose them by the model's tokenizer,
 # which runs in the text workers alone. It stands after a client's own grammar, whose options cannot change it.
 _OPTIONS = '%llguidance {"no_forcing": true}'
+_OF_JSON = '%llguidance {"no_forcing": true, "ignore_once": true}'
 _WRONG = re.compile(r"regex parse error:\n    (?P<shown>.*)\n    (?P<before> *)\^+\nerror: (?P<reason>.+)")
 _WRONG_GRAMMAR = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?P<reason>.+)")
 _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _ANCHORS = "lookarounds not supported"
-_TOO_LARGE = "it is too large or too complex"
 _NO_TEXT = "no text is allowed, or only the empty one"
 _PROBED = 4  # bytes of a text that is tried
 _LETTERS = b"a0A Z_-.:/@"
@@ -65,7 +73,7 @@ def compile_grammar(
     for token in tokenizer.eos_tokens:
         allowed &= ~(1 << token)
     if matcher.is_error() and not is_dead_end(matcher):
-        raise grammar.refusal(_TOO_LARGE)
+        raise grammar.refusal(TOO_COMPLEX)
     if not allowed:
         raise grammar.refusal(_NO_TEXT)
     if asked.structural_tag is not None:
@@ -84,12 +92,17 @@ def is_lexer_error(matcher: LLMatcher) -> bool:
 
 
 class Part(NamedTuple):
-    """A grammar within the grammar. place: where the client gave it. definition: llguidance's."""
+    """A grammar within the grammar. place: where the client gave it. definition: llguidance's. named: further ones,
+    which it mentions by their names."""
 
     kind: str
     place: str
     given: Any
     definition: dict[str, Any]
+    named: tuple[dict[str, Any], ...] = ()
+
+    def definitions(self, name: str) -> list[dict[str, Any]]:
+        return [{"name": name, **self.definition}, *self.named]
 
 
 class Grammar:
@@ -99,28 +112,29 @@ class Grammar:
         self._asked = asked
         self._tokenizer = tokenizer
         self._parts: list[Part] = []
+        self._bytes: LLTokenizer | None = None
 
     def matcher(self, special: Mapping[str, int]) -> LLMatcher:
         """Raises RequestError for what is wrong before llguidance sees it."""
         start = self._start(special)
-        parts = [{"name": f"g{number}", **part.definition} for number, part in enumerate(self._parts)]
+        parts = [each for number, part in enumerate(self._parts) for each in part.definitions(f"g{number}")]
         return self._made([{"name": "start", "lark_grammar": f"{start}\n{_OPTIONS}"}, *parts])
 
     def refusal(self, said: str) -> RequestError:
         """The error to raise for what llguidance says of the grammar. Parts are tried alone, to name the wrong one."""
         for part in self._parts:
-            alone = self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **part.definition}])
+            alone = self._alone(part)
             if alone.is_error():
                 return self._explained(part, alone.get_error())
         place = self._parts[0].place if len(self._parts) == 1 else f".{self._asked.kind}"
-        return _refusal(place, said if said in (_TOO_LARGE, _NO_TEXT) else _TOO_LARGE)
+        return _refusal(place, said if said in (TOO_COMPLEX, _NO_TEXT) else TOO_COMPLEX)
 
     def check_parts(self) -> None:
         """Raises RequestError for a part of a structural tag that allows no text: an answer that began it could not go
-        on. Those of schemas are found before (text/dead_ends.py)."""
+        on. Those of schemas are found before (text/json_schema)."""
         for part in self._parts:
             if part.kind != "json_schema":
-                alone = _over_bytes({"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **part.definition})
+                alone = _over_bytes({"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part"))
                 alone.compute_bitmask()
                 if is_dead_end(alone):
                     raise _refusal(part.place, "no text is allowed")
@@ -142,6 +156,10 @@ class Grammar:
         except TagError as error:
             raise _refusal(f".structural_tag{error.place}", error.reason) from None
 
+    def _alone(self, part: Part) -> LLMatcher:
+        """The grammar of one part, whose names are those that it has within the whole."""
+        return self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part")])
+
     def _made(self, grammars: list[dict[str, Any]]) -> LLMatcher:
         from llguidance import LLMatcher
 
@@ -149,17 +167,25 @@ class Grammar:
 
     # ---- parts: each returns the name by which the grammar mentions it
 
-    def json_schema(self, given: Any, place: str, *, lenient: bool = False) -> str:
-        """A JSON text that is valid by this schema. lenient: as far as it can be enforced. Raises RequestError."""
+    def json_schema(self, given: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str:
+        """A JSON text that is valid by this schema. strict, lenient: as text/json_schema has them. Raises
+        RequestError."""
         asked = self._asked
         whitespace = None if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
+        rules = Rules(
+            closed=asked.disable_additional_properties is not False,
+            strict=asked.strict if strict is None else strict,
+            lenient=lenient,
+        )
         try:
-            schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties), lenient=lenient)
-            schema = without_dead_ends(schema, _has_no_property)
-            check_patterns(schema, _exhausts)
+            lark, strings = compiled(given, f"g{len(self._parts)}s", rules, self._of_bytes)
+            check_patterns(given, _exhausts)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
-        return self._named(Part("json_schema", place, schema, {"json_schema": schema}))
+        ignored = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
+        options = _OPTIONS if whitespace is None else f"{_OF_JSON}\n%ignore /{slashed(whitespace)}/"
+        named = ({"name": name, "json_schema": {**schema, "x-guidance": ignored}} for name, schema in strings.items())
+        return self._named(Part("json_schema", place, given, {"lark_grammar": f"{lark}\n{options}"}, tuple(named)))
 
     def regex(self, given: str, place: str, *, quoted: bool = False) -> str:
         """A text that a regular expression matches as a whole. quoted: as a JSON string writes it. Raises
@@ -187,7 +213,7 @@ class Grammar:
     def _of_lark(self, kind: str, place: str, given: str, lark: str, *, quoted: bool) -> Part:
         if quoted:
             plain = Part(kind, place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
-            alone = self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **plain.definition}])
+            alone = self._alone(plain)
             if alone.is_error():  # said of what the client gave, before it is changed
                 raise self._explained(plain, alone.get_error())
             try:
@@ -209,20 +235,19 @@ class Grammar:
     def _explained(self, part: Part, said: str) -> RequestError:
         match part.kind:
             case "json_schema":
-                error = explained(part.given, said, self._refuses)
+                error = explained(part.given, self._of_bytes)
                 return _refusal(f"{part.place}{error.place}", error.reason)
             case "regex":
                 return _refusal(part.place, _reason(part.given, said))
         return _refusal(part.place, _reason_of_grammar(said))
 
-    def _refuses(self, schema: Any) -> bool:
-        return self._made([{"json_schema": schema}]).is_error()
+    def _of_bytes(self, grammar: dict[str, Any]) -> LLMatcher:
+        """A matcher over single bytes."""
+        from llguidance import LLMatcher
 
-
-def _has_no_property(schema: Any) -> bool:
-    """Whether no object that is valid by a schema has any property."""
-    matcher = _over_bytes({"json_schema": schema})
-    return not matcher.is_error() and not matcher.consume_tokens(list(b'{"'))
+        if self._bytes is None:
+            self._bytes = byte_tokenizer()
+        return LLMatcher(self._bytes, json.dumps({"grammars": [grammar]}), log_level=0, limits=limits())
 
 
 def _exhausts(schema: Any, begun: bytes) -> bool:
@@ -256,7 +281,7 @@ def _reason(regex: str, said: str) -> str:
         return f"{match['reason']} (at character {_place(regex, match['shown'], len(match['before']))})"
     if _ANCHORS in said:
         return r"^ may only be its beginning and $ its end; \b and \B are not supported"
-    return _TOO_LARGE
+    return TOO_COMPLEX
 
 
 def _place(regex: str, shown: str, column: int) -> int:
@@ -275,7 +300,7 @@ def _reason_of_grammar(said: str) -> str:
     match = _WRONG_GRAMMAR.match(said)
     if match is None:
         first = said.partition("\n")[0]
-        return first if first and "NoExtension" not in first and "oo complex" not in first else _TOO_LARGE
+        return first if first and "NoExtension" not in first and "oo complex" not in first else TOO_COMPLEX
     reason = match["reason"][:MAX_REASON_CHARS].rstrip(".:")
     if reason.startswith("unknown special token"):
         reason = "special tokens are not supported in a grammar"

@@ -4,7 +4,7 @@ The format is xgrammar's (https://xgrammar.mlc.ai/docs/structural_tag, 2026), wh
 {"type": "structural_tag", "format": FORMAT}, or the older one with `structures` and `triggers`. A FORMAT is one of
 
     const_string         value
-    json_schema          json_schema; lenient: true leaves out what cannot be enforced
+    json_schema          json_schema; strict: as in response_format; lenient: true leaves out what cannot be enforced
     regex                pattern; quoted: true is for a text as a JSON string writes it
     grammar              grammar: in Lark's or GBNF's syntax; quoted: as above
     any_text             as the content of a tag, or last in a sequence
@@ -43,7 +43,7 @@ class Parts(Protocol):
     """Grammars that a tag names. Each method returns how Lark's syntax mentions what it was given, which has a place
     below the tag; it may raise RequestError. lenient: what cannot be enforced is left out."""
 
-    def json_schema(self, given: Any, place: str, *, lenient: bool = False) -> str: ...
+    def json_schema(self, given: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str: ...
     def regex(self, given: str, place: str, *, quoted: bool = False) -> str: ...
     def grammar(self, given: str, place: str, *, quoted: bool = False) -> str: ...
 
@@ -123,8 +123,11 @@ def _const(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> 
 
 
 def _schema(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    lenient = given.get("lenient") is True
-    return builder.parts.json_schema(given.get("json_schema"), f".structural_tag{place}.json_schema", lenient=lenient)
+    strict, lenient = given.get("strict"), given.get("lenient") is True
+    if not isinstance(strict, bool | None):
+        raise TagError(f"{place}.strict", "must be true or false")
+    schema_place = f".structural_tag{place}.json_schema"
+    return builder.parts.json_schema(given.get("json_schema"), schema_place, strict=strict, lenient=lenient)
 
 
 def _regex(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:

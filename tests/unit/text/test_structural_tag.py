@@ -119,9 +119,9 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"format": {"type": "const_string"}}, ".structural_tag.format.value", "must be a text"),
     ({"format": {"type": "regex", "pattern": "("}}, ".structural_tag.format.pattern", "unclosed group"),
     (
-        {"format": {"type": "json_schema", "json_schema": {"items": {"not": {}}}}},
-        ".structural_tag.format.json_schema.items",
-        "not is not supported",
+        {"format": {"type": "json_schema", "json_schema": {"items": {"anyOf": 5}}}},
+        ".structural_tag.format.json_schema.items.anyOf",
+        "must be a list of schemas",
     ),
     (
         {"format": {"type": "grammar", "grammar": "start: x"}},

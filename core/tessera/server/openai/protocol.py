@@ -51,6 +51,7 @@ _STRUCTURED_OUTPUTS = {
         "disable_any_whitespace": {"type": "boolean"},
         "whitespace_pattern": {"type": "string", "minLength": 1, "maxLength": most.MAX_WHITESPACE_CHARS},
         "disable_additional_properties": {"type": "boolean"},
+        "strict": {"type": "boolean"},
     },
     "oneOf": [{"required": [kind]} for kind in most.StructuredOutputsParams.KINDS],
     "additionalProperties": False,

@@ -63,7 +63,10 @@ def _of_schema(given: Any) -> Asked:
     schema = given.get("schema")
     if schema is None:
         return Asked(StructuredOutputsParams(json_object=True), place)
-    return made("json", schema, f"{place}.schema")
+    strict = given.get("strict")
+    if not isinstance(strict, bool | None):
+        raise RequestError(f"{place}.strict must be true or false.", param=f"{place}.strict")
+    return made("json", schema, f"{place}.schema", strict=strict)
 
 
 def _params(given: Mapping[str, Any]) -> StructuredOutputsParams:
@@ -72,10 +75,10 @@ def _params(given: Mapping[str, Any]) -> StructuredOutputsParams:
     return params
 
 
-def made(kind: str, given: Any, place: str) -> Asked:
+def made(kind: str, given: Any, place: str, *, strict: bool | None = None) -> Asked:
     """What one field of StructuredOutputsParams asks for. Raises RequestError."""
     try:
-        return Asked(StructuredOutputsParams(**{kind: given}), place)
+        return Asked(StructuredOutputsParams(**{kind: given, "strict": strict}), place)
     except RequestError as error:
         own = f"{FIELD}.{kind}"
         raise RequestError(error.message.replace(own, place, 1), param=place) from None
@@ -99,7 +102,8 @@ def format_of(asked: Asked) -> dict[str, Any]:
         found: dict[str, Any] = tag["format"]
         return found
     schema = {"type": "object"} if params.json is None else msgspec.json.decode(params.json)
-    return {"type": "json_schema", "json_schema": schema}
+    strict = {} if params.strict is None else {"strict": params.strict}
+    return {"type": "json_schema", "json_schema": schema, **strict}
 
 
 async def check_structured(context: ServerContext, asked: Asked, params: SamplingParams) -> SamplingParams:

@@ -1,0 +1,81 @@
+"""JSON Schemas (draft 4 to 2020-12) as grammars of llguidance, and what to tell a client whose schema is refused.
+
+`document` knows the schema's parts and where references lead, `cases` what parts that must all hold allow together, and
+`lark` writes that down. All that is written is valid by the schema; `cases.Rules` names the exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tessera.text.json_schema.cases import TOO_COMPLEX, WRONG, Cases, Rules
+from tessera.text.json_schema.document import MAX_DEPTH, MAX_SUBSCHEMAS, Document, SchemaError, shown, subschemas
+from tessera.text.json_schema.formats import FORMATS
+from tessera.text.json_schema.lark import Writer
+from tessera.text.json_schema.patterns import Patterns
+from tessera.text.json_schema.strings import Strings, slashed
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+__all__ = (
+    "FORMATS",
+    "MAX_DEPTH",
+    "MAX_REASON_CHARS",
+    "MAX_SUBSCHEMAS",
+    "TOO_COMPLEX",
+    "WHITESPACE",
+    "Compiled",
+    "Rules",
+    "SchemaError",
+    "compiled",
+    "explained",
+    "shown",
+    "slashed",
+    "subschemas",
+)
+
+MAX_REASON_CHARS = 300
+WHITESPACE = r"(\n[ \t]{0,64}|[ ]{1,2}|\t)"
+"""Between the parts of JSON, at most once at each place: bounded, so that no model fills its answer with it."""
+
+Make = Callable[[dict[str, Any]], "LLMatcher"]
+"""Makes a matcher over single bytes of a grammar as llguidance has it."""
+
+
+class Compiled(NamedTuple):
+    """rules: in Lark's syntax, without options. strings: JSON Schemas for llguidance, by the names that the rules
+    have for them."""
+
+    rules: str
+    strings: dict[str, dict[str, Any]]
+
+
+def compiled(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:
+    """A schema as a grammar. name: with which the names of its strings begin. Raises SchemaError."""
+    document = Document(schema)
+    patterns = Patterns(make)
+    cases = Cases(document, patterns, rules)
+    try:
+        found = Writer(cases, patterns, name).write((document.root,))
+    except RecursionError:
+        raise SchemaError("", TOO_COMPLEX) from None
+    return Compiled(*found)
+
+
+def explained(schema: Any, make: Make) -> SchemaError:
+    """Why llguidance refuses what a schema was compiled to."""
+    for place, each in subschemas(schema):
+        if not isinstance(each, dict):
+            continue
+        for pattern in (each.get("pattern"), *(each.get("patternProperties") or ())):
+            if isinstance(pattern, str) and _wrong(pattern, make):
+                keyword = "pattern" if pattern == each.get("pattern") else "patternProperties"
+                return SchemaError(shown((*place, keyword)), WRONG)
+    return SchemaError("", TOO_COMPLEX)
+
+
+def _wrong(pattern: str, make: Make) -> bool:
+    said = Patterns(make).error(Strings(patterns=[(pattern, ())]))
+    return bool(said) and not said.startswith("Unsatisfiable")

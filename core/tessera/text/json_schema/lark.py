@@ -1,0 +1,419 @@
+"""Forms of JSON as a grammar of llguidance, in Lark's syntax.
+
+Values that are one token of JSON become terminals, of which each place has one: numbers, names, literals. Strings whose
+patterns say what they are become grammars of their own, which llguidance quotes as JSON does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tessera.text.json_schema.cases import (
+    ENDLESS,
+    NONE,
+    TOO_COMPLEX,
+    Arrays,
+    Cases,
+    Conjunction,
+    Form,
+    Literals,
+    Objects,
+)
+from tessera.text.json_schema.document import SchemaError, shown
+from tessera.text.json_schema.literals import is_number
+from tessera.text.json_schema.numbers import Numbers
+from tessera.text.json_schema.patterns import Patterns
+from tessera.text.json_schema.strings import Strings, Unanchored, literal
+
+MAX_STATES = 20_000
+MAX_UNIQUE = 64
+"""Values of which an array may hold each once: the bits of a parameter of a rule."""
+UNIQUE = f"only items of at most {MAX_UNIQUE} values are kept apart; use enum, or send strict: false to leave it out"
+ANCHORS = "^ may only be its beginning and $ its end, where not or oneOf leave something out"
+_MOST_COUNTED = 2_000
+
+
+class State:
+    """A conjunction on its way to a rule."""
+
+    def __init__(self, name: str, forms: list[Form]) -> None:
+        self.name = name
+        self.forms = forms
+        self.alive = False
+
+
+class Writer:
+    """Writes the grammar of one schema."""
+
+    def __init__(self, cases: Cases, patterns: Patterns, name: str) -> None:
+        self._cases = cases
+        self._patterns = patterns
+        self._name = name
+        self._states: dict[frozenset[Any], State] = {}
+        self._rules: list[str] = []
+        self._terminals: dict[str, str] = {}
+        self._strings: dict[str, str] = {}
+        self._string_schemas: dict[str, dict[str, Any]] = {}
+        self._count = 0
+
+    def write(self, root: Conjunction) -> tuple[str, dict[str, dict[str, Any]]]:
+        """The rules, of which the first is `start`, and JSON Schemas of strings by the names that these have for them.
+        Raises SchemaError, also where no value is valid."""
+        start = self._explore(root)
+        self._judge()
+        if not start.alive:
+            raise SchemaError("", ENDLESS if start.forms else NONE)
+        for state in list(self._states.values()):
+            if state.alive:
+                self._rules.append(f"{state.name}: {' | '.join(dict.fromkeys(self._alternatives(state)))}")
+        lines = [f"start: {start.name}", *self._rules, *(f"{name}: {body}" for body, name in self._terminals.items())]
+        return "\n".join(lines), self._string_schemas
+
+    # ---- which states there are, and which lead to a value
+
+    def _explore(self, root: Conjunction) -> State:
+        start, waiting = self._state(root)
+        while waiting:
+            for below in _below(waiting.pop()):
+                _, more = self._state(below)
+                waiting += more
+        return start
+
+    def _state(self, conjunction: Conjunction) -> tuple[State, list[Form]]:
+        """A state, and its forms if it is new."""
+        key = frozenset(conjunction)
+        found = self._states.get(key)
+        if found is not None:
+            return found, []
+        if len(self._states) >= MAX_STATES:
+            raise SchemaError("", TOO_COMPLEX)
+        forms = self._cases.forms(conjunction)
+        found = self._states[key] = State(f"v{len(self._states)}", forms)
+        return found, list(forms)
+
+    def _alive(self, conjunction: Conjunction) -> bool:
+        return self._states[frozenset(conjunction)].alive
+
+    def _judge(self) -> None:
+        """A state lives if one of its forms needs nothing but what lives: the least such set, so that a schema which
+        only refers to itself has no value."""
+        changed = True
+        while changed:
+            changed = False
+            for state in reversed(self._states.values()):
+                if not state.alive and any(self._lives(form) for form in state.forms):
+                    state.alive = changed = True
+
+    def _lives(self, form: Form) -> bool:
+        match form:
+            case Strings():
+                return not self._patterns.none(form)
+            case Arrays():
+                if form.holds is not None and not self._alive(_held(form)):
+                    return False
+                return form.least <= self._length(form)
+            case Objects():
+                if not all(self._alive(member.conjunction) for member in form.members if member.required):
+                    return False
+                living = sum(self._alive(member.conjunction) for member in form.members)
+                return living >= form.least or any(self._alive(region.conjunction) for region in form.regions)
+        return True
+
+    def _length(self, form: Arrays) -> float:
+        """How many items an array may have."""
+        for place, item in enumerate(form.prefix):
+            if not self._alive(item):
+                return place
+        most = float("inf") if form.most is None else form.most
+        if form.rest is None or not self._alive(form.rest):
+            return min(most, len(form.prefix))
+        values = self._finite(form.rest) if form.unique is not None and not form.prefix else None
+        return most if values is None else min(most, len(values))
+
+    def _finite(self, conjunction: Conjunction) -> list[Any] | None:
+        """The values of items, if they are few enough to be counted."""
+        forms = self._states[frozenset(conjunction)].forms
+        if not all(isinstance(form, Literals) for form in forms):
+            return None
+        values = [value for form in forms if isinstance(form, Literals) for value in form.values]
+        distinct = list({literal(value): value for value in values}.values())
+        return distinct if len(distinct) <= MAX_UNIQUE else None
+
+    # ---- rules
+
+    def _rule(self, body: str, *, parameter: bool = False) -> str:
+        name = f"r{self._count}"
+        self._count += 1
+        self._rules.append(f"{name}{'::_ ' if parameter else ''}: {body or _NOTHING}")
+        return name
+
+    def _terminal(self, body: str) -> str:
+        return self._terminals.setdefault(body, f"T{len(self._terminals)}")
+
+    def _value(self, conjunction: Conjunction) -> str:
+        return self._states[frozenset(conjunction)].name
+
+    def _alternatives(self, state: State) -> Iterator[str]:
+        tokens: list[str] = []
+        for form in state.forms:
+            if not self._lives(form):
+                continue
+            match form:
+                case Literals():
+                    yield from self._literals(form.values, tokens)
+                case Numbers():
+                    yield from self._numbers(form, tokens)
+                case Strings():
+                    yield self._string(form)
+                case Arrays():
+                    yield from self._array(form)
+                case Objects():
+                    yield self._object(form)
+        if tokens:
+            yield self._terminal(" | ".join(dict.fromkeys(tokens)))
+
+    def _literals(self, values: Iterable[Any], tokens: list[str]) -> Iterator[str]:
+        for value in values:
+            if isinstance(value, dict | list):
+                yield " ".join(_tokens(value))
+            else:
+                tokens.append(literal(value))
+
+    def _numbers(self, numbers: Numbers, tokens: list[str]) -> Iterator[str]:
+        if numbers.multiples:
+            if not numbers.broken and not numbers.excluded:
+                yield self._of_schema(_multiples(numbers))
+            return
+        body = f"/{numbers.regex()}/"
+        if numbers.excluded:
+            body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
+            body += r" & /[^eE]*/"
+            body = f"({body})"
+        tokens.append(body)
+
+    def _string(self, strings: Strings) -> str:
+        if strings.positive:
+            return self._of_schema(strings.schema())
+        try:
+            return self._terminal(strings.terminal())
+        except Unanchored:
+            place = next((place for _, place in (*strings.unlike, *strings.patterns)), ())
+            raise SchemaError(shown(place), ANCHORS) from None
+
+    def _of_schema(self, schema: dict[str, Any]) -> str:
+        key = repr(schema)
+        if key not in self._strings:
+            name = f"{self._name}s{len(self._strings)}"
+            self._string_schemas[name] = schema
+            self._strings[key] = self._rule(f"@{name}")
+        return self._strings[key]
+
+    # ---- arrays
+
+    def _array(self, form: Arrays) -> Iterator[str]:
+        most = self._length(form)
+        if form.holds is not None:
+            yield self._array_that_holds(form, most)
+            return
+        values = None
+        if form.unique is not None and most > 1 and form.rest is not None:
+            values = None if form.prefix else self._finite(form.rest)
+            if values is None and not self._cases.rules.loose:
+                raise form.unique.error(UNIQUE, "uniqueItems")
+        if values is not None:
+            yield self._unique(form, values, most)
+            return
+        if not form.least:
+            yield '"[" "]"'
+        if most:
+            yield f'"[" {self._items(form, most)} "]"'
+
+    def _items(self, form: Arrays, most: float) -> str:
+        """One item at least."""
+        if not form.prefix:
+            assert form.rest is not None
+            item = self._value(form.rest)
+            return f"{item} {_repeated(_COMMA + item, max(form.least - 1, 0), most - 1)}"
+        prefix = form.prefix if most >= len(form.prefix) else form.prefix[: int(most)]
+        tail = ""
+        if most > len(prefix) and form.rest is not None:
+            least = max(form.least - len(prefix), 0)
+            tail = _repeated(_COMMA + self._value(form.rest), least, most - len(prefix))
+        for place in range(len(prefix) - 1, 0, -1):
+            tail = f"{_COMMA}{self._value(prefix[place])} {tail}"
+            tail = self._rule(tail if place < form.least else f"({tail})?")
+        return f"{self._value(prefix[0])} {tail}"
+
+    def _array_that_holds(self, form: Arrays, most: float) -> str:
+        """The item that has to be there may come first, last, or between others."""
+        assert form.rest is not None
+        item, held = self._value(form.rest), self._value(_held(form))
+        if most == float("inf") and form.least <= 1:
+            return f'"[" ({item} ",")* {held} ("," {item})* "]"'
+        most = min(most, max(form.least, _MOST_HELD))
+        ways = []
+        for before in range(int(most)):
+            after = _repeated(_COMMA + item, max(form.least - 1 - before, 0), most - 1 - before)
+            ways.append(f'"[" {_repeated(f"{item} {_COMMA}", before, before)} {held} {after} "]"')
+        return self._rule(" | ".join(ways))
+
+    def _unique(self, form: Arrays, values: list[Any], most: float) -> str:
+        """Each value once, which a parameter of the rules remembers."""
+        name = f"r{self._count}"
+        more = f"{name}m"
+        self._count += 1
+        lines = [
+            f"{' '.join(_tokens(value))} {more}::set_bit({place}) %if bit_clear({place})"
+            for place, value in enumerate(values)
+        ]
+        self._rules.append(f"{name}::_ : " + "\n  | ".join(lines))
+        last = int(min(most, len(values)))
+        self._rules.append(
+            f'{more}::_ : "" %if bit_count_ge(_, {max(form.least, 1)})\n  | "," {name}::_ %if bit_count_lt(_, {last})'
+        )
+        whole = f'"[" {name}::0x0 "]"'
+        return whole if form.least else self._rule(f'"[" "]" | {whole}')
+
+    # ---- objects
+
+    def _object(self, form: Objects) -> str:
+        members = [member for member in form.members if self._alive(member.conjunction)]
+        regions = [region for region in form.regions if self._alive(region.conjunction)]
+        extra = ""
+        if regions:
+            pairs = ((self._name_of(each.name), self._value(each.conjunction)) for each in regions)
+            extra = self._rule(" | ".join(f'{name} ":" {value}' for name, value in pairs))
+        if form.least > _MOST_COUNTED:
+            raise SchemaError("", TOO_COMPLEX)
+        listing = _Listing(self._rule, form, extra)
+        texts = [
+            (f'{literal(member.name)} ":" {self._value(member.conjunction)}', member.required) for member in members
+        ]
+        return f'"{{" {listing.written(texts)} "}}"'
+
+    def _name_of(self, terminal: str | None) -> str:
+        return self._of_schema({"type": "string"}) if terminal is None else self._terminal(terminal)
+
+
+class _Listing:
+    """Writes the properties of an object in their order, with commas, and counts them as far as it matters. rule: makes
+    a rule. extra: a property that is not named; "" for none."""
+
+    def __init__(self, rule: Callable[[str], str], form: Objects, extra: str) -> None:
+        self._rule = rule
+        self._least = form.least
+        self._most = None if form.most is None else min(form.most, _MOST_COUNTED)
+        self._extra = extra
+        self._cap = max(1, form.least) if self._most is None else max(1, self._most)
+
+    def written(self, members: list[tuple[str, bool]]) -> str:
+        """members: each with whether it has to be there. None can be left out so that too few remain."""
+        following = {count: self._end(count) for count in range(self._cap + 1)}
+        for place in range(len(members) - 1, -1, -1):
+            text, needed = members[place]
+            following = {
+                count: self._step(text, count, needed=needed, following=following)
+                for count in range(min(place, self._cap) + 1)
+            }
+        found = following[0]
+        assert found is not None, "a form that lives has members enough"
+        return found
+
+    def _step(self, text: str, count: int, *, needed: bool, following: dict[int, str | None]) -> str | None:
+        """What may follow once `count` properties are written: this one or, if it may be left out, what follows it."""
+        after = following[min(count + 1, self._cap)] if self._most is None or count < self._most else None
+        written = None if after is None else f"{_COMMA if count else ''}{text} {after}".strip()
+        without = None if needed else following[count]
+        if written is None or without is None:
+            return without if written is None else written
+        if count and without == after:
+            return self._rule(f"({_COMMA}{text})? {without}") if without else f"({_COMMA}{text})?"
+        return self._rule(f"{written} | {without or _NOTHING}")
+
+    def _end(self, count: int) -> str | None:
+        least = max(self._least - count, 0)
+        most = float("inf") if self._most is None else self._most - count
+        if not self._extra or most <= 0:
+            return "" if not least else None
+        if count:
+            return _repeated(_COMMA + self._extra, least, most)
+        whole = f"{self._extra} {_repeated(_COMMA + self._extra, max(least - 1, 0), most - 1)}"
+        return whole if least else f"({whole})?"
+
+
+_NOTHING = '""'
+_COMMA = '"," '
+_MOST_HELD = 32
+_LARGEST = 10**15
+
+
+def _held(form: Arrays) -> Conjunction:
+    assert form.holds is not None
+    return (*(form.rest or ()), *form.holds)
+
+
+def _below(form: Form) -> list[Conjunction]:
+    if isinstance(form, Arrays):
+        rest = [] if form.rest is None else [form.rest]
+        return [*form.prefix, *rest, *([] if form.holds is None else [_held(form)])]
+    if isinstance(form, Objects):
+        return [*(member.conjunction for member in form.members), *(region.conjunction for region in form.regions)]
+    return []
+
+
+def _repeated(item: str, least: int, most: float) -> str:
+    if most <= 0:
+        return ""
+    if most == float("inf"):
+        return f"({item})*" if not least else f"({item}){{{least},}}"
+    if most == 1:
+        return f"({item})" if least else f"({item})?"
+    return f"({item}){{{least},{int(most)}}}"
+
+
+def _tokens(value: Any) -> Iterator[str]:
+    """A JSON value in Lark's syntax, with white space allowed where JSON has it."""
+    if isinstance(value, dict):
+        yield '"{"'
+        for place, (name, each) in enumerate(value.items()):
+            yield f'{_COMMA if place else ""}{literal(name)} ":"'
+            yield from _tokens(each)
+        yield '"}"'
+    elif isinstance(value, list):
+        yield '"["'
+        for place, each in enumerate(value):
+            yield from (_COMMA,) if place else ()
+            yield from _tokens(each)
+        yield '"]"'
+    else:
+        yield literal(value)
+
+
+def _number(value: Any) -> str:
+    """How a number may be written without an exponent."""
+    assert is_number(value)
+    whole, _, fraction = f"{value:f}".partition(".") if not isinstance(value, int) else (str(value), "", "")
+    fraction = fraction.rstrip("0")
+    sign = "-?" if value == 0 else ""
+    return rf"{sign}{whole}\.{fraction}0*" if fraction else rf"{sign}{whole}(?:\.0*)?"
+
+
+def _multiples(numbers: Numbers) -> dict[str, Any]:
+    """As a JSON Schema for llguidance, which knows multiples."""
+    low = -_LARGEST if numbers.low is None else _plain(numbers.low)
+    high = _LARGEST if numbers.high is None else _plain(numbers.high)
+    schema: dict[str, Any] = {
+        "type": "integer" if numbers.integer else "number",
+        "exclusiveMinimum" if numbers.low_open else "minimum": low,
+        "exclusiveMaximum" if numbers.high_open else "maximum": high,
+    }
+    if len(numbers.multiples) == 1:
+        schema["multipleOf"] = numbers.multiples[0]
+    else:
+        schema["allOf"] = [{"multipleOf": step} for step in numbers.multiples]
+    return schema
+
+
+def _plain(number: Any) -> int | float:
+    return int(number) if number == int(number) else float(number)

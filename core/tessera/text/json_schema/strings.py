@@ -1,0 +1,142 @@
+"""Strings: what a schema says of them, and regular expressions of how JSON writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tessera.text.json_schema.document import Place
+
+_PLAIN = r'[^"\\\x00-\x1f\x7f]'
+_CHARACTER = rf'(?:{_PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])))'
+"""A character as JSON has to write it: escaped only if it must be."""
+
+
+@dataclass
+class Strings:
+    """What a schema says of strings. patterns: each matches somewhere, with its place. wholes: each matches all of it.
+    unlike: none of these patterns matches. excluded: it is none of these."""
+
+    least: int = 0
+    most: int | None = None
+    patterns: list[tuple[str, Place]] = field(default_factory=list)
+    wholes: list[str] = field(default_factory=list)
+    unlike: list[tuple[str, Place]] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
+
+    @property
+    def positive(self) -> bool:
+        """Whether it says only what strings are, and nothing of what they are not."""
+        return not self.unlike and not self.excluded
+
+    @property
+    def plain(self) -> bool:
+        return self.positive and not (self.patterns or self.wholes or self.least or self.most is not None)
+
+    def schema(self) -> dict[str, Any]:
+        """The same as a JSON Schema for llguidance; for positive ones."""
+        made: dict[str, Any] = {"type": "string"}
+        if self.least:
+            made["minLength"] = self.least
+        if self.most is not None:
+            made["maxLength"] = self.most
+        patterns = [pattern for pattern, _ in self.patterns] + [f"^(?:{whole})$" for whole in self.wholes]
+        if len(patterns) == 1:
+            made["pattern"] = patterns[0]
+        elif patterns:
+            made["allOf"] = [{"pattern": pattern} for pattern in dict.fromkeys(patterns)]
+        return made
+
+    def terminal(self, more: Iterable[str] = (), *, escapes: bool = True) -> str:
+        """The same as a terminal of Lark, in quotation marks as JSON writes it. Where patterns are concerned, only
+        strings that hold nothing to escape. more: further terminals that it has to match. escapes: whether these are
+        of strings that may hold what is escaped. Raises Unanchored."""
+        escapes = escapes and not (self.patterns or self.wholes or self.unlike)
+        most = "" if self.most is None else self.most
+        bounds = f"{{{self.least},{most}}}" if self.least or most != "" else "*"
+        parts = [f'/"{_CHARACTER if escapes else _PLAIN}{bounds}"/', *more]
+        parts += [quoted(pattern) for pattern, _ in self.patterns]
+        parts += [f'/"(?:{slashed(whole)})"/' for whole in self.wholes]
+        parts += [f"~{quoted(pattern)}" for pattern, _ in self.unlike]
+        if self.excluded:
+            parts.append(f"~({' | '.join(literal(text) for text in dict.fromkeys(self.excluded))})")
+        return " & ".join(parts)
+
+
+def literal(value: Any) -> str:
+    """A JSON value as the text that must come next, in Lark's syntax."""
+    return json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
+
+
+def quoted(pattern: str) -> str:
+    """A pattern as a terminal of the strings that it matches somewhere, which hold nothing to escape. Raises
+    Unanchored."""
+    return f'/"(?:{slashed(searched(pattern))})"/'
+
+
+def slashed(regex: str) -> str:
+    """A regular expression as Lark's syntax wants it: no slashes and line breaks but as escapes."""
+    return re.sub(r"\\\n|\\.|[/\n\r]", lambda match: _SLASHED.get(match[0], match[0]), regex)
+
+
+_SLASHED = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n"}
+
+
+class Unanchored(Exception):  # noqa: N818 - says what of a pattern cannot be said otherwise
+    """A pattern with an anchor elsewhere than at the ends of its alternatives."""
+
+
+_PIECE = re.compile(
+    r"\\[\s\S]|\[\^?\]?(?:\\[\s\S]|\[:\w+:\]|[^\]\\])*\]|\(\?(?:[:=!]|<[=!]|P?<\w+>|[a-z-]+[:)])|[\s\S]"
+)
+_ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
+_ASCII_WITHIN = {r"\d": "0-9", r"\w": "0-9A-Za-z_"}
+
+
+def searched(pattern: str) -> str:
+    """A pattern, which matches anywhere, as a regular expression that matches a whole text. Raises Unanchored."""
+    branches: list[list[str]] = [[]]
+    depth = 0
+    for piece in _PIECE.findall(pattern):
+        if piece.startswith("(") and not piece.endswith(")"):
+            depth += 1
+        elif piece == ")":
+            depth -= 1
+        if piece == "|" and not depth:
+            branches.append([])
+        else:
+            branches[-1].append(_ascii(piece))
+    return "|".join(_whole(branch) for branch in branches)
+
+
+def _ascii(piece: str) -> str:
+    """\\d and \\w of ASCII, as a pattern of JSON Schema means them."""
+    if piece.startswith("["):
+        return re.sub(r"\\.", lambda match: _ASCII_WITHIN.get(match[0], match[0]), piece)
+    return _ASCII.get(piece, piece)
+
+
+def _whole(pieces: list[str]) -> str:
+    if _in_one_group(pieces):
+        return f"(?:{searched(''.join(pieces[1:-1]))})"
+    begun = bool(pieces) and pieces[0] == "^"
+    ended = len(pieces) > begun and pieces[-1] == "$"
+    inner = pieces[begun : len(pieces) - ended]
+    if "^" in inner or "$" in inner or r"\b" in inner or r"\B" in inner:
+        raise Unanchored
+    anything = "(?s:.*)"
+    return f"{'' if begun else anything}(?:{''.join(inner)}){'' if ended else anything}"
+
+
+def _in_one_group(pieces: list[str]) -> bool:
+    if len(pieces) < 3 or pieces[0] not in ("(", "(?:") or pieces[-1] != ")":
+        return False
+    depth = 0
+    for place, piece in enumerate(pieces):
+        depth += (piece.startswith("(") and not piece.endswith(")")) - (piece == ")")
+        if not depth:
+            return place == len(pieces) - 1
+    return False
