@@ -168,7 +168,8 @@ async def test_no_request_ends_for_what_a_tool_that_is_not_strict_demands(schema
                 assert (await api.chat(**fields)).status_code == 200
                 said = json.dumps(tag_of(api))
                 assert '"const": 1' in said or (family, said) == ("pythonic", "null")  # nothing marks a call there
-                assert not any(word in said for word in ("(?!", "https:", '"any"'))
+                if said != "null":  # nothing marks a call there
+                    compile_grammar(api.engine.calls[-1].params.structured_outputs, byte_tokenizer())
 
 
 async def test_an_error_names_the_field_that_the_client_wrote():

@@ -252,7 +252,7 @@ def test_one_request_s_exhaustion_reaches_no_other(tmp_path: Path, caplog, vocab
     assert not greedy.complete
     assert not greedy.accept(END)
     digits = list(range(ord("0"), ord("9") + 1))
-    starts = [ord('"'), ord("-"), *digits]
+    starts = [*b'\t\n "-', *digits]
     for grammar, expected in ((running, [*digits, END]), (started, starts)):
         assert grammar.failure is None
         assert allowed(grammar) == expected
@@ -263,7 +263,7 @@ def test_one_request_s_exhaustion_reaches_no_other(tmp_path: Path, caplog, vocab
     later = asks(feature, WORDS)
     assert allowed(later) == starts
     assert later.accept(ord("-"))
-    assert allowed(later) == digits
+    assert allowed(later) == digits[1:]
     assert [record.message for record in caplog.records] == [
         "a grammar (json) ended an answer with an error after 10 tokens: too_complex; logged once for each grammar"
     ]

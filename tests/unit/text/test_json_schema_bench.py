@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.json_schema_bench import held, ordered, read, report
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text.grammar import byte_tokenizer, compile_grammar
+from tools.json_schema_bench import Reordered, held, read, report
 
 NAMED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}
 ROWS = [
@@ -39,9 +41,14 @@ def test_each_text_is_judged(tmp_path: Path, suffix: str) -> None:
     assert lines[3].startswith("altogether            2     50.0%")
 
 
-def test_properties_come_in_the_order_of_the_schema() -> None:
-    schema = {
-        "properties": {"b": {"properties": {"y": {}, "x": {}}}, "a": {"items": {"properties": {"x": {}, "y": {}}}}}
-    }
-    value = ordered({"a": [{"y": 1, "x": 2}], "b": {"x": 1, "y": 2}, "c": 0}, schema)
-    assert json.dumps(value) == '{"b": {"y": 2, "x": 1}, "a": [{"x": 2, "y": 1}], "c": 0}'
+@pytest.mark.parametrize(("value", "taken"), [
+    ({"a": [{"y": "1", "x": 2}], "b": {"x": 1, "y": "2"}}, True),
+    ({"a": [], "b": {"x": 1, "y": "2"}}, True),
+    ({"b": {"y": "2", "x": 1}, "a": []}, True),
+    ({"b": {"y": 2, "x": 1}, "a": []}, False),
+])  # fmt: skip
+def test_a_text_is_tried_in_the_order_that_the_grammar_wants(value: object, taken: bool) -> None:
+    inner = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"b": inner, "a": {"type": "array", "items": inner}}}
+    matcher = compile_grammar(StructuredOutputsParams(json=schema), byte_tokenizer())
+    assert Reordered().taken(matcher, value) is taken
