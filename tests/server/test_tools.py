@@ -511,3 +511,13 @@ async def test_arguments_that_no_schema_allows_are_any_object(parameters: Any):
         tool["function"]["strict"] = True
         answer = await api.chat(tools=[tool], tool_choice="required")
         assert answer.json()["error"]["param"].startswith("tools[0].function.parameters")
+
+
+async def test_a_strict_tool_s_alternatives_exclude_one_another_or_are_refused():
+    either = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "multipleOf": 3}]}
+    place = "tools[0].function.parameters.properties.k"
+    for choice in ("auto", "required"):
+        async with in_process(engine("Hello."), HERMES) as api:
+            answer = await api.chat(tools=[tool_with(either, strict=True)], tool_choice=choice)
+            check_error(answer, 400, f"{place}.oneOf")
+            assert (await api.chat(tools=[tool_with(either)], tool_choice=choice)).status_code == 200

@@ -54,7 +54,7 @@ class Tool:
         return self._json(self.own.standalone(schema, types))
 
     def _json(self, schema: Any) -> Format:
-        return {"type": "json_schema", "json_schema": schema, **({} if self.strict else {"lenient": True})}
+        return {"type": "json_schema", "json_schema": schema, "strict" if self.strict else "lenient": True}
 
     def arguments(self) -> Format:
         """All of them, which are always an object."""

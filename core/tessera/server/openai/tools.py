@@ -155,7 +155,7 @@ async def _check_tools(context: ServerContext, use: ToolUse) -> None:
             await _check_form(context, use, tool, f"{places[tool.name]}.custom.format")
         elif tool.strict and tool.parameters is not None and use.forced is not None:
             place = f"{places[tool.name]}.function.parameters"
-            asked = made("json", tool.parameters, place)
+            asked = made("json", tool.parameters, place, strict=True)
             await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
 
 
