@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MANIFESTS := pyproject.toml $(wildcard platforms/*/pyproject.toml) constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve check test nightly gpu gpu-wheels bench dist docs format clean
+.PHONY: help install install-dev serve check test test-all nightly gpu gpu-wheels bench dist docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,10 +26,13 @@ serve: $(VENV)/.runtime ## install and serve MODEL, or the bundled demo
 check: $(VENV)/.dev ## lint, types, import contracts, neutrality, torch-free unit tests
 	@$(BIN)/python -m tools.run_stages check
 
-test: $(VENV)/.dev ## what CI runs
+test: $(VENV)/.dev ## check, and every test that decides whether a change is right
 	@$(BIN)/python -m tools.run_stages test
 
-nightly: $(VENV)/.dev ## every test that is too long for make test
+test-all: $(VENV)/.dev ## what CI runs: test, and other processors, devices, clients, browsers
+	@$(BIN)/python -m tools.run_stages test-all
+
+nightly: $(VENV)/.dev ## every test that is too long for make test-all
 	@$(BIN)/python -m tools.run_stages nightly
 
 gpu-wheels: $(VENV)/.dev ## download into .whl what a machine with torch, but no network, lacks for make gpu

@@ -161,7 +161,7 @@ def changes(package: Path) -> int:
 
 def ask(name: str) -> list[str]:
     """What the platform answers. Raises CalledProcessError."""
-    (stage,) = (one for one in read_stages(ROOT / "tools/stages.toml", "test") if one.name == PLACES[name].stage)
+    (stage,) = (one for one in read_stages(ROOT / "tools/stages.toml", "test-all") if one.name == PLACES[name].stage)
     setting = shlex.split(stage.command.partition("pytest ")[0])
     program = setting if "tools.tpu" in setting else [*setting, "python", "-m"]
     program = [sys.executable if word == "python" else word for word in program]

@@ -1,8 +1,10 @@
-"""Runs the stages that tools/stages.toml lists for check, test or nightly: in order, timed, up to the first failure."""
+"""Runs the stages that tools/stages.toml lists for check, test, test-all or nightly: in order, timed, up to the first
+failure. test-all also fails, at its end, if a stage took longer than its budget."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import shutil
@@ -21,17 +23,26 @@ from typing import Literal
 import msgspec
 
 ROOT = Path(__file__).parents[1]
+Command = Literal["check", "test", "test-all", "nightly"]
+INCLUDES: dict[Command, tuple[Command, ...]] = {
+    "check": ("check",),
+    "test": ("check", "test"),
+    "test-all": ("check", "test", "test-all"),
+    "nightly": ("nightly",),
+}
+"""The stages of which commands each command runs."""
 PACKAGE = "package "
 """Begins what names a Python package among the needs of a stage."""
 MAX_WORKERS = 8  # each loads torch; more would cost more memory than they save time
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table."""
+    """One row of the table, which explains the fields."""
 
     name: str
     command: str
-    when: tuple[str, ...]
+    when: Command
+    budget: float = math.inf  # seconds on two cores
     paths: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     minutes: float = 15.0
@@ -64,11 +75,15 @@ class Result:
     seconds: float = 0.0
     closing: str = ""
 
+    @property
+    def over_budget(self) -> bool:
+        return self.seconds > self.stage.budget
 
-def read_stages(path: Path, when: str) -> list[Stage]:
-    """The stages of a table for `when`, in the table's order."""
+
+def read_stages(path: Path, command: Command) -> list[Stage]:
+    """The stages of a table that a command runs, in the table's order."""
     table = msgspec.toml.decode(path.read_bytes(), type=dict[Literal["stage"], list[Stage]])
-    return [stage for stage in table["stage"] if when in stage.when]
+    return [stage for stage in table["stage"] if stage.when in INCLUDES[command]]
 
 
 def run_stages(stages: Sequence[Stage], root: Path, *, require_all: bool) -> list[Result]:
@@ -147,26 +162,30 @@ def _workers() -> int:
 
 
 def print_table(results: Sequence[Result], total_s: float) -> None:
-    """Prints one line per stage, with the last line of its output, and the total."""
+    """Prints one line per stage, with its seconds beside its budget and the last line of its output, and the total."""
     width = max(len(result.stage.name) for result in results)
-    print("\n---- stages")
+    print("\n---- stages: seconds, budget")
     for result in results:
-        closing = result.closing.strip("= ")
-        print(f"{result.stage.name:<{width}}  {result.seconds:7.1f} s  {result.outcome:<11}  {closing}".rstrip())
-    print(f"{'total':<{width}}  {total_s:7.1f} s", flush=True)
+        budget = "" if math.isinf(result.stage.budget) else f"{result.stage.budget:.0f}"
+        outcome = "over budget" if result.outcome == "passed" and result.over_budget else result.outcome
+        line = f"{result.stage.name:<{width}}  {result.seconds:7.1f}  {budget:>5}  {outcome:<11}"
+        print(f"{line}  {result.closing.strip('= ')}".rstrip())
+    budgets = sum(result.stage.budget for result in results)
+    print(f"{'total':<{width}}  {total_s:7.1f}  {'' if math.isinf(budgets) else f'{budgets:.0f}':>5}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("when", choices=("check", "test", "nightly"))
+    parser.add_argument("command", choices=tuple(INCLUDES))
     parser.add_argument("--table", type=Path, default=ROOT / "tools/stages.toml")
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
     start = time.perf_counter()
-    stages = read_stages(arguments.table, arguments.when)
+    stages = read_stages(arguments.table, arguments.command)
     results = run_stages(stages, arguments.root, require_all=os.environ.get("TESSERA_REQUIRE_ALL") == "1")
     print_table(results, time.perf_counter() - start)
-    return 1 if any(result.outcome == "failed" for result in results) else 0
+    slow = arguments.command == "test-all" and any(result.over_budget for result in results)
+    return 1 if slow or any(result.outcome == "failed" for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -122,8 +122,8 @@ def test_an_op_is_declared_in_one_file(added: Path, root: Path, tmp_path: Path) 
         "| `double` | core | DoubleSpec | x [T, n] act | [T, n] act; twice as much | yes | | |",
     ]
     assert found["reference"] == ["falls back"]
-    assert found["vendor:Doubling"] == ["passed"] * 3
-    assert found["vendor:Halving"] == ["failed"] * 3
+    assert found["vendor:Doubling"] == ["passed"] * 4
+    assert found["vendor:Halving"] == ["failed"] * 4
     assert found["matrix of vendor:Doubling"] == ["| `double` | native | native | native |"]
     assert found["speeds of vendor:Doubling"] == [
         f"perf/double-{dtype}" for dtype in ("bfloat16", "float32", "float16")

@@ -7,11 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tools.run_stages import Result, Stage, read_stages, run_stages
+from tools.run_stages import INCLUDES, Result, Stage, read_stages, run_stages
 
-ALWAYS = ("test",)
-PASSES = Stage("passes", "python -c \"print('one'); print('== 3 passed ==')\"", ALWAYS)
-FAILS = Stage("fails", "python -c \"import sys; print('broke'); sys.exit(3)\"", ALWAYS)
+PASSES = Stage("passes", "python -c \"print('one'); print('== 3 passed ==')\"", "test")
+FAILS = Stage("fails", "python -c \"import sys; print('broke'); sys.exit(3)\"", "test")
 
 
 def outcomes(results: list[Result]) -> list[str]:
@@ -20,13 +19,27 @@ def outcomes(results: list[Result]) -> list[str]:
 
 def test_the_table_is_whole(root: Path) -> None:
     table = root / "tools/stages.toml"
-    names = {when: [stage.name for stage in read_stages(table, when)] for when in ("check", "test", "nightly")}
+    names = {command: [stage.name for stage in read_stages(table, command)] for command in INCLUDES}
     assert names["check"] == ["lint", "format", "types", "imports", "neutrality", "unit"]
-    assert set(names["check"]) < set(names["test"])
+    assert names["test"] == [
+        *names["check"],
+        "unit with torch",
+        "architecture",
+        "engine",
+        "fakechip",
+        "models",
+        "server",
+        "docs",
+        "dist",
+        "e2e",
+        "e2e fakechip",
+    ]
+    assert names["test-all"][: len(names["test"])] == names["test"]
     assert names["nightly"] == [
         "nightly",
         "nightly fakechip",
         "nightly gpus",
+        "templates",
         "triton versions",
         "npu shapes",
         "aarch64",
@@ -35,13 +48,18 @@ def test_the_table_is_whole(root: Path) -> None:
         "structured soak",
         "nightly field fuzz",
         "http fuzz",
+        "rolling restart",
         "worst requests",
     ]
-    assert names["test"][names["test"].index("triton") + 1] == "triton targets"
+    assert set(names["test-all"]).isdisjoint(names["nightly"])
+
+
+def test_every_stage_but_those_of_nightly_has_a_budget(root: Path) -> None:
+    assert all(stage.budget < 1000 for stage in read_stages(root / "tools/stages.toml", "test-all"))
 
 
 def test_every_folder_of_tests_is_in_a_stage(root: Path) -> None:
-    covered = {path for stage in read_stages(root / "tools/stages.toml", "test") for path in stage.paths}
+    covered = {path for stage in read_stages(root / "tools/stages.toml", "test-all") for path in stage.paths}
     folders = {
         path.parent for pattern in ("tests/*/", "platforms/*/tests/") for path in root.glob(f"{pattern}**/test_*.py")
     }
@@ -54,7 +72,7 @@ def test_every_folder_of_tests_is_in_a_stage(root: Path) -> None:
 
 def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
     table = tmp_path / "stages.toml"
-    table.write_text('[[stage]]\nname = "a"\ncommand = "true"\nwhen = ["test"]\nneed = ["gcc"]\n', encoding="utf-8")
+    table.write_text('[[stage]]\nname = "a"\ncommand = "true"\nwhen = "test"\nneed = ["gcc"]\n', encoding="utf-8")
     with pytest.raises(msgspec.ValidationError, match="need"):
         read_stages(table, "test")
 
@@ -75,14 +93,14 @@ def test_the_first_failure_ends_the_run(tmp_path: Path) -> None:
     ("stage", "obstacle"),
     [
         (
-            Stage("native", "true", ALWAYS, needs=("no-such-compiler|no-such-other",)),
+            Stage("native", "true", "test", needs=("no-such-compiler|no-such-other",)),
             "needs no-such-compiler or no-such-other",
         ),
         (
-            Stage("library", "true", ALWAYS, needs=("package no_such_library",)),
+            Stage("library", "true", "test", needs=("package no_such_library",)),
             "needs the Python package no_such_library",
         ),
-        (Stage("folder", "pytest {paths}", ALWAYS, paths=("tests/none",)), "no tests/none"),
+        (Stage("folder", "pytest {paths}", "test", paths=("tests/none",)), "no tests/none"),
     ],
 )
 def test_a_stage_that_cannot_run_says_so_and_fails_where_all_are_required(
@@ -100,14 +118,14 @@ def test_either_of_two_programs_will_do(tmp_path: Path) -> None:
 
 def test_folders_that_exist_are_run(tmp_path: Path) -> None:
     (tmp_path / "tests/here").mkdir(parents=True)
-    stage = Stage("some", "echo {paths} {workers}", ALWAYS, paths=("tests/here", "tests/none"))
+    stage = Stage("some", "echo {paths} {workers}", "test", paths=("tests/here", "tests/none"))
     (result,) = run_stages([stage], tmp_path, require_all=True)
     assert result.closing.split()[0] == "tests/here"
     assert int(result.closing.split()[1]) >= 1
 
 
 def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    stage = Stage("hangs", "sh -c 'echo started; sleep 60 & sleep 60'", ALWAYS, minutes=0.5 / 60)
+    stage = Stage("hangs", "sh -c 'echo started; sleep 60 & sleep 60'", "test", minutes=0.5 / 60)
     (result,) = run_stages([stage], tmp_path, require_all=False)
     assert result.outcome == "failed"
     assert result.closing == "killed, or ended after its 0.5 s"
@@ -119,7 +137,7 @@ def test_the_program_prints_a_table_and_its_exit_status_tells(
     root: Path, tmp_path: Path, command: str, status: int
 ) -> None:
     table = tmp_path / "stages.toml"
-    table.write_text(f'[[stage]]\nname = "only"\ncommand = "{command}"\nwhen = ["check"]\n', encoding="utf-8")
+    table.write_text(f'[[stage]]\nname = "only"\ncommand = "{command}"\nwhen = "check"\n', encoding="utf-8")
     program = [
         sys.executable,
         str(root / "tools/run_stages.py"),
@@ -133,3 +151,21 @@ def test_the_program_prints_a_table_and_its_exit_status_tells(
     assert done.returncode == status
     last = [line.split()[0] for line in done.stdout.splitlines()[-3:]]
     assert last == ["----", "only", "total"]
+
+
+@pytest.mark.parametrize(("command", "status"), [("test", 0), ("test-all", 1)])
+def test_a_stage_over_its_budget_fails_in_test_all_after_the_others_ran(
+    root: Path, tmp_path: Path, command: str, status: int
+) -> None:
+    table = tmp_path / "stages.toml"
+    table.write_text(
+        '[[stage]]\nname = "slow"\ncommand = "sleep 0.2"\nwhen = "test"\nbudget = 0.1\n'
+        '[[stage]]\nname = "fast"\ncommand = "true"\nwhen = "test"\nbudget = 60\n',
+        encoding="utf-8",
+    )
+    program = [str(root / "tools/run_stages.py"), command, "--table", str(table), "--root", str(tmp_path)]
+    done = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    slow, fast, _ = done.stdout.splitlines()[-3:]
+    assert "over budget" in slow
+    assert fast.split()[2:] == ["60", "passed"]

@@ -104,8 +104,9 @@ def test_a_nightly_test_runs_when_asked_for(suite: Path) -> None:
         for arguments in [
             ("--nightly=all",),
             ("--nightly=none",),
-            (f"--nightly-day={its_day}",),
-            (f"--nightly-day={day_after}",),
+            (),
+            ("--nightly=share", f"--nightly-day={its_day}"),
+            ("--nightly=share", f"--nightly-day={day_after}"),
         ]
     }
-    assert list(chosen.values()) == [True, False, True, False]
+    assert list(chosen.values()) == [True, False, False, True, False]

@@ -20,7 +20,7 @@ from tests.platforms.another_library import run_tests_emulated
 CPU = Path(__file__).parents[2] / "platforms/cpu"
 NAMES = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling", "batch_invariance")
 SHARES = 6
-"""Of the tests of `native`, `make test` runs one in so many on each model, others on each day."""
+"""Of the tests of `native`, `make test-all` runs one in so many on each model, others on each day."""
 UNFIT = ("a_request", "far-apart", "forked_processes")
 """Tests that run whole engines, which takes long, over memory that is not on the heap, or in processes of their own,
 which share no runner."""
