@@ -109,7 +109,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
         "/api/chat",
         {"model": MODEL, "messages": [USER], "format": {"not": {}}},
         400,
-        "format cannot be used: not is not",
+        "format cannot be used: no value is valid by it",
     ),
     ("/api/chat", {"model": MODEL, "messages": [USER], "options": {"mirostat": 1}}, 400, "options.mirostat"),
     ("/api/chat", {"model": MODEL, "messages": [USER], "options": {"num_predict": 0}}, 400, "options.num_predict"),

@@ -141,6 +141,13 @@ REFUSED: list[tuple[Any, str, str]] = [
         ".patternProperties",
         "it is too complex; lower its counts",
     ),
+    (
+        {"allOf": [{"properties": {"a": {}}, "unevaluatedProperties": False}]},
+        ".allOf[0].unevaluatedProperties",
+        "unevaluatedProperties is not supported",
+    ),
+    ({"items": {"$dynamicRef": "#a"}}, ".items.$dynamicRef", "$dynamicRef is not supported"),
+    ({"items": {"$ref": "#/a", "$id": "b"}, "a": {}}, ".items.$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),
     ({"anyOf": [{"const": number} for number in range(10_001)]}, "", "it has more than 10000 schemas within it"),
 ]

@@ -201,15 +201,10 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
         ['{"a":1}', '{"z":6}', '{"az":5}'],
         ['{"az":1}', '{"z":1}', '{"b":1}'],
     ),
-    "unevaluatedProperties": (
-        {
-            "type": "object",
-            "allOf": [{"properties": {"a": {}}}],
-            "properties": {"b": {}},
-            "unevaluatedProperties": False,
-        },
-        ['{"a":1,"b":1}', '{"b":1}'],
-        ['{"c":1}'],
+    "not whole, with bounds": (
+        {"allOf": [{"minimum": 2}, {"not": {"type": "integer"}}], "type": "number"},
+        ["2.5", "10.25"],
+        ["3", "3.0", "1.5"],
     ),
     "unique values": (
         {"type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": True, "minItems": 1},
@@ -282,6 +277,14 @@ def test_alternatives_that_may_hold_together_are_anyof_unless_strict() -> None:
     ):
         matcher_of(schema, strict=True)
     assert takes(matcher_of({"oneOf": [P, {"type": "array"}]}, strict=True), '{"q":""}')
+
+
+@pytest.mark.parametrize(
+    "alternatives", [[True, True], [{"type": "string"}, {"type": "string"}], [{"type": "integer"}, {"multipleOf": 3}]]
+)
+def test_alternatives_that_are_the_same_or_overlap_are_refused_if_strict(alternatives: list[Any]) -> None:
+    with pytest.raises(RequestError, match=r"^structured_outputs\.json(\.oneOf)? cannot be used: "):
+        compile_grammar(StructuredOutputsParams(json={"oneOf": alternatives}, strict=True), byte_tokenizer())
 
 
 def test_items_without_end_are_kept_apart_or_refused() -> None:

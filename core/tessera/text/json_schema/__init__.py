@@ -54,6 +54,8 @@ class Compiled(NamedTuple):
 
 def compiled(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:
     """A schema as a grammar. name: with which the names of its strings begin. Raises SchemaError."""
+    if not rules.lenient:
+        _refuse_unserved(schema)
     document = Document(schema)
     patterns = Patterns(make)
     cases = Cases(document, patterns, rules)
@@ -62,6 +64,22 @@ def compiled(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:
     except RecursionError:
         raise SchemaError("", TOO_COMPLEX) from None
     return Compiled(*found)
+
+
+_UNSERVED = ("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef")
+"""What depends on how a schema was come to, and not on what it says."""
+
+
+def _refuse_unserved(schema: Any) -> None:
+    """Raises SchemaError."""
+    for place, each in subschemas(schema):
+        if not isinstance(each, dict):
+            continue
+        for keyword in _UNSERVED:
+            if each.get(keyword, True) is not True:
+                raise SchemaError(shown((*place, keyword)), f"{keyword} is not supported")
+        if "$ref" in each and "$id" in each and not each.get("$schema", ""):
+            raise SchemaError(shown((*place, "$ref")), "a $ref beside an $id is not supported")
 
 
 def explained(schema: Any, make: Make) -> SchemaError:

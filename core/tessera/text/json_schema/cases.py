@@ -278,11 +278,10 @@ class Cases:
         every = _each(schema, "oneOf")
         own = tuple(self._plain(each) for each in own)
         options: list[Conjunction] = []
-        for one in every:
+        for place, one in enumerate(every):
             named = self._closing(own, one, last=last)
-            others = [
-                other for other in every if other is not one and not self._apart((*own, one, *named.closing), other)
-            ]
+            rest = (*every[:place], *every[place + 1 :])  # of which one may be the same
+            others = [other for other in rest if not self._apart((*own, one, *named.closing), other)]
             without = [schema.derive({UNLESS: (other, named.names)}) for other in others]
             if not others or not self.void((*own, one, *without)):
                 options.append((one, *without))

@@ -186,6 +186,8 @@ class Writer:
                 yield self._of_schema(_multiples(numbers))
             return
         body = f"/{numbers.regex()}/"
+        if numbers.broken:
+            body = rf"({body} & /-?[0-9]+\.[0-9]*[1-9]/)"
         if numbers.excluded:
             body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
             body += r" & /[^eE]*/"
