@@ -76,7 +76,7 @@ def test_a_stream_says_all_of_it(api: openai.OpenAI) -> None:
     [
         ({"regex": "(a"}, "structured_outputs.regex cannot be used: unclosed group (at character 1)."),
         ({"regex": "a(?=b)"}, "look-around, including look-ahead and look-behind, is not supported (at character 2)."),
-        ({"json": {"uniqueItems": True}}, "structured_outputs.json cannot be used: uniqueItems is not supported."),
+        ({"json": {"uniqueItems": True}}, "json.uniqueItems cannot be used: only items of at most 64 values are kept"),
         ({"choice": []}, "structured_outputs.choice takes 1 to 1024 texts, got 0."),
         ({}, "json, json_object, grammar, structural_tag, got none."),
     ],
