@@ -35,6 +35,7 @@ LOADS_TORCH = (
     "tessera.reference",
     "tessera.runner",
     "tessera.testing",
+    "tools.template_table",
     "torch",
     "transformers",
 )
