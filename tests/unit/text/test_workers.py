@@ -23,7 +23,7 @@ from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text import workers as workers_module
-from tessera.text.worker import ChatJob, EncodeJob, Job, Limits, Start
+from tessera.text.worker import ChatJob, EncodeJob, Job, Limits, Ready, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -233,15 +233,27 @@ async def test_a_worker_is_replaced_if_its_client_left_long_ago(
 async def test_a_client_that_leaves_does_not_end_a_worker_that_loads(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Loading ends when this test says so: each client has been gone for longer than a job at work may go on."""
     monkeypatch.setattr(workers_module, "_LEFT_SECONDS", 0.01)
     async with served() as workers:
+        may_load = asyncio.Event()
+        load = workers_module._Process.load
+
+        async def held(process: workers_module._Process) -> Ready:
+            await may_load.wait()
+            return await load(process)
+
+        monkeypatch.setattr(workers_module._Process, "load", held)
         for _ in range(3):
             leaving = asyncio.create_task(workers.list_tokens(EncodeJob(["b" * LONG_JOB])))
             await asyncio.sleep(0.05)
             leaving.cancel()
         first = workers._listing._process
         assert first is not None
-        assert (await workers.list_tokens(EncodeJob(["b" * LONG_JOB]))).count > 1
+        staying = asyncio.create_task(workers.list_tokens(EncodeJob(["b" * LONG_JOB])))
+        await asyncio.sleep(0.05)
+        may_load.set()
+        assert (await staying).count > 1
         assert workers._listing._process is first
 
 
@@ -343,7 +355,7 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
 
 PARENT = """
 import asyncio, sys
-from tessera.text.worker import ChatJob, Limits, Start
+from tessera.text.worker import ChatJob, Limits, Ready, Start
 from tessera.text.workers import TextWorkers
 
 async def main():
