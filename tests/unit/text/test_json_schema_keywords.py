@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
             },
         },
         ['{"a":{"x":true,"y":true}}'],
-        ['{"a":{"x":true}}', '{"a":{"x":1,"y":2}}'],
+        ['{"a":{"x":true}}', '{"a":{"x":1,"y":2}}', '{"a":{"x":true,"x":true}}'],
     ),
     "a format that is unknown, by $ref": (
         {
@@ -192,6 +192,21 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
         ['{"a":1}', '{"c":1}', '{"a":1,"c":1}'],
         ["{}", '{"a":1,"b":1,"c":1}'],
     ),
+    "counts of properties with any names": (
+        {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "additionalProperties": True},
+        ['{"a":1,"b":1}', '{"a":1,"c":1}', '{"b":1,"c":1,"d":1}'],
+        ["{}", '{"a":1}', '{"c":1,"c":1}', '{"b":1,"b":1}'],
+    ),
+    "names that a pattern spells out": (
+        {
+            "type": "object",
+            "patternProperties": {"^(ab|c-d)$": {"type": "integer"}, "^[ef]$": {"type": "null"}, "^g": {}},
+            "additionalProperties": False,
+            "minProperties": 2,
+        },
+        ['{"ab":1,"c-d":2}', '{"ab":1,"gh":2}', '{"e":null,"f":null}'],
+        ['{"ab":1}', '{"ab":1,"ab":1}', '{"gh":1,"gh":1}', '{"e":null,"e":null}', '{"ab":null,"e":null}'],
+    ),
     "patterns of names that meet": (
         {
             "type": "object",
@@ -294,6 +309,15 @@ def test_items_without_end_are_kept_apart_or_refused() -> None:
             matcher_of(schema, strict=strict)
     assert takes(matcher_of(schema, strict=False), '["a","a"]')
     assert takes(matcher_of({**schema, "maxItems": 1}), '["a"]')
+
+
+def test_properties_that_cannot_be_told_apart_are_counted_once_or_refused() -> None:
+    schema = {"type": "object", "patternProperties": {"^x": {}}, "additionalProperties": False, "minProperties": 2}
+    for strict in (None, True):
+        with pytest.raises(RequestError, match=r"json\.minProperties cannot be used: a property that is not listed"):
+            matcher_of(schema, strict=strict)
+    assert takes(matcher_of(schema, strict=False), '{"xa":1,"xb":1}')
+    assert takes(matcher_of({**schema, "minProperties": 1}), '{"xa":1}')
 
 
 def test_names_that_are_not_listed_differ_from_those_that_are() -> None:

@@ -30,7 +30,7 @@ from tessera.text.json_schema.literals import (
 from tessera.text.json_schema.negation import TYPES, negation
 from tessera.text.json_schema.numbers import Numbers
 from tessera.text.json_schema.patterns import Patterns
-from tessera.text.json_schema.strings import Strings, Unanchored, quoted
+from tessera.text.json_schema.strings import Strings, Unanchored, quoted, texts
 
 MAX_CASES = 1_000
 """Of one conjunction."""
@@ -95,10 +95,13 @@ class Region(NamedTuple):
 
 @dataclass
 class Objects:
+    """counted: the schema that says how many properties there are at least."""
+
     members: list[Member] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     least: int = 0
     most: int | None = None
+    counted: Subschema | None = None
 
 
 Form = Literals | Numbers | Strings | Arrays | Objects
@@ -496,7 +499,9 @@ class Cases:
         for schema in own:
             names |= dict.fromkeys(_mapping(schema, "properties"))
             needed |= dict.fromkeys(required(schema))
-            made.least = max(made.least, count(schema, "minProperties") or 0)
+            least = count(schema, "minProperties") or 0
+            if least > made.least:
+                made.least, made.counted = least, schema
             made.most = _lower(made.most, count(schema, "maxProperties"))
         names |= needed
         closed = self._closed(own, len(names), made.least)
@@ -564,13 +569,10 @@ class Cases:
         self, made: Objects, own: Conjunction, names: list[str], allowed: list[Form] | None, *, closed: bool
     ) -> None:
         """Properties that are not named: by which patterns their names match."""
-        listed = {
-            name: None
-            for form in allowed or ()
-            if isinstance(form, Literals)
-            for name in form.values
-            if name not in names
-        }
+        patterns = list({pattern: None for schema in own for pattern in _mapping(schema, "patternProperties")})
+        spelled = [name for pattern in patterns for name in texts(pattern) if self._may_be_named(name, own)]
+        spelled += [name for form in allowed or () if isinstance(form, Literals) for name in form.values]
+        listed = {name: None for name in spelled if name not in names}
         for name in listed:
             below = self._property(own, name)
             matched = any(
@@ -581,7 +583,6 @@ class Cases:
         strings = [form for form in allowed or () if isinstance(form, Strings)]
         if allowed is not None and not strings:
             return
-        patterns = list({pattern: None for schema in own for pattern in _mapping(schema, "patternProperties")})
         for matching in _regions(patterns):
             if closed and not matching:
                 continue

@@ -30,6 +30,10 @@ MAX_STATES = 20_000
 MAX_UNIQUE = 64
 """Values of which an array may hold each once: the bits of a parameter of a rule."""
 UNIQUE = f"only items of at most {MAX_UNIQUE} values are kept apart; use enum, or send strict: false to leave it out"
+REPEATED = (
+    "a property that is not listed can be repeated, so one at most of these counts; list the properties, or send "
+    "strict: false to let them all count"
+)
 ANCHORS = "^ may only be its beginning and $ its end, where not or oneOf leave something out"
 _MOST_COUNTED = 2_000
 
@@ -288,7 +292,10 @@ class Writer:
             extra = self._rule(" | ".join(f'{name} ":" {value}' for name, value in pairs))
         if form.least > _MOST_COUNTED:
             raise SchemaError("", TOO_COMPLEX)
-        listing = _Listing(self._rule, form, extra)
+        loose = self._cases.rules.loose
+        if form.counted is not None and form.least > len(members) + 1 and not loose:
+            raise form.counted.error(REPEATED, "minProperties")
+        listing = _Listing(self._rule, form, extra, distinct=not loose)
         texts = [
             (f'{literal(member.name)} ":" {self._value(member.conjunction)}', member.required) for member in members
         ]
@@ -300,10 +307,12 @@ class Writer:
 
 class _Listing:
     """Writes the properties of an object in their order, with commas, and counts them as far as it matters. rule: makes
-    a rule. extra: a property that is not named; "" for none."""
+    a rule. extra: a property that is not named; "" for none. distinct: only one of these counts as one of the least
+    that there have to be, since the others may have its name."""
 
-    def __init__(self, rule: Callable[[str], str], form: Objects, extra: str) -> None:
+    def __init__(self, rule: Callable[[str], str], form: Objects, extra: str, *, distinct: bool) -> None:
         self._rule = rule
+        self._distinct = distinct
         self._least = form.least
         self._most = None if form.most is None else min(form.most, _MOST_COUNTED)
         self._extra = extra
@@ -338,6 +347,8 @@ class _Listing:
         most = float("inf") if self._most is None else self._most - count
         if not self._extra or most <= 0:
             return "" if not least else None
+        if least > 1 and self._distinct:
+            return None
         if count:
             return _repeated(_COMMA + self._extra, least, most)
         whole = f"{self._extra} {_repeated(_COMMA + self._extra, max(least - 1, 0), most - 1)}"

@@ -71,6 +71,17 @@ def literal(value: Any) -> str:
     return json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
 
 
+_TEXTS = re.compile(r"\^(?:(?P<text>\w+)|\((?:\?:)?(?P<texts>[\w-]+(?:\|[\w-]+)*)\)|\[(?P<characters>\w+)\])\$")
+
+
+def texts(pattern: str) -> list[str]:
+    """The texts that a pattern matches, where it spells them out: ^a$, ^(a|b)$ or ^[ab]$."""
+    match = _TEXTS.fullmatch(pattern)
+    if match is None:
+        return []
+    return list(match["characters"] or ()) or (match["text"] or match["texts"]).split("|")
+
+
 def quoted(pattern: str) -> str:
     """A pattern as a terminal of the strings that it matches somewhere, which hold nothing to escape. Raises
     Unanchored."""
