@@ -75,13 +75,22 @@ OPS = "tessera.ops"
 
 @dataclass(frozen=True)
 class Name:
-    """One public name. doc: its docstring, or the string below an assignment."""
+    """One public name."""
 
     facet: str
     module: str
     name: str
     node: Definition
-    doc: str = ""
+    doc: str  # its docstring, or the string below an assignment
+    text: str  # of its module
+
+    def source_lines(self, member: ast.stmt) -> list[str]:
+        """The lines of a member of this class, and those of the comments above it."""
+        lines = self.text.splitlines()
+        start = member.lineno - 1
+        while lines[start - 1].lstrip().startswith("#"):
+            start -= 1
+        return [line.removeprefix(" " * member.col_offset) for line in lines[start : member.end_lineno]]
 
 
 def names() -> list[Name]:
@@ -158,9 +167,10 @@ def _source(module: str, name: str) -> str:
 
 
 def _definitions(module: str, facet: str) -> Iterator[Name]:
+    text = _text(module)
     body = [
         statement
-        for node in _parse(module).body
+        for node in ast.parse(text).body
         # Definitions for type checkers are also what readers should see.
         for statement in (node.body if isinstance(node, ast.If) else [node])
     ]
@@ -172,7 +182,7 @@ def _definitions(module: str, facet: str) -> Iterator[Name]:
         else:
             continue
         if not name.startswith("_"):
-            yield Name(facet, module, name, node, doc)
+            yield Name(facet, module, name, node, doc, text)
 
 
 def _below(node: ast.stmt | None) -> str:
@@ -181,7 +191,11 @@ def _below(node: ast.stmt | None) -> str:
 
 
 def _parse(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_text(encoding="utf-8"))
+    return ast.parse(_text(module))
+
+
+def _text(module: str) -> str:
+    return _path(module).read_text(encoding="utf-8")
 
 
 def _path(module: str) -> Path:

@@ -85,7 +85,7 @@ def _described(name: Name) -> Iterator[str]:
         bases = ", ".join(ast.unparse(base) for base in node.bases)
         yield f"`class {node.name}({bases})`, `{name.module}`\n" if bases else f"`class {node.name}`, `{name.module}`\n"
         yield from _text(name.doc)
-        yield from _fields(node)
+        yield from _fields(name)
         yield from _members(node)
     elif isinstance(node, ast.FunctionDef):
         yield f"`{signature(node)}`, `{name.module}`\n"
@@ -95,12 +95,12 @@ def _described(name: Name) -> Iterator[str]:
         yield from _text(name.doc)
 
 
-def _fields(node: ast.ClassDef) -> Iterator[str]:
-    lines = [
-        ast.unparse(member)
-        for member in node.body
-        if isinstance(member, ast.Assign | ast.AnnAssign) and not ast.unparse(member).startswith("_")
-    ]
+def _fields(name: Name) -> Iterator[str]:
+    """The fields of a class, each with the comments above it and beside it."""
+    lines: list[str] = []
+    for member in name.node.body if isinstance(name.node, ast.ClassDef) else ():
+        if isinstance(member, ast.Assign | ast.AnnAssign) and not ast.unparse(member).startswith("_"):
+            lines += name.source_lines(member)
     if lines:
         yield "```python\n" + "\n".join(lines) + "\n```\n"
 

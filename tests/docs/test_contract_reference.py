@@ -28,6 +28,15 @@ def test_it_says_what_is_required() -> None:
         assert f"| `{op}` | `" in page
 
 
+def test_a_field_comes_with_the_comments_above_it_and_beside_it() -> None:
+    text = "class Rows:\n    count: int\n\n    # By group,\n    # of the device.\n    slots: list[int]  # [T]\n"
+    (node,) = ast.parse(text).body
+    assert isinstance(node, ast.ClassDef)
+    rows = Name("launch", "rows", "Rows", node, "", text)
+    assert rows.source_lines(node.body[0]) == ["count: int"]
+    assert rows.source_lines(node.body[1]) == ["# By group,", "# of the device.", "slots: list[int]  # [T]"]
+
+
 @pytest.mark.parametrize("name", CONTRACTS, ids=lambda name: name.name)
 def test_whatever_a_vendor_writes_or_reads_is_described(name: Name) -> None:
     """A class says what it is; a required member says what it must do."""

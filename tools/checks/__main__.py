@@ -15,6 +15,7 @@ from tools.checks.places import named_places
 from tools.checks.platform_imports import platform_imports
 from tools.checks.reassigned import reassigned
 from tools.checks.torch_free import torch_free
+from tools.checks.words import words
 
 CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "core names no vendor": vendor_words,
@@ -24,6 +25,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "platforms import tessera.platform alone": platform_imports,
     "platforms change nothing of another's": reassigned,
     "no machine or registry is named": named_places,
+    "names, classes and fields use the field's words": words,
     "the front stack loads no torch": torch_free,
 }
 
