@@ -1,7 +1,7 @@
 """--check-kv-cache: a record of who wrote each slot of the KV cache, which every launch of a step is checked against.
 
 It knows what slots should hold, not what their bytes are, so it finds mistakes in blocks, tables, copies and prefixes
-on any platform, and none in kernels. Runs without the flag have nothing of it: it comes with a runner of its own.
+on any platform, and none in kernels. It observes the launches of a runner; without the flag there is no observer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tessera.platform.device import Device, Future
 from tessera.platform.launch import Launch
 from tessera.platform.runner import CacheGroup, CachePlan
 from tessera.runner.inputs import write_blocks
-from tessera.runner.runner import CoreRunner, PendingStep
-from tessera.step import BlockCopy, RowOpened, SchedulerOutput, StepOutput, TokenMasks
+from tessera.runner.observers import LaunchObserver
+from tessera.step import BlockCopy, RowOpened, SchedulerOutput
 
 # ---- what a launch says
 
@@ -331,38 +331,28 @@ class KVCanary:
         return EngineStepError(f"KV cache check: in step {self.step}, {who} {text}.")
 
 
-# ---- a runner whose steps are checked
+# ---- the check as an observer of launches
 
 
-class CheckedStep(PendingStep):
-    """A step's output, which is not handed out before its launches were checked."""
+class CheckedStep:
+    """A step whose launches are copied to the host, and checked before its output is handed out."""
 
-    def __init__(
-        self, pending: PendingStep, canary: KVCanary, step: SchedulerOutput, launches: Sequence[CopiedLaunch]
-    ) -> None:
-        super().__init__(pending.step, pending.parts, pending.prompt_logprobs, pending.stats)
-        self.canary, self.scheduled, self.launches = canary, step, launches
+    def __init__(self, canary: KVCanary, device: Device, step: SchedulerOutput) -> None:
+        self.canary, self.device, self.step = canary, device, step
+        self.launches: list[CopiedLaunch] = []
 
-    def result(self) -> StepOutput:
-        self.canary.check(self.scheduled, [launch.result() for launch in self.launches])
-        return super().result()
+    def observe(self, launch: Launch) -> None:
+        self.launches.append(CopiedLaunch(launch, self.device))
+
+    def finish(self) -> None:
+        self.canary.check(self.step, [launch.result() for launch in self.launches])
 
 
-class CheckedRunner(CoreRunner):
-    """CoreRunner, whose steps end with EngineStepError where they read or write the wrong slots."""
+class CanaryObserver(LaunchObserver):
+    """Ends a step with EngineStepError where it reads or writes the wrong slots."""
 
-    def allocate(self, plan: CachePlan) -> None:
-        super().allocate(plan)
-        self.canary = KVCanary(plan)
-        self.copied: list[CopiedLaunch] = []
+    def allocate(self, plan: CachePlan, device: Device) -> None:
+        self.canary, self.device = KVCanary(plan), device
 
-    def execute(self, step: SchedulerOutput) -> Any:
-        self.copied = []
-        return super().execute(step)
-
-    def sample(self, pending: Any, masks: TokenMasks | None = None) -> PendingStep:
-        return CheckedStep(super().sample(pending, masks), self.canary, pending.step, self.copied)
-
-    def _planned(self, launch: Launch, *, captured: bool) -> Launch:
-        self.copied.append(CopiedLaunch(launch, self.device))
-        return super()._planned(launch, captured=captured)
+    def begin(self, step: SchedulerOutput) -> CheckedStep:
+        return CheckedStep(self.canary, self.device, step)

@@ -22,8 +22,8 @@ from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
+from tessera.runner.runner import core_runner
 from tessera.runner.services import Services
-from tessera.runner.stages import core_runner
 from tessera.runner.worker import Report, check_one_device
 
 _STORED_DTYPES = ("bfloat16", "float16", "float32")

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.arrays import Array, int32
 from tessera.errors import MemoryBudgetError, PlatformError
 from tessera.kvcache.groups import null_plan
-from tessera.layers.build import PIPELINE_GROUP, BoundMixer, Build
+from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_bytes, count_numbers
 from tessera.loader.load import load_weights
-from tessera.ops import Sampled
-from tessera.platform.attention import AttentionBackend, AttentionGroup, KVLayout, LayerSpec, StateSpec
-from tessera.platform.device import Device, Future
-from tessera.platform.drafts import accepted
+from tessera.platform.attention import StateSpec
+from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
@@ -32,161 +29,130 @@ from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
+from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
 from tessera.runner.explain import explain, kv_in_words, left_in_words
 from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, refuse_uncounted, widest
 from tessera.runner.invariance import refuse_variance
+from tessera.runner.kv_canary import CanaryObserver
 from tessera.runner.kv_memory import CacheMemory, cache_bytes, refuse_dummy
+from tessera.runner.observers import LaunchObserver
+from tessera.runner.pending_step import ExecutedStep, PendingStep, SampledRows
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
 from tessera.runner.services import Services
+from tessera.runner.stages import StageLinks
 from tessera.runner.workspace import estimated, largest_steps, remembered_or
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats, TokenMasks
-
-
-class Drawn(NamedTuple):
-    """What rows drew, on the host: rows [n]; counts [n]: how many of tokens each drew; logprobs: of rows that want
-    them."""
-
-    rows: Array
-    counts: Array
-    tokens: Array
-    logprobs: list[RowLogprobs]
-
-
-@dataclass(frozen=True)
-class SampledRows:
-    """The sampled tokens of one launch, being copied to the host. rows, sampling, drafts: sampled_rows, sampling and
-    drafts of the launch. asked: how many alternatives each row wants; -1 for no log probabilities. parts: futures of
-    the fields of Sampled."""
-
-    rows: Array
-    sampling: Array | slice
-    drafts: Array | None
-    asked: Array
-    parts: tuple[Future[Any] | None, ...]
-
-    @classmethod
-    def copying(cls, device: Device, prepared: PreparedLaunch, asked: Array, sampled: Sampled) -> SampledRows:
-        parts = tuple(None if part is None else device.to_host(part) for part in sampled)
-        return cls(prepared.sampled_rows, prepared.sampling, prepared.drafts, asked, parts)
-
-    def drawn(self) -> Drawn:
-        """Waits for the copies. Of drafts, those that were accepted are among the tokens."""
-        copies = [part.result()[: len(self.rows)][self.sampling] for part in self.parts if part is not None]
-        rows, asked, tokens = self.rows[self.sampling], self.asked[self.sampling], copies[0]
-        first, counts = np.arange(len(rows)), np.ones(len(rows), np.int32)
-        if self.drafts is not None:
-            first, counts = accepted(self.drafts, tokens)
-            keep = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            tokens = tokens[keep]
-        logprobs = []
-        if len(copies) > 1:
-            ids, values, ranks = copies[1:]
-            for begin, count in zip(first.tolist(), counts.tolist(), strict=True):
-                k, of = int(asked[begin]), slice(begin, begin + count)
-                if k >= 0:
-                    logprobs.append(RowLogprobs(int(rows[begin]), ids[of, : k + 1], values[of, : k + 1], ranks[of]))
-        return Drawn(rows[first], counts, tokens, logprobs)
-
-
-class PendingStep:
-    """The future of a step's output; result() waits for the copies to the host."""
-
-    def __init__(
-        self, step: int, parts: Sequence[SampledRows], prompt_logprobs: Sequence[Scoring], stats: StepStats
-    ) -> None:
-        self.step, self.parts, self.prompt_logprobs, self.stats = step, parts, prompt_logprobs, stats
-
-    def done(self) -> bool:
-        drawn = all(copy is None or copy.done() for part in self.parts for copy in part.parts)
-        return drawn and all(scoring.done() for scoring in self.prompt_logprobs)
-
-    def result(self) -> StepOutput:
-        began = perf_counter()
-        drawn = [Drawn(int32(), int32(), int32(), []), *(part.drawn() for part in self.parts)]
-        return StepOutput(
-            step=self.step,
-            rows=np.concatenate([part.rows for part in drawn]),
-            counts=np.concatenate([part.counts for part in drawn]),
-            tokens=np.concatenate([part.tokens for part in drawn]),
-            logprobs=[row for part in drawn for row in part.logprobs],
-            stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
-            prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
-        )
+from tessera.step import SchedulerOutput, StepStats, TokenMasks
 
 
 class CoreRunner(ModelRunner):
     """Called in this order: load() builds the model, loads weights and binds ops; allocate() allocates caches and
     buffers; warm_up() captures graphs; then steps run."""
 
-    def __init__(self, services: Services, platform: Platform, report: Callable[[Progress], None]) -> None:
-        self.services, self.platform, self.report = services, platform, report
+    # What load() makes.
+    model: Model
+    build: Build
+    graphs: GraphRunner
+    shapes: ShapePolicy
+    # Of the launches that warm_up() captures.
+    keys: Sequence[LaunchKey]
+
+    def __init__(
+        self,
+        services: Services,
+        platform: Platform,
+        report: Callable[[Progress], None],
+        *,
+        observers: Sequence[LaunchObserver] = (),
+    ) -> None:
+        self.services, self.platform, self.report, self.observers = services, platform, report, observers
+        self.links = StageLinks(services.groups.get(PIPELINE_GROUP, Alone()))
         self.device = services.device
         self.features = services.features()
-        self.model: Model
-        self.build: Build
+        # What was captured, by key.
         self.executables: dict[LaunchKey, Any] = {}
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
     def load(self, budget: MemoryBudget) -> LoadedModel:
+        notes = self._build_model()
+        weight_bytes = self._load_weights(budget)
+        self._choose_shapes()
+        memory = self.device.memory()  # before measuring, which may leave memory allocated
+        workspace_bytes = self._measure_workspace()
+        return replace(
+            self._describe(notes),
+            weight_bytes=weight_bytes,
+            workspace_bytes=workspace_bytes,
+            cache_bytes=cache_bytes(self.services.config, budget, memory, weight_bytes, workspace_bytes),
+            granted_bytes=budget.total,
+        )
+
+    def _build_model(self) -> Sequence[str]:
+        """Returns notes about what was chosen."""
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
         weights = services.weights_of()
-        self.graphs, uncaptured = self._graph_runner()
+        self.graphs, notes = self._graph_runner()
         self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
         self.build = services.build
-        self._bind_sampling()
+        if self.links.is_last:
+            bind_ahead(self.model, self.build.ops)
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
-        refuse_uncounted(services.config, platform.capabilities.index_dtype)
-        refuse_dummy(services.config, budget, count_bytes(self.build.parameters, services.dtype))
+        return notes
+
+    def _load_weights(self, budget: MemoryBudget) -> int:
+        """Returns the bytes that the model takes on the device."""
+        services, parameters = self.services, self.build.parameters
+        refuse_uncounted(services.config, self.platform.capabilities.index_dtype)
+        refuse_dummy(services.config, budget, count_bytes(parameters, services.dtype))
         with self.device.arena("weights") as arena:
-            load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
-        self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
+            load_weights(parameters, services.source, services.dtype, self.device, arena, self.report)
+        return arena.nbytes + services.feature_bytes
+
+    def _choose_shapes(self) -> None:
+        config, platform, build = self.services.config, self.platform, self.build
+        self.shapes = platform.shapes(self.model.facts, config) or ExactShapes()
         if platform.capabilities.static_shapes and not self.shapes.keys():
             raise PlatformError(
                 f"platform '{platform.name}' says that launches need static shapes, but its shapes() lists no keys."
             )
-        kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
-        check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
+        ops = build.ops.ops
+        kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in build.mixers)
+        check_members([*build.backends, *kernels, *mixers, self.graphs, self.shapes], config.platform_levels)
         self._check_drafts()
-        captured = self.graphs.keys(self.shapes, services.config.scheduler.max_decode_samples)
+        captured = self.graphs.keys(self.shapes, config.scheduler.max_decode_samples)
         self.keys = [replace(key, bits=key.bits | bits) for bits in possible_bits(self.features) for key in captured]
-        weight_bytes, figures = arena.nbytes + services.feature_bytes, self.device.memory()
-        workspace = self._workspace()
-        left = cache_bytes(services.config, budget, figures, weight_bytes, workspace)
-        fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
+
+    def _describe(self, notes: Sequence[str]) -> LoadedModel:
+        """The loaded model, without its figures in bytes."""
+        services, build, facts = self.services, self.build, self.model.facts
+        notes = (*facts.notes, *left_in_words(build.weights), *kv_in_words(build), *notes)
+        columns = [column for feature in self.features for column in feature.columns()]
         return LoadedModel(
-            replace(
-                self.model.facts,
-                notes=(*self.model.facts.notes, *left_in_words(weights), *kv_in_words(self.build), *uncaptured),
-            ),
-            tuple(self._needs()),
-            weight_bytes,
-            left,
-            self.device.name,
-            tuple(fallbacks),
-            granted_bytes=budget.total,
-            workspace_bytes=workspace,
-            columns=tuple(
-                column.name for feature in self.features for column in feature.columns() if not column.internal
-            ),
-            choices=explain(self.build),
-            num_weights=count_numbers(self.build.parameters),
+            facts=replace(facts, notes=notes),
+            needs=tuple(self._needs()),
+            weight_bytes=0,
+            cache_bytes=0,
+            device=self.device.name,
+            fallbacks=tuple(sorted({*build.ops.referenced, *build.fallbacks})),
+            columns=tuple(column.name for column in columns if not column.internal),
+            choices=explain(build),
+            num_weights=count_numbers(build.parameters),
             linear_layers=services.linear_layers() if self.features else {},
         )
 
-    def _workspace(self) -> int:
+    def _measure_workspace(self) -> int:
         """Bytes that steps and captured launches take beside weights and KV cache. Measured if the size of the KV cache
         depends on it."""
         config, facts = self.services.config, self.model.facts
         if config.cache.memory_bytes is None:
-            known = remembered_or(self._measure, config, self.device, self.services.groups)
-            if known is not None:
-                return known
+            measured = remembered_or(self._measure, config, self.device, self.services.groups)
+            if measured is not None:
+                return measured
         return estimated(config, facts) + self.graphs.estimate(self.keys, facts, config)
 
     def _measure(self) -> int | None:
@@ -216,16 +182,17 @@ class CoreRunner(ModelRunner):
                 stack.zero_()
         for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
             self.sample(self.execute(step))
+        self.links.discard_tokens()
 
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""
-        asked, most = self.services.config.scheduler.max_decode_tokens, self.shapes.max_decode_tokens
-        if asked == 1:
+        tokens, limit = self.services.config.scheduler.max_decode_tokens, self.shapes.max_decode_tokens
+        if tokens == 1:
             return
-        if most is not None and most < asked:
+        if limit is not None and limit < tokens:
             raise PlatformError(
-                f"speculative_config asks for {asked - 1} draft tokens, but launches on platform "
-                f"'{self.platform.name}' have room for {most - 1}; lower num_speculative_tokens or leave "
+                f"speculative_config asks for {tokens - 1} draft tokens, but launches on platform "
+                f"'{self.platform.name}' have room for {limit - 1}; lower num_speculative_tokens or leave "
                 "speculative_config out."
             )
         if any(isinstance(bound.spec.cache, StateSpec) for bound in self.build.mixers):
@@ -238,43 +205,22 @@ class CoreRunner(ModelRunner):
         """The platform's graph runner, or Eager; and, if the platform's cannot be used, a note that says why."""
         if self.services.config.enforce_eager:
             return Eager(), ()
-        own = self.platform.graph_runner(self.device)
-        inside = {name: group for name, group in self.services.groups.items() if name != PIPELINE_GROUP}
-        apart = [name for name, group in inside.items() if not group.capturable]
-        if own is None:
+        graphs = self.platform.graph_runner(self.device)
+        groups = {name: group for name, group in self.services.groups.items() if name != PIPELINE_GROUP}
+        uncapturable = [name for name, group in groups.items() if not group.capturable]
+        if graphs is None:
             return Eager(), ()
-        if apart and not isinstance(own, str):
-            own = f"the collectives of the group {', '.join(apart)} cannot be"
-        return (Eager(), (f"launches are not captured: {own}",)) if isinstance(own, str) else (own, ())
+        if uncapturable and not isinstance(graphs, str):
+            graphs = f"the collectives of the group {', '.join(uncapturable)} cannot be"
+        return (Eager(), (f"launches are not captured: {graphs}",)) if isinstance(graphs, str) else (graphs, ())
 
     def _needs(self) -> list[CacheNeeds]:
-        needs = []
-        for bound in self.build.mixers:
-            asked, backend, spec = bound.backend.constraints(bound.spec), bound.backend, bound.spec.cache
-
-            def layout(block_size: int, backend: AttentionBackend = backend, spec: Any = spec) -> KVLayout:
-                return backend.kv_cache_layout(spec, block_size)
-
-            needs.append(
-                CacheNeeds(
-                    bound.spec.layer,
-                    spec,
-                    asked.block_sizes,
-                    asked.block_multiple,
-                    self.platform.capabilities.index_dtype,
-                    asked.host_lengths,
-                    asked.align_bytes,
-                    layout,
-                    asked.dense_planes,
-                    self.graphs.separate_planes,
-                )
-            )
-        return needs
+        index_dtype = self.platform.capabilities.index_dtype
+        return cache_needs(self.build.mixers, index_dtype, separate_planes=self.graphs.separate_planes)
 
     def allocate(self, plan: CachePlan) -> None:
         self.plan = plan
-        needs = {need.layer: need for need in self._needs()}
-        self.memory = CacheMemory(plan, needs, self.device)
+        self.memory = CacheMemory(plan, {need.layer: need for need in self._needs()}, self.device)
         self.caches = list(self.memory.planes)
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
@@ -289,19 +235,19 @@ class CoreRunner(ModelRunner):
             self.buffers,
             index_dtype=self.platform.capabilities.index_dtype,
             features=self.features,
-            host_tables=self._host_tables(plan),
+            host_tables=groups_with_host_tables(self.build.mixers, plan),
         )
         self.attention_groups = attention_groups(self.build.mixers, plan, self.device)
-        self._allocate_sampling()
-
-    def _bind_sampling(self) -> None:
-        """As part of load()."""
-        bind_ahead(self.model, self.build.ops)
+        self.links.allocate(self.model.facts, self.buffers, self.device)
+        for observer in self.observers:
+            observer.allocate(plan, self.device)
+        if self.links.is_last:
+            self._allocate_sampling()
 
     def _allocate_sampling(self) -> None:
         editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind, self.device.to_device)
-        sampling = [feature for feature in self.features if _sees_sampling(feature)]
-        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, sampling, editor)
+        features = [feature for feature in self.features if _sees_sampling(feature)]
+        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
@@ -309,10 +255,10 @@ class CoreRunner(ModelRunner):
         with torch.inference_mode():
             for number, key in enumerate(self.keys):
                 launch = self._capture(key)
-                one = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
-                if self.graphs.key_of(one) == key:  # same graph, but sampling one row is faster
-                    launch = self._planned(self.builder.empty(one), captured=True)
-                self._try_out(launch)
+                single = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
+                if self.graphs.key_of(single) == key:  # same graph, but sampling one row is faster
+                    launch = self._planned(self.builder.empty(single), captured=True)
+                self._run_empty(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         self.device.synchronize()
 
@@ -322,15 +268,34 @@ class CoreRunner(ModelRunner):
         self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
         return launch
 
-    def _try_out(self, launch: Launch) -> None:
+    def _run_empty(self, launch: Launch) -> None:
+        """Replays and samples a launch of padding alone."""
         hidden, none = self._replay(launch), np.zeros(0, np.int32)
-        self.sampler(hidden, self.builder.empty_sampled(launch), none, none)
+        if self.links.is_last:
+            self.sampler(hidden, self.builder.empty_sampled(launch), none, none)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ExecutedStep:
         began = perf_counter()
+        self.links.take_tokens(step, self.builder)
+        self._apply(step)
+        observers = [observer.begin(step) for observer in self.observers]
+        results = []
+        for prepared in self.builder.build(step):
+            launch = prepared.launch
+            for observer in observers:
+                observer.observe(launch)
+            self._planned(launch, captured=self._is_captured(launch.key))
+            for feature in self.features:
+                feature.before(launch)
+            results.append((prepared, self._run(launch, whole=len(prepared.rows) == len(step.rows))))
+            self.build.ops.fallbacks.update(self.build.fallbacks)
+        return ExecutedStep(step, results, perf_counter() - began, observers)
+
+    def _apply(self, step: SchedulerOutput) -> None:
+        """What a step changes before its launches: the rows that it opens, block tables, copies of blocks."""
         self.batch.apply(step)
         if step.opened:
             for feature in self.features:
@@ -339,48 +304,52 @@ class CoreRunner(ModelRunner):
             known = slice(len(opened.tokens))
             self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])
         self.memory.copy(step.copies)
-        results = []
-        for prepared in self.builder.build(step):
-            launch = self._planned(prepared.launch, captured=self._is_captured(prepared.launch.key))
-            for feature in self.features:
-                feature.before(launch)
-            hidden = self._run(launch, whole=len(prepared.rows) == len(step.rows))
-            self.build.ops.fallbacks.update(self.build.fallbacks)
-            results.append((prepared, hidden))
-        return ExecutedStep(step, results, perf_counter() - began)
 
     @torch.inference_mode()
     def sample(self, pending: ExecutedStep, masks: TokenMasks | None = None) -> PendingStep:
         began = perf_counter()
-        drawn: list[SampledRows] = []
+        sampled: list[SampledRows] = []
         prompt_logprobs: list[Scoring] = []
-        for prepared, hidden in pending.results:
-            samples, rows = prepared.launch.key.num_samples, prepared.sampled_rows
-            if len(prepared.prompt_logprobs):
-                prompt_logprobs += self.scorer(hidden[samples:], prepared)
-            if not len(rows[prepared.sampling]):
-                continue
-            launch = self.builder.restore_rows(prepared)
-            sampled = self.sampler(hidden[:samples], launch, rows, prepared.next_position, masks)
-            self._feed(prepared, launch, sampled.tokens)
-            asked = self.batch.sampling.logprobs[rows]
-            drawn.append(SampledRows.copying(self.device, prepared, asked, sampled))
+        if self.links.is_last:
+            for prepared, hidden in pending.results:
+                samples = prepared.launch.key.num_samples
+                if len(prepared.prompt_logprobs):
+                    prompt_logprobs += self.scorer(hidden[samples:], prepared)
+                if len(prepared.sampled_rows[prepared.sampling]):
+                    sampled.append(self._sample(prepared, hidden[:samples], masks))
+        else:
+            self.links.expect_tokens(pending.step.step, [prepared for prepared, _ in pending.results])
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
-        return PendingStep(pending.step.step, drawn, prompt_logprobs, stats)
+        return PendingStep(pending.step.step, sampled, prompt_logprobs, stats, pending.observers)
+
+    def _sample(self, prepared: PreparedLaunch, hidden: Tensor, masks: TokenMasks | None) -> SampledRows:
+        """Samples the rows of a launch, and stores the tokens where the next step reads them."""
+        rows = prepared.sampled_rows
+        launch = self.builder.restore_rows(prepared)
+        sampled = self.sampler(hidden, launch, rows, prepared.next_position, masks)
+        self.builder.feed(prepared, launch, sampled.tokens)
+        self.links.send_tokens(sampled.tokens)
+        return SampledRows.copying(self.device, prepared, self.batch.sampling.logprobs[rows], sampled)
 
     def _run(self, launch: Launch, *, whole: bool) -> Any:
-        """The result of _forward(). whole: this is the only launch of the step."""
-        hidden = self._replay(launch)
-        return hidden if whole else hidden.clone()  # the next replay may overwrite this result
-
-    def _feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
-        """Stores sampled tokens [S] where the next step reads them."""
-        self.builder.feed(prepared, launch, tokens)
+        """Runs a launch. Returns the hidden states that it samples from; None on a stage that sends them on. whole:
+        this is the only launch of the step."""
+        self.links.receive(launch)
+        result = self._replay(launch)
+        if not self.links.is_last:
+            self.links.send(result)
+            return None
+        return result if whole else result.clone()  # the next replay may overwrite this result
 
     def _forward(self, launch: Launch) -> Any:
         """The hidden states after the final norm: [S, hidden size] for those that become logits, or, if the launch has
-        ALL_POSITIONS, [S + T, hidden size] for these and then all tokens."""
-        return self.model.finish(self.model.forward(self.model.embed(launch.tokens), launch, self.caches))
+        ALL_POSITIONS, [S + T, hidden size] for these and then all tokens. On a stage that does not sample, the tensors
+        that the next one receives."""
+        states = [self.model.embed(launch.tokens)] if self.links.is_first else self.links.states(launch)
+        hidden = self.model.forward(states[0], launch, self.caches, *states[1:])
+        if self.links.is_last:
+            return self.model.finish(hidden)
+        return (hidden.last,) if hidden.residual is None else (hidden.last, hidden.residual)
 
     def _replay(self, launch: Launch) -> Any:
         executable = self.executables.get(self.graphs.key_of(launch.key))
@@ -404,37 +373,16 @@ class CoreRunner(ModelRunner):
     def _is_captured(self, key: LaunchKey) -> bool:
         return self.graphs.key_of(key) in self.executables
 
-    def _host_tables(self, plan: CachePlan) -> Collection[int]:
-        """The cache groups of which a backend reads block tables on the host."""
-        asking = {bound.spec.layer for bound in self.build.mixers if bound.backend.constraints(bound.spec).host_tables}
-        return [number for number, group in enumerate(plan.groups) if asking.intersection(group.layers)]
-
-
-def attention_groups(
-    mixers: Sequence[BoundMixer], plan: CachePlan, device: Device
-) -> list[tuple[AttentionBackend, AttentionGroup]]:
-    """The layers that share a plan, with their backend."""
-    number_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
-    found: dict[tuple[int, str, LayerSpec], list[BoundMixer]] = {}
-    for bound in mixers:
-        same = number_of[bound.spec.layer], bound.backend.name, replace(bound.spec, layer=0)
-        found.setdefault(same, []).append(bound)
-    groups = []
-    for (number, name, _), members in found.items():
-        layers = tuple(bound.spec.layer for bound in members)
-        group = AttentionGroup(members[0].spec, layers, number, f"{name}{layers[0]}", device)
-        groups.append((members[0].backend, group))
-    return groups
-
 
 def _sees_sampling(feature: WorkerFeature) -> bool:
     """Whether a feature uses logits or sampled tokens. Without any, head and sampling run as one composite."""
-    own = type(feature)
-    return own.logits is not WorkerFeature.logits or own.after is not WorkerFeature.after
+    feature_class = type(feature)
+    return feature_class.logits is not WorkerFeature.logits or feature_class.after is not WorkerFeature.after
 
 
-class ExecutedStep:
-    """A step whose forward pass was launched: each launch with its hidden states. seconds: spent launching."""
-
-    def __init__(self, step: SchedulerOutput, results: Sequence[tuple[PreparedLaunch, Tensor]], seconds: float) -> None:
-        self.step, self.results, self.seconds = step, results, seconds
+def core_runner(services: Services, platform: Platform, report: Callable[[Progress], None]) -> CoreRunner:
+    """Core's runner of a worker, as the configuration says. Stages between the first and the last know none of the
+    tokens by which --check-kv-cache tells slots apart."""
+    pipeline = services.groups[PIPELINE_GROUP]
+    checked = services.config.cache.check and pipeline.rank in (0, pipeline.size - 1)
+    return CoreRunner(services, platform, report, observers=[CanaryObserver()] if checked else [])

@@ -20,8 +20,8 @@ from tessera.runner.collectives import groups_of, join
 from tessera.runner.invariance import refuse_variance
 from tessera.runner.kept import artifacts_of
 from tessera.runner.kv_memory import budget, least
+from tessera.runner.runner import core_runner
 from tessera.runner.services import Services
-from tessera.runner.stages import core_runner
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]

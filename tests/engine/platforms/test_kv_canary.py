@@ -17,9 +17,7 @@ from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import PrefixCache
 from tessera.llm import LLM
 from tessera.runner.inputs import InputBatch, LaunchBuilder
-from tessera.runner.kv_canary import CheckedRunner
-from tessera.runner.runner import CoreRunner
-from tessera.runner.stages import CheckedStage
+from tessera.runner.kv_canary import CanaryObserver
 from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
 from tessera.testing.conformance import conformance_cases
@@ -61,6 +59,10 @@ def begin(llama: Path, place: tuple[str, int], size: int) -> Callable[..., Engin
 def text(first: int, count: int) -> list[int]:
     """Tokens that no other text of this test has."""
     return [3 + (first + 7 * place + place // 5) % (VOCAB - 3) for place in range(count)]
+
+
+def observers(runner: Any) -> list[type]:
+    return [type(observer) for observer in runner.observers]
 
 
 def named(run: EngineRun, planted: Callable[[SchedulerOutput], Any]) -> str:
@@ -172,7 +174,7 @@ def test_a_slot_written_twice_on_pipeline_stages(llama: Path, monkeypatch: pytes
     monkeypatch.setattr(tables.Sharing, "writes", lambda *given: ())
     with EngineRun(llama, "reference", pipeline_parallel_size=2, depth=2, executor=THREADS) as run:
         executor: Any = run.engine._executor
-        assert [type(worker.runner) for worker in executor.workers] == [CheckedStage, CheckedStage]
+        assert [observers(worker.runner) for worker in executor.workers] == [[CanaryObserver], [CanaryObserver]]
         leader = run.add(text(0, 24), 16, **FOREVER)
         run.add(text(0, 24), 16, seed=1, leader=leader, **FOREVER)
         with pytest.raises(EngineStepError, match="expected a block of its own, found"):
@@ -184,7 +186,7 @@ def test_a_slot_written_twice_on_pipeline_stages(llama: Path, monkeypatch: pytes
 
 def test_it_is_off_unless_asked_for_and_then_absent(llama: Path) -> None:
     with EngineRun(llama, "reference", check_kv_cache=False) as run:
-        assert type(run.executor.runner) is CoreRunner
+        assert observers(run.executor.runner) == []
     assert not CacheConfig().check
 
 
@@ -202,7 +204,7 @@ def test_an_llm_ends_with_its_line(llama: Path, monkeypatch: pytest.MonkeyPatch)
 def test_conformance_has_it_on_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target.named("reference")
     with TinyRun(target, "float32") as run:
-        assert type(run.runner) is CheckedRunner
+        assert observers(run.runner) == [CanaryObserver]
     (forks,) = [case for case in conformance_cases("reference") if case.id == "forks/answers"]
     assert forks.result().status == "passed"
     monkeypatch.setattr(tables.Sharing, "writes", lambda *given: ())

@@ -61,7 +61,7 @@ def tokens_and_answers(model: Path, platform: str = "fakechip", **flags: Any) ->
 def test_steps_stay_within_what_was_measured(llama: Path, measured: list[int], platform: str) -> None:
     with start(llama, platform) as run:
         runner = run.executor.runner
-        workspace = runner._workspace()
+        workspace = runner._measure_workspace()
         taken = runner.device.peak(lambda: run.ask([*PROMPTS, *PROMPTS], 8, temperature=1.0, top_p=0.9))
     assert len(measured) == 1
     assert 0 < taken <= workspace
