@@ -106,9 +106,9 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
     disable_any_whitespace: JSON without white space. whitespace_pattern: a regular expression of the white space that
     may stand between the parts of JSON; it matches at most once at each place. By default that is a line break with
     indentation, or at most two spaces. disable_additional_properties: whether objects have no properties but those
-    that the schema lists, where it lists some and does not say; None means they have none. strict: true
-    refuses a oneOf whose schemas may hold together, which is taken as anyOf otherwise; false leaves uniqueItems out
-    where it cannot be enforced, which is refused otherwise.
+    that the schema lists, where it lists some and does not say; None is what the engine's allow_additional_properties
+    says. strict: true refuses a oneOf whose schemas may hold together, which is taken as anyOf otherwise; false leaves
+    uniqueItems out where it cannot be enforced, which is refused otherwise.
 
     Raises RequestError for a value that does not hold.
     """

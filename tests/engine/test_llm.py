@@ -317,6 +317,19 @@ def test_its_keywords_are_the_engines_flags_and_reach_it(monkeypatch):
         LLM(max_waiting=5)
 
 
+def test_objects_are_open_where_the_engine_says_so_and_the_schema_does_not(llm, folder):
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    params = SamplingParams(n=8, temperature=2.0, seed=3, max_tokens=40, structured_outputs={"json": schema})
+    (closed,) = llm.generate("Hello", params)
+    assert all(json.loads(answer.text) == {"a": 1} for answer in closed.outputs)
+    with LLM(folder, allow_additional_properties=True, **OPTIONS) as opened:
+        (answered,) = opened.generate("Hello", params)
+        assert any("," in answer.text for answer in answered.outputs)
+        params.structured_outputs = {"json": schema, "disable_additional_properties": True}
+        (closed,) = opened.generate("Hello", params)
+        assert all(json.loads(answer.text) == {"a": 1} for answer in closed.outputs)
+
+
 def test_a_missing_model_is_one_line(tmp_path):
     with pytest.raises(ModelError):
         LLM(tmp_path / "nowhere")

@@ -202,6 +202,9 @@ async def test_an_answer_may_have_a_schema():
             body = {"model": MODEL, "max_tokens": 9, "messages": [USER], **asked}
             assert (await api.post("/v1/messages", body)).status_code == 200
             assert json.loads(api.engine.calls[-1].params.structured_outputs.json) == schema
+        for strict in ({}, {"strict": False}):
+            body["output_config"] = {"format": {"type": "json_schema", "schema": EITHER, **strict}}
+            assert (await api.post("/v1/messages", body)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -233,6 +236,9 @@ async def test_tokens_are_counted():
         assert count.input_tokens == len(server.engine.calls[0].prompt)
 
 
+EITHER = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "multipleOf": 3}]}
+"""Alternatives that may hold together."""
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
@@ -243,9 +249,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0] is not a tool with an input_schema"),
     ({"tools": [WEATHER], "tool_choice": {"type": "maybe"}}, "tool_choice.type must be auto, any, none"),
     ({"output_format": {"type": "xml"}}, "output_format must have the type json_schema"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": EITHER, "strict": True}}},
+     "output_config.format.schema.oneOf cannot be used: its schemas must exclude one another"),
     ({"mcp_servers": [{}]}, "mcp_servers is not supported yet"),
     ({"temperature": "hot"}, "temperature"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "reason"), WRONG, ids=range(len(WRONG)))

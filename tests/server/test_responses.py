@@ -381,6 +381,18 @@ async def test_the_least_used_are_dropped(tmp_path: Path):
     store.close()
 
 
+EITHER = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "multipleOf": 3}]}
+"""Alternatives that may hold together."""
+
+
+@pytest.mark.parametrize("strict", [{}, {"strict": None}, {"strict": False}])
+async def test_alternatives_may_hold_together_where_the_format_is_not_strict(strict):
+    form = {"type": "json_schema", "name": "x", "schema": EITHER, **strict}
+    async with in_process(engine("3"), THINKING) as api:
+        response = await api.post("/v1/responses", {"model": MODEL, "input": "Hi", "text": {"format": form}})
+        assert response.status_code == 200
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"input": None}, "input", "input is missing"),
     ({"input": [{"type": "image"}]}, "input[0].type", "must be one of message, function_call"),
@@ -393,6 +405,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, "text.format.schema",
      "text.format.schema cannot be used: no value is valid by it"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format.type must be one of"),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": EITHER, "strict": True}}},
+     "text.format.schema.oneOf", "text.format.schema.oneOf cannot be used: its schemas must exclude one another"),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}, "strict": "yes"}}},
+     "text.format.strict", "text.format.strict must be true or false"),
     ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
     ({"metadata": {str(n): "x" for n in range(17)}}, "metadata", "at most 16 names"),
     ({"background": True, "stream": True}, "stream", "is not streamed"),

@@ -45,6 +45,7 @@ async def test_a_format_reaches_the_engine(api, given, expected):
         assert asked == (None if expected is None else StructuredOutputsParams(**expected))
 
 
+EITHER = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "multipleOf": 3}]}
 REFUSED: list[tuple[Any, str, str]] = [
     ({}, "response_format.type", "must be one of text, json_object, json_schema, structural_tag"),
     ({"type": "yaml"}, "response_format.type", "must be one of"),
@@ -53,6 +54,11 @@ REFUSED: list[tuple[Any, str, str]] = [
         {"type": "json_schema", "json_schema": {"name": "x", "schema": "{"}},
         "response_format.json_schema.schema",
         "is not valid JSON",
+    ),
+    (
+        {"type": "json_schema", "json_schema": {"schema": EITHER, "strict": True}},
+        "response_format.json_schema.schema.oneOf",
+        "cannot be used: its schemas must exclude one another",
     ),
     (
         {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"t": {"uniqueItems": True}}}}},

@@ -59,7 +59,15 @@ def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers
         return None
     template = None if asked.file is None else _read_template(Path(asked.file))
     content_format: Any = None if asked.content_format == "auto" else asked.content_format
-    return TextWorkers(Start(config.model.tokenizer, template, content_format, asked.parse_special_tokens))
+    return TextWorkers(
+        Start(
+            config.model.tokenizer,
+            template,
+            content_format,
+            asked.parse_special_tokens,
+            config.allow_additional_properties,
+        )
+    )
 
 
 def _read_template(path: Path) -> str:

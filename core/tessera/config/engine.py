@@ -263,6 +263,10 @@ class EngineConfig:
         ("structured_outputs",), "Features of requests to enable, those of plugins among them; none disables all. The "
         "list replaces the default.", metavar="NAME[=OPTION],...", shown_default="structured_outputs",
     )  # fmt: skip
+    allow_additional_properties: bool = flag(
+        False, "Structured outputs: objects may have properties that their JSON Schema does not list, unless it or the "
+        "request says otherwise.", group="model",
+    )  # fmt: skip
     plugins: tuple[str, ...] = ()
     embedded: bool = False
     enforce_eager: bool = flag(False, "Disable graph capture.")

@@ -289,7 +289,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --h11-max-incomplete-event-size --h11-max-header-count
         """,
         ": text is prepared by processes of its own; remove it.": "--renderer-num-workers",
-        ": structured outputs need no settings; --features none turns them off.": "--structured-outputs-config",
+        ": see --allow-additional-properties, and --features none to turn it off.": "--structured-outputs-config",
         # ---- in Python
         ": LLM is the engine; pass it the keywords.": """
             tessera.EngineArgs tessera.AsyncEngineArgs tessera.LLMEngine LLM.from_engine_args LLM.llm_engine

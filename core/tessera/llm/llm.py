@@ -69,7 +69,8 @@ class LLM:
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
         # The tokenizer loads in parallel with the engine.
-        self._text = BlockingTextWorkers(Start(config.model.tokenizer)) if config.model.tokenizer else None
+        start = Start(config.model.tokenizer, allow_additional_properties=config.allow_additional_properties)
+        self._text = BlockingTextWorkers(start) if config.model.tokenizer else None
         with ExitStack() as undo:
             undo.callback(self._end_text)
             engine = Engine(dataclasses.replace(config, embedded=True))

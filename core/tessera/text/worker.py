@@ -93,12 +93,14 @@ LOADING = Limits(30, 2048 * _MIB)
 class Start(msgspec.Struct):
     """tokenizer: its folder; None: a worker that only checks grammars. template: source of a chat template to use
     instead of the model's. content_format: the form of content it expects; None detects it. parse_special_tokens:
-    special tokens in a chat's messages are tokens; else they are text (text/user_text.py)."""
+    special tokens in a chat's messages are tokens; else they are text (text/user_text.py). allow_additional_properties:
+    what a grammar's disable_additional_properties is the opposite of where a request does not say."""
 
     tokenizer: str | None
     template: str | None = None
     content_format: Literal["string", "openai"] | None = None
     parse_special_tokens: bool = False
+    allow_additional_properties: bool = False
 
 
 class ChatJob(msgspec.Struct, tag="chat"):
@@ -309,10 +311,13 @@ def _after(anchor: str, prompt: str) -> str:
 
 
 class Grammars:
-    """Checks grammars, over single bytes."""
+    """Checks grammars, over single bytes. allow_additional_properties: as of Start."""
 
     has_template = False
     template = response_template = ""
+
+    def __init__(self, *, allow_additional_properties: bool = False) -> None:
+        self._allow_additional_properties = allow_additional_properties
 
     @cached_property
     def _bytes(self) -> LLTokenizer:
@@ -321,7 +326,10 @@ class Grammars:
     def do(self, job: Job) -> Checked:
         """Raises RequestError or MemoryError."""
         assert isinstance(job, GrammarJob)
-        asked = settled(job.asked, self._bytes)
+        asked = job.asked
+        if self._allow_additional_properties and asked.disable_additional_properties is None:
+            asked = msgspec.structs.replace(asked, disable_additional_properties=False)
+        asked = settled(asked, self._bytes)
         return Checked() if asked is job.asked else Checked(asked)
 
 
@@ -340,7 +348,7 @@ def main() -> int:
     try:
         LOADING.apply()
         start = msgspec.msgpack.decode(started, type=Start)
-        texts: Texts | Grammars = Grammars()
+        texts: Texts | Grammars = Grammars(allow_additional_properties=start.allow_additional_properties)
         if start.tokenizer is not None:
             tokenizer = Tokenizer.from_folder(start.tokenizer)
             special = start.parse_special_tokens

@@ -380,7 +380,7 @@ class TextWorkers:
         self._short = _Lane(start)
         self._long = _Lane(start)
         self._listing = _Lane(start)
-        self._grammars = _Lane(Start(None))
+        self._grammars = _Lane(Start(None, allow_additional_properties=start.allow_additional_properties))
         self._right: dict[StructuredOutputsParams, StructuredOutputsParams] = {}  # the one used last is the last
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="text packing")
         self.has_template = False

@@ -19,10 +19,13 @@ from typing import Any
 import pytest
 import tokenizers
 
+from tessera.cli.model_text import TemplateOptions, text_workers_of
+from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text import workers as workers_module
+from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tessera.text.worker import ChatJob, EncodeJob, Job, Limits, Ready, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
@@ -149,6 +152,26 @@ async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, mo
             with pytest.raises(RequestError) if regex == "(" else nullcontext():
                 await workers.check_grammar(SamplingParams(structured_outputs={"regex": regex}))
     assert compiled == ["a", "b", "(", "(", "c", "b"]
+
+
+@pytest.mark.parametrize("allow", [False, True])
+async def test_objects_are_closed_or_open_as_the_flag_says_where_a_request_does_not(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, allow: bool
+) -> None:
+    folder = str(write(tmp_path / "model", trained["byte_level"]))
+    model = ModelConfig("", "model", {}, 300, 100, tokenizer=folder)
+    config = EngineConfig(model=model, platform="", allow_additional_properties=allow)
+    schema = {"type": "object", "properties": {"a": {"const": 1}}}
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    workers = text_workers_of(config, TemplateOptions())
+    assert workers is not None
+    async with workers:
+        for asked in ({"json": schema}, {"structural_tag": tag}):
+            for said, opens in ((None, allow), (True, False), (False, True)):
+                given = SamplingParams(structured_outputs={**asked, "disable_additional_properties": said})
+                found = (await workers.check_grammar(given)).structured_outputs
+                matcher = compile_grammar(found, byte_tokenizer())
+                assert bool(matcher.consume_tokens(list(b'{"a":1,"b":null}'))) is opens, (asked, said)
 
 
 async def test_text_that_a_tokenizer_makes_grow_is_refused_and_the_others_go_on(served: Served) -> None:

@@ -58,7 +58,8 @@ def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatComplet
         place = "output_format" if config is None or config.format is None else "output_config.format"
         if wanted.type != "json_schema" or wanted.schema is None:
             raise RequestError(f"{place} must have the type json_schema and a schema.", param=place)
-        chat.response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted.schema}}
+        answer = {"name": "answer", "schema": wanted.schema, "strict": wanted.strict}
+        chat.response_format = {"type": "json_schema", "json_schema": answer}
     return chat
 
 

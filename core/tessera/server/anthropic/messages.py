@@ -79,7 +79,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 
 NAMES = {
-    "response_format.json_schema.schema": "output_config.format.schema",
+    "response_format.json_schema": "output_config.format",
     ".function.parameters": ".input_schema",
     ".function.": ".",
     "stop": "stop_sequences",

@@ -50,8 +50,11 @@ class Metadata(msgspec.Struct):
 
 
 class OutputFormat(msgspec.Struct):
+    """strict: as in response_format; Anthropic's API has no such field."""
+
     type: str
     schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class OutputConfig(msgspec.Struct):

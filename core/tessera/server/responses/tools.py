@@ -14,7 +14,7 @@ from tessera.server.openai.protocol import CustomSpec, FunctionSpec, ToolSpec
 from tessera.server.responses.protocol import Item
 
 NAMES: Mapping[str, str] = {
-    "response_format.json_schema.schema": "text.format.schema",
+    "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "max_tokens": "max_output_tokens",

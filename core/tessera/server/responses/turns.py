@@ -135,5 +135,5 @@ def check_metadata(given: Mapping[str, Any] | None) -> None:
 
 def _format(given: dict[str, Any]) -> dict[str, Any]:
     if given.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {"name": given.get("name"), "schema": given.get("schema")}}
+        return {"type": "json_schema", "json_schema": {key: given.get(key) for key in ("name", "schema", "strict")}}
     return given
