@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,6 +101,45 @@ def test_names_and_values_that_look_like_keywords_are_none() -> None:
     assert not accepts(schema, '{"not":{"uniqueItems":true},"format":"x"}')
     found = [place for place, _ in subschemas({"properties": {"a": {"items": [{}, True]}}, "enum": [{"not": {}}]})]
     assert found == [(), ("properties", "a"), ("properties", "a", "items", 0), ("properties", "a", "items", 1)]
+
+
+def spellings(text: str) -> list[str]:
+    """All ways in which JSON may write a text within quotation marks."""
+    ways = []
+    for character in text:
+        units = character.encode("utf-16-be").hex(" ", 2).split()
+        forms = {"".join(f"\\u{unit}" for unit in units), "".join(f"\\u{unit.upper()}" for unit in units)}
+        forms |= {json.dumps(character, ensure_ascii=False)[1:-1]}
+        ways.append([*forms, *(["\\/"] if character == "/" else [])])
+    return ["".join(way) for way in itertools.product(*ways)]
+
+
+NAMES = ["a", "\x1b", "x\x1b", "\x7f", "\n", "\u00e9", "\u2028", "\U0001f600", '"', "\\", "/", "</"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_no_other_spelling_of_a_name_passes_by_what_is_said_of_it(name: str) -> None:
+    one, pattern = json.dumps(name, ensure_ascii=False), f"^{re.escape(name)}$"
+    listed = {"properties": {name: {"const": 1}}, "required": [name], "additionalProperties": {"const": 2}}
+    matched = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 2}}
+    excluded = [
+        {"propertyNames": {"not": {"const": name}}},
+        {"propertyNames": {"not": {"pattern": pattern}}},
+        {"propertyNames": {"pattern": "^z"}},
+        {"propertyNames": {"maxLength": len(name) - 1}},
+    ]
+    assert accepts({"type": "object", **listed}, f'{{{one}:1,"other":2}}')
+    for spelling in spellings(name):
+        assert not accepts({"type": "object", **listed}, f'{{{one}:1,"{spelling}":2}}'), spelling
+        for schema in (matched, *excluded):
+            assert not accepts({"type": "object", **schema}, f'{{"{spelling}":2}}'), (schema, spelling)
+        for schema in ({"not": {"const": name}}, {"not": {"enum": [name, "q"]}}, {"not": {"pattern": pattern}}):
+            assert not accepts({"type": "string", **schema}, f'"{spelling}"'), (schema, spelling)
+
+
+def test_a_value_of_any_string_may_have_what_must_be_escaped() -> None:
+    for spelling in ("\u00e9/", r"\u001b", r"\n", r"\"", r"\\"):
+        assert accepts({"type": "object", "properties": {"a": {"type": "string"}}}, f'{{"a":"{spelling}"}}'), spelling
 
 
 def nested(levels: int) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from tessera.text.json_schema.document import Place
 
-_PLAIN = r'[^"\\\x00-\x1f\x7f]'
-_CHARACTER = rf'(?:{_PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])))'
-"""A character as JSON has to write it: escaped only if it must be."""
+_PLAIN = r'[^"\\\x00-\x1f]'
+_CHARACTER = rf'(?:{_PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))'
+"""A character as JSON has to write it: escaped only if it must be, and in one way, which is literal()'s. With a second
+spelling a name could come twice, or be one that is excluded."""
 
 
 @dataclass
@@ -68,7 +69,8 @@ class Strings:
 
 def literal(value: Any) -> str:
     """A JSON value as the text that must come next, in Lark's syntax."""
-    return json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
+    written = json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
+    return written.replace("\x7f", r"\u007f")  # which no text of Lark may have
 
 
 _TEXTS = re.compile(r"\^(?:(?P<text>\w+)|\((?:\?:)?(?P<texts>[\w-]+(?:\|[\w-]+)*)\)|\[(?P<characters>\w+)\])\$")
