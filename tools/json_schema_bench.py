@@ -211,9 +211,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--processes", type=int, default=MAX_PROCESSES, choices=range(1, MAX_PROCESSES + 1))
     parser.add_argument("--open", action="store_true", help="objects may have properties that no schema names")
+    parser.add_argument("--strict", action="store_true", help="refuse oneOf whose schemas may hold together")
     parser.add_argument("--list", action="store_true", help="print each refusal and each text that is judged wrongly")
     given = parser.parse_args()
-    options = {"disable_additional_properties": not given.open}
+    options = {"disable_additional_properties": not given.open, **({"strict": True} if given.strict else {})}
     every = list(outcomes(read(given.path, given.sample, given.seed), options, given.processes))
     print(report(every))
     for outcome in every if given.list else ():

@@ -39,6 +39,7 @@ FIELD = "structured_outputs"
 # which runs in the text workers alone. It stands after a client's own grammar, whose options cannot change it.
 _OPTIONS = '%llguidance {"no_forcing": true}'
 _OF_JSON = '%llguidance {"no_forcing": true, "ignore_once": true}'
+_NO_SPACE: Mapping[str, Any] = MappingProxyType({"whitespace_flexible": False})
 _WRONG = re.compile(r"regex parse error:\n    (?P<shown>.*)\n    (?P<before> *)\^+\nerror: (?P<reason>.+)")
 _WRONG_GRAMMAR = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?P<reason>.+)")
 _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
@@ -178,13 +179,16 @@ class Grammar:
             lenient=lenient,
         )
         try:
-            lark, strings = compiled(given, f"g{len(self._parts)}s", rules, self._of_bytes)
+            lark, embedded = compiled(given, f"g{len(self._parts)}s", rules, self._of_bytes)
             check_patterns(given, _exhausts)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
-        ignored = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
         options = _OPTIONS if whitespace is None else f"{_OF_JSON}\n%ignore /{slashed(whitespace)}/"
-        named = ({"name": name, "json_schema": {**schema, "x-guidance": ignored}} for name, schema in strings.items())
+        within = _NO_SPACE if whitespace is None else {"whitespace_pattern": whitespace}
+        named = (
+            {"name": name, "json_schema": {**schema, "x-guidance": dict(_NO_SPACE if initial else within)}}
+            for name, (schema, initial) in embedded.items()
+        )
         return self._named(Part("json_schema", place, given, {"lark_grammar": f"{lark}\n{options}"}, tuple(named)))
 
     def regex(self, given: str, place: str, *, quoted: bool = False) -> str:

@@ -55,6 +55,26 @@ def test_white_space_is_bounded(text: str, allowed: bool) -> None:
     assert accepts(PERSON, text) == allowed
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, '"ab"'),
+        ({}, "[5]"),
+        ({"type": ["string", "integer"], "minLength": 1}, '"ab"'),
+        ({"type": ["string", "integer"], "format": "date"}, "5"),
+        ({"type": "string", "pattern": "^a"}, '"ab"'),
+        ({"type": "number", "multipleOf": 0.5}, "5"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, '["ab"]'),
+    ],
+    ids=range(7),
+)
+def test_no_answer_begins_with_white_space(schema: Any, text: str) -> None:
+    assert accepts(schema, text)
+    for space in (" ", "\n", "\t"):
+        assert not accepts(schema, space + text)
+    assert accepts({"type": "array", "items": schema}, f"[ {text}, {text}]")
+
+
 def test_white_space_is_what_a_request_says() -> None:
     compact, spaced = '{"name":"x","age":1}', '{"name": "x", "age": 1}'
     assert accepts(PERSON, compact, disable_any_whitespace=True)
@@ -137,6 +157,17 @@ def test_no_other_spelling_of_a_name_passes_by_what_is_said_of_it(name: str) -> 
             assert not accepts({"type": "string", **schema}, f'"{spelling}"'), (schema, spelling)
 
 
+def test_what_cannot_be_written_is_left_out() -> None:
+    halves = {"type": "number", "multipleOf": 0.5}
+    schema = {"type": "object", "properties": {"a": {**halves, "not": {"const": 1}}, "b": {"type": "null"}}}
+    assert accepts(schema, '{"b":null}')
+    for text in ('{"a":}', '{"a":,"b":null}', '{"a":1}'):
+        assert not accepts(schema, text), text
+    with pytest.raises(RequestError, match="no value is valid by it"):
+        accepts({**schema, "required": ["a"]}, "{}")
+    assert accepts({**halves, "not": {"enum": [0.25, "x"]}}, "1.5")
+
+
 def test_a_value_of_any_string_may_have_what_must_be_escaped() -> None:
     for spelling in ("\u00e9/", r"\u001b", r"\n", r"\"", r"\\"):
         assert accepts({"type": "object", "properties": {"a": {"type": "string"}}}, f'{{"a":"{spelling}"}}'), spelling
@@ -187,6 +218,7 @@ REFUSED: list[tuple[Any, str, str]] = [
         ".allOf[0].unevaluatedProperties",
         "unevaluatedProperties is not supported",
     ),
+    ({"multipleOf": 0.5, "type": "number", "not": {"const": 1}}, "", "multipleOf is not supported beside a not that"),
     ({"items": {"$dynamicRef": "#a"}}, ".items.$dynamicRef", "$dynamicRef is not supported"),
     ({"items": {"$ref": "#/a", "$id": "b"}, "a": {}}, ".items.$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),

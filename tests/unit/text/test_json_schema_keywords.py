@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import ipaddress
 import json
 import random
+import re
+import uuid
+from collections.abc import Callable
+from email.headerregistry import Address
 from typing import Any
+from urllib.parse import urlsplit
 
+import idna
 import pytest
 from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
 from llguidance import LLMatcher
+from pydantic import TypeAdapter
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
+from tessera.text.json_schema import FORMATS
 
 BYTES = byte_tokenizer()
 OPEN = {"disable_additional_properties": False}
@@ -356,35 +366,72 @@ def test_dates_are_those_of_the_calendar() -> None:
         matcher_of({"type": "string", "format": "date", "pattern": "^2023-02-29$"})
 
 
-def test_texts_of_each_format_are_of_the_format() -> None:
-    import datetime as dt
-    import ipaddress
-    import uuid
+def read_duration(text: str) -> None:
+    """By the rules of RFC 3339, appendix A: each unit is followed by the next smaller one, and weeks stand alone."""
+    numbers = re.sub("[0-9]+", "1", text)
+    assert TypeAdapter(dt.timedelta).validate_python(numbers) > dt.timedelta()
+    date, has_time, time = numbers.replace("1", "").removeprefix("P").partition("T")
+    assert date in "YMD" or (date == "W" and not has_time)
+    assert time in "HMS"
+    assert bool(time) == bool(has_time)
 
-    readers = {
-        "date": dt.date.fromisoformat,
-        "date-time": lambda text: dt.datetime.fromisoformat(text.upper()),
-        "ipv4": ipaddress.IPv4Address,
-        "ipv6": ipaddress.IPv6Address,
-        "uuid": uuid.UUID,
-    }
+
+def read_host(text: str) -> None:
+    """By a reader of international names, which takes `xx--` for the beginning of an encoded one."""
+    assert not re.search(r"(^|\.)-|-(\.|$)", text)
+    idna.encode(text.replace("--", "ab"), strict=True)
+
+
+def read_uri(text: str) -> None:
+    assert not re.search(r"[^!-~]|[\"<>\\^`{|}]|%(?![0-9a-fA-F]{2})", text)
+    parts = urlsplit(text)
+    assert parts.scheme
+    assert parts.port is None or 0 <= parts.port < 2**16
+    if "[" in parts.netloc:
+        ipaddress.IPv6Address(parts.hostname)
+    assert re.match(r"[^:/?#]*:", text)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "date": dt.date.fromisoformat,
+    "date-time": lambda text: dt.datetime.fromisoformat(text.upper()),
+    "time": lambda text: dt.time.fromisoformat(text.upper()),
+    "duration": read_duration,
+    "email": lambda text: Address(addr_spec=text),
+    "hostname": read_host,
+    "ipv4": ipaddress.IPv4Address,
+    "ipv6": ipaddress.IPv6Address,
+    "uuid": uuid.UUID,
+    "uri": read_uri,
+}
+
+
+def test_each_format_has_a_reader() -> None:
+    assert READERS.keys() == FORMATS.keys()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_texts_of_each_format_are_read_by_others(name: str) -> None:
     draw = random.Random(3)
-    for name, read in readers.items():
-        matcher = matcher_of({"type": "string", "format": name})
-        for _ in range(40):
-            read(json.loads(walked(matcher, draw)))
+    matcher = matcher_of({"type": "string", "format": name})
+    for number in range(40):
+        text = json.loads(walked(matcher, draw, *((60, 0.5) if number % 2 else (400, 0.003))))
+        READERS[name](text)
 
 
-def walked(matcher: LLMatcher, draw: random.Random, most: int = 60) -> bytes:
-    """A whole text, byte by byte. Once it is long, the byte that ends something soonest is preferred."""
+def walked(matcher: LLMatcher, draw: random.Random, most: int = 60, ends: float = 0.5) -> bytes:
+    """A whole text, byte by byte. Once it is long, the byte that ends something soonest is preferred. ends: how likely
+    it ends where it may."""
     own, text = matcher.deep_copy(), bytearray()
     while True:
         mask = int.from_bytes(own.compute_bitmask(), "little")
         allowed = [byte for byte in range(256) if mask >> byte & 1]
-        if own.is_accepting() and (not allowed or len(text) > most or draw.random() < 0.5):
+        if own.is_accepting() and (not allowed or len(text) > most or draw.random() < ends):
             return bytes(text)
         within = (text.count(b'"') - text.count(b'\\"')) % 2  # a string
-        closing = [byte for byte in (b'"abc' if within else b"]}") if byte in allowed]
+        if within and len(text) <= most and len(allowed) > 1 and draw.random() > 2 * ends:
+            allowed = [byte for byte in allowed if byte != ord('"')]
+        closing = [byte for byte in (b'"abc:' if within else b"]}") if byte in allowed]
         late = closing and len(text) > most
         plain = [byte for byte in allowed if byte < 128] or allowed
         byte = draw.choice(closing) if late else draw.choice(plain if draw.random() < 0.9 else allowed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tessera.text.json_schema.cases import TOO_COMPLEX, WRONG, Cases, Rules
 from tessera.text.json_schema.document import MAX_DEPTH, MAX_SUBSCHEMAS, Document, SchemaError, shown, subschemas
 from tessera.text.json_schema.formats import FORMATS
-from tessera.text.json_schema.lark import Writer
+from tessera.text.json_schema.lark import Embedded, Writer
 from tessera.text.json_schema.patterns import Patterns
 from tessera.text.json_schema.strings import Strings, slashed
 
@@ -45,11 +45,10 @@ Make = Callable[[dict[str, Any]], "LLMatcher"]
 
 
 class Compiled(NamedTuple):
-    """rules: in Lark's syntax, without options. strings: JSON Schemas for llguidance, by the names that the rules
-    have for them."""
-
+    # In Lark's syntax, without options.
     rules: str
-    strings: dict[str, dict[str, Any]]
+    # By the names that the rules have for them.
+    embedded: dict[str, Embedded]
 
 
 def compiled(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:

@@ -23,6 +23,7 @@ from tessera.text.json_schema.literals import (
     Validator,
     bounds,
     dependencies,
+    is_multiple,
     is_number,
     items,
     required,
@@ -436,6 +437,7 @@ class Cases:
                     raise schema.error("must be a number above 0", "multipleOf")
                 numbers.multiples.append(step)
             numbers.broken |= BROKEN in schema
+        numbers.excluded = [value for value in numbers.excluded if is_multiple(value, numbers.multiples)]
         return numbers
 
     def _strings(self, own: Conjunction, excluded: list[Any]) -> Strings:

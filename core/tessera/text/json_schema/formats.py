@@ -25,11 +25,23 @@ _TIME = (
 _NUMBER = r"[0-9]{1,9}"
 _CLOCK = rf"T(?:{_NUMBER}H(?:{_NUMBER}M(?:{_NUMBER}S)?)?|{_NUMBER}M(?:{_NUMBER}S)?|{_NUMBER}S)"
 _DAYS = rf"(?:{_NUMBER}Y(?:{_NUMBER}M(?:{_NUMBER}D)?)?|{_NUMBER}M(?:{_NUMBER}D)?|{_NUMBER}D)"
-_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,30}}"
+
+
+def _label(most: int) -> str:
+    """A label of a host's name. most: characters, of 63 that the standard allows."""
+    return rf"[a-zA-Z0-9](?:[a-zA-Z0-9-]{{0,{most - 2}}}[a-zA-Z0-9])?"
+
+
+# A name has at most 253 characters, which an expression cannot count beside its labels: few labels may be long.
+_HOST = (
+    rf"(?:{_label(63)}(?:\.{_label(63)}){{0,2}}|{_label(63)}(?:\.{_label(26)}){{0,7}}"
+    rf"|{_label(7)}(?:\.{_label(7)}){{0,30}})"
+)
 _BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
-_ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?\x5e_`{|}~]+"
+_ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?\x5e_`{|}~]"
+_LOCAL = rf"(?:{_ATOM}{{1,64}}|{_ATOM}{{1,31}}\.{_ATOM}{{1,32}}|{_ATOM}(?:\.?{_ATOM}){{0,31}})"
+"""At most 64 characters, as in RFC 5321, section 4.5.3.1.1: with several dots, some of them only."""
 _HEX = r"[0-9a-fA-F]"
 _GROUP = rf"{_HEX}{{1,4}}"
 _LAST = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
@@ -50,9 +62,10 @@ def _ipv6() -> str:
 _IPV6 = _ipv6()
 _PATH_CHAR = r"(?:[a-zA-Z0-9\-._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})"
 _SEGMENTS = rf"(?:/{_PATH_CHAR}*)*"
+_PORT = r"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[0-5]?[0-9]{1,4})"
 _AUTHORITY = (
     r"(?:(?:[a-zA-Z0-9\-._~!$&'()*+,;=:]|%[0-9a-fA-F]{2})*@)?"
-    rf"(?:\[{_IPV6}\]|(?:[a-zA-Z0-9\-._~!$&'()*+,;=]|%[0-9a-fA-F]{{2}})*)(?::[0-9]{{0,5}})?"
+    rf"(?:\[{_IPV6}\]|(?:[a-zA-Z0-9\-._~!$&'()*+,;=]|%[0-9a-fA-F]{{2}})*)(?::{_PORT}?)?"
 )
 _URI = (
     rf"[a-zA-Z][a-zA-Z0-9+\-.]*:(?://{_AUTHORITY}{_SEGMENTS}|/(?:{_PATH_CHAR}+{_SEGMENTS})?|{_PATH_CHAR}+{_SEGMENTS})?"
@@ -65,7 +78,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "time": _TIME,
         "date-time": rf"{_DATE}[tT]{_TIME}",
         "duration": rf"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|{_NUMBER}W)",  # RFC 3339, appendix A
-        "email": rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOST}|\[{_IPV4}\])",  # RFC 5321, section 4.1.2
+        "email": rf"{_LOCAL}@(?:{_HOST}|\[{_IPV4}\])",  # RFC 5321, section 4.1.2
         "hostname": _HOST,  # RFC 1123, section 2.1
         "ipv4": _IPV4,
         "ipv6": _IPV6,

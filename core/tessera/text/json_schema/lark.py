@@ -7,7 +7,7 @@ patterns say what they are become grammars of their own, which llguidance quotes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.text.json_schema.cases import (
     ENDLESS,
@@ -35,7 +35,17 @@ REPEATED = (
     "strict: false to let them all count"
 )
 ANCHORS = "^ may only be its beginning and $ its end, where not or oneOf leave something out"
+MULTIPLES = "multipleOf is not supported beside a not that excludes some numbers"
 _MOST_COUNTED = 2_000
+
+
+class Embedded(NamedTuple):
+    """A grammar within the grammar."""
+
+    # A JSON Schema of strings, or of multiples, as llguidance compiles it.
+    schema: dict[str, Any]
+    # Whether it begins the whole text, which does not begin with white space.
+    initial: bool
 
 
 class State:
@@ -57,22 +67,30 @@ class Writer:
         self._states: dict[frozenset[Any], State] = {}
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
-        self._strings: dict[str, str] = {}
-        self._string_schemas: dict[str, dict[str, Any]] = {}
+        self._embedded: dict[str, Embedded] = {}
+        self._embedding: dict[str, dict[str, Any]] = {}  # schemas, by the rules that embed them
+        self._by_schema: dict[str, str] = {}  # those rules
+        self._terminal_of: dict[str, str] = {}  # terminals that say the same as a rule that embeds a schema
         self._count = 0
 
-    def write(self, root: Conjunction) -> tuple[str, dict[str, dict[str, Any]]]:
-        """The rules, of which the first is `start`, and JSON Schemas of strings by the names that these have for them.
-        Raises SchemaError, also where no value is valid."""
+    def write(self, root: Conjunction) -> tuple[str, dict[str, Embedded]]:
+        """The rules, of which the first is `start`, and what they embed by its name. Raises SchemaError, also where no
+        value is valid."""
         start = self._explore(root)
         self._judge()
         if not start.alive:
+            if any(isinstance(form, Numbers) and not form.writable for form in start.forms):
+                raise SchemaError("", MULTIPLES)
             raise SchemaError("", ENDLESS if start.forms else NONE)
-        for state in list(self._states.values()):
+        whole = [start.name]
+        for state in self._states.values():
             if state.alive:
-                self._rules.append(f"{state.name}: {' | '.join(dict.fromkeys(self._alternatives(state)))}")
-        lines = [f"start: {start.name}", *self._rules, *(f"{name}: {body}" for body, name in self._terminals.items())]
-        return "\n".join(lines), self._string_schemas
+                alternatives = list(dict.fromkeys(self._alternatives(state)))
+                self._rules.append(f"{state.name}: {' | '.join(alternatives)}")
+                if state is start and not self._embedding.keys().isdisjoint(alternatives):
+                    whole = [self._initial(each) for each in alternatives]
+        terminals = (f"{name}: {body}" for body, name in self._terminals.items())
+        return "\n".join((f"start: {' | '.join(whole)}", *self._rules, *terminals)), self._embedded
 
     # ---- which states there are, and which lead to a value
 
@@ -111,6 +129,8 @@ class Writer:
 
     def _lives(self, form: Form) -> bool:
         match form:
+            case Numbers():
+                return form.writable
             case Strings():
                 return not self._patterns.none(form)
             case Arrays():
@@ -186,8 +206,7 @@ class Writer:
 
     def _numbers(self, numbers: Numbers, tokens: list[str]) -> Iterator[str]:
         if numbers.multiples:
-            if not numbers.broken and not numbers.excluded:
-                yield self._of_schema(_multiples(numbers))
+            yield self._of_schema(_multiples(numbers))
             return
         body = f"/{numbers.regex()}/"
         if numbers.broken:
@@ -200,7 +219,10 @@ class Writer:
 
     def _string(self, strings: Strings) -> str:
         if strings.positive:
-            return self._of_schema(strings.schema())
+            rule = self._of_schema(strings.schema())
+            if not strings.patterns:
+                self._terminal_of[rule] = strings.terminal()
+            return rule
         try:
             return self._terminal(strings.terminal())
         except Unanchored:
@@ -209,11 +231,23 @@ class Writer:
 
     def _of_schema(self, schema: dict[str, Any]) -> str:
         key = repr(schema)
-        if key not in self._strings:
-            name = f"{self._name}s{len(self._strings)}"
-            self._string_schemas[name] = schema
-            self._strings[key] = self._rule(f"@{name}")
-        return self._strings[key]
+        if key not in self._by_schema:
+            self._by_schema[key] = rule = self._embed(Embedded(schema, initial=False))
+            self._embedding[rule] = schema
+        return self._by_schema[key]
+
+    def _initial(self, alternative: str) -> str:
+        """An alternative of a rule, as it begins the whole text. Beside others, what is embedded may still begin with
+        white space, so it is a terminal where that says the same."""
+        if alternative in self._terminal_of:
+            return self._terminal(self._terminal_of[alternative])
+        schema = self._embedding.get(alternative)
+        return alternative if schema is None else self._embed(Embedded(schema, initial=True))
+
+    def _embed(self, embedded: Embedded) -> str:
+        name = f"{self._name}s{len(self._embedded)}"
+        self._embedded[name] = embedded
+        return self._rule(f"@{name}")
 
     # ---- arrays
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -46,6 +47,11 @@ def is_type(value: Any, name: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def is_multiple(value: Any, steps: Iterable[Any]) -> bool:
+    """Whether a number is a multiple of each of these, as decimals."""
+    return all((Fraction(str(value)) / Fraction(str(step))).denominator == 1 for step in steps)
 
 
 class Validator:
@@ -129,7 +135,7 @@ class Validator:
             if (value < bound if is_low else value > bound) or (is_open and value == bound):
                 return False
         step = by.get("multipleOf")
-        return not is_number(step) or (Fraction(str(value)) / Fraction(str(step))).denominator == 1
+        return not is_number(step) or is_multiple(value, (step,))
 
     def _array(self, value: list[Any], by: Subschema, steps: int) -> bool:
         if not by.get("minItems", 0) <= len(value) <= by.get("maxItems", len(value)):

@@ -57,6 +57,11 @@ class Numbers:
             return False
         return low > high or (not self.integer and low == high and (self.low_open or self.high_open or self.broken))
 
+    @property
+    def writable(self) -> bool:
+        """Whether a grammar can say it: not of multiples of which some are excluded."""
+        return not self.multiples or not (self.broken or self.excluded)
+
     def regex(self) -> str:
         """A regular expression of the numbers in the range, whatever else is said of them."""
         if self.integer:
