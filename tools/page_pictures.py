@@ -1,4 +1,4 @@
-"""Takes the pictures of the server's web page for docs/server.md: starts the demo, drives Chromium, writes PNG files.
+"""Takes the pictures of the server's web page for docs/web-page.md: starts the demo, drives Chromium, writes PNG files.
 
 The chat's answer is scripted, because the demo model writes one line at most. The engine's figures are the demo's own,
 under load.

@@ -1,10 +1,12 @@
-"""docs/server.md: its tables against the code, its commands against a server."""
+"""docs/server.md and docs/api-compatibility.md: their tables against the code, their commands against a server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,18 +17,23 @@ from tessera.config import ModelConfig
 from tessera.config.other_names import other_flag
 from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
+from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
 from tessera.server.openai.decode import WITHOUT_EFFECT
 from tessera.server.settings import Limits, ServerSettings
 from tessera.text.workers import MOST_WAITING
+from tests.docs.steps import Shell, follow
+from tests.e2e.served import free_port
 from tests.server.conftest import on_socket
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_error_walk import KNOWN
 
-PAGE = (Path(__file__).parents[2] / "docs/server.md").read_text(encoding="utf-8")
-SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", PAGE, re.DOTALL))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "server.md").read_text(encoding="utf-8")
+APIS = (DOCS / "api-compatibility.md").read_text(encoding="utf-8")
+SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", APIS, re.DOTALL))
 ANSWERS = {
     "tokenize": {"count", "max_model_len", "tokens", "token_strs"},
     "detokenize": {"prompt"},
@@ -35,9 +42,9 @@ ANSWERS = {
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
-def table(heading):
+def table(page, heading):
     """The rows below a heading, without their own head."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
@@ -45,7 +52,7 @@ def table(heading):
 def test_each_route_has_a_row_and_each_row_is_a_route():
     written = {
         (path.strip("`"), tuple(methods.split(", ")))
-        for paths, methods, _ in table("Routes")
+        for paths, methods, _ in table(APIS, "Routes")
         for path in paths.split(", ")
     }
     routes = [route for route in create_app(FakeEngine(), ServerSettings()).routes if isinstance(route, Route)]
@@ -56,26 +63,26 @@ def test_each_route_has_a_row_and_each_row_is_a_route():
 
 def test_the_limits_are_those_of_the_code():
     limits = Limits()
-    written = dict(table("Limits"))
+    written = dict(table(PAGE, "Limits"))
     assert written == {
         "body of a request": f"{limits.body_bytes // MIB} MiB, within {limits.body_seconds:.0f} s",
         "bodies of all requests in progress": (
             f"{limits.bodies_bytes // MIB} MiB, with several keys a fourth of it for each"
         ),
-        "what clients have not read of all answers": (
+        "answers that clients have not read yet, together": (
             f"{MOST_UNREAD:,} tokens and log probabilities, half of it for one answer"
         ),
-        "a client that reads nothing of what waits for it": f"{limits.write_seconds:.0f} s",
+        "time in which a client reads nothing of an answer that waits for it": f"{limits.write_seconds:.0f} s",
         "texts that wait to be tokenized": f"{MOST_WAITING // MIB} MiB, a fourth of it for each key or address",
         "request line and headers": (
-            f"{limits.header_bytes // KIB} KiB, within {limits.header_seconds:.0f} s; agreeing on TLS before them, "
+            f"{limits.header_bytes // KIB} KiB, within {limits.header_seconds:.0f} s; a TLS handshake before them, "
             "the same"
         ),
         "connections": (
             f"{ServerSettings().max_connections}, fewer if the process may not open as many files, and {FOR_HEALTH} "
             f"for health checks; `{option('limit_concurrency')}`"
         ),
-        "an idle connection": f"{ServerSettings().keep_alive_seconds} s; `{option('timeout_keep_alive')}`",
+        "time that a connection is idle": f"{ServerSettings().keep_alive_seconds} s; `{option('timeout_keep_alive')}`",
         "all fields except messages, tools, prompt and allowed_token_ids": f"{limits.other_bytes // MIB} MiB",
         "requests in progress": str(ServerSettings().max_requests),
         "prompts of a completion": f"{limits.prompts}; `--max-prompts`",
@@ -102,32 +109,36 @@ def option(name):
     return next(flag.option for flag in TABLE.flags if flag.name == name)
 
 
-def test_paragraphs_are_apart_by_one_line():
-    assert "\n\n\n" not in PAGE
-
-
 def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():
-    assert {int(status) for status, _ in table("Errors")} == KNOWN
+    assert {int(status) for status, _ in table(PAGE, "Errors")} == KNOWN
 
 
-def test_a_metric_is_there_or_said_to_be_left_out():
-    section = PAGE.split("\n## Metrics\n")[1].split("\n## ")[0]
+def test_a_metric_of_vllm_is_there_or_said_to_be_missing():
+    section = APIS.split("\n## vLLM's metrics\n")[1]
     missing = {"num_requests_waiting_by_reason", "admission_rejections", "request_num_preemptions"}
-    left_out = next(line for line in section.split("\n- ") if line.startswith("Left out"))
-    assert missing <= set(re.findall(r"`(\w+)`", left_out))
+    said = next(line for line in section.split("\n- ") if line.startswith("**Missing**"))
+    assert missing <= set(re.findall(r"`(\w+)`", said))
     assert not missing & {metric.name for metric in EngineMetrics(512).read()}
-    but = re.search(r"all are there but (.*?)\.\n", section, re.DOTALL)
-    assert {name.removesuffix("_total") for name in re.findall(r"`(\w+)`", but[1])} == missing
+
+
+def test_a_metric_to_watch_exists():
+    engine = EngineMetrics(512)
+    engine.stats = EngineStats(fallbacks={"gate": 1})
+    metrics = {metric.name: metric.kind for metric in engine.read()}
+    watched = set(re.findall(r"`tessera:(\w+)", PAGE))
+    assert len(watched) >= 8
+    assert watched <= {f"{name}_total" if kind == "counter" else name for name, kind in metrics.items()}
 
 
 def test_the_hints_are_those_that_the_code_takes():
-    (hints,) = re.findall(r"\n- Hints, .*?: (.*?)\.\n", PAGE, re.DOTALL)
+    (hints,) = re.findall(r"\n- \*\*Hints\*\*, .*?: (.*?)\.\n", APIS, re.DOTALL)
     assert re.findall(r"`(\w+)`", hints) == sorted(WITHOUT_EFFECT)
 
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():
-    named = set(re.findall(r"--[a-z][a-z-]+", PAGE.replace("curl --unix-socket", "curl")))
-    known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | {"--help"}
+    text = re.sub(r"curl (.* )?--(json|unix-socket)", "curl", PAGE + APIS)
+    named = set(re.findall(r"--[a-z][a-z-]+\b(?!-)", text))
+    known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | {"--help", "--help-all"}
     assert {name for name in named - known if other_flag(name) is None} == set()
     assert {flag.option for flag in TABLE.flags if flag.group == "security"} <= named
 
@@ -147,3 +158,19 @@ async def test_a_command_answers_as_it_says(name):
 
 def test_each_command_is_known():
     assert set(SNIPPETS) == set(ANSWERS)
+
+
+def test_the_first_steps_do_what_the_page_says(tmp_path: Path):
+    programs = tmp_path / "tessera"
+    programs.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tessera.cli "$@"\n')
+    programs.chmod(0o755)
+    (tmp_path / ".curlrc").write_text("silent\n")  # as it is at a terminal
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "CURL_HOME": str(tmp_path),
+        "NO_PROXY": "127.0.0.1",
+    }
+    page = PAGE.replace("$ tessera serve &", "$ tessera serve --port 8000 &").replace("8000", str(free_port()))
+    with Shell(tmp_path, environment) as shell:
+        assert follow(page, shell) == 5

@@ -127,8 +127,8 @@ async def test_metrics_are_prometheus_text(api):
 
 
 # What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for, and what the test of
-# metrics of vLLM 0.33 wants (tests/entrypoints/instrumentator/test_metrics.py), but for those that docs/server.md
-# says are left out.
+# metrics of vLLM 0.33 wants (tests/entrypoints/instrumentator/test_metrics.py), but for those that
+# docs/api-compatibility.md says are missing.
 ASKED_FOR = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",
