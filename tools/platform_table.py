@@ -1,6 +1,7 @@
-"""Generates the table of what each platform package has, in docs/platforms.md: `python -m tools.platform_table`. What
-the tree says is read anew; what a platform answers on its device (tools/platform_answers.py) stays as it is on the
-page, unless `--ask NAME...` asks it, in the environment of the stage that tests it."""
+"""Generates the table of what each platform package has, in docs/evidence/platforms.md: `python -m
+tools.platform_table`. What the tree says is read anew; what a platform answers on its device
+(tools/platform_answers.py) stays as it is on the page, unless `--ask NAME...` asks it, in the environment of the stage
+that tests it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tools.platform_answers import PLACES
 from tools.run_stages import read_stages
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/platforms.md"
+PAGE = ROOT / "docs/evidence/platforms.md"
 HEAD = (
     "| Platform | Conformance | Ops: native / in part / by parts | By reference | Shapes of launches "
     "| Without the device | Verified | Lines of Python | Of the plugin for vLLM | Attributes reassigned |\n"
@@ -78,7 +79,7 @@ def page(text: str, asked: Mapping[str, Sequence[str]]) -> str:
     known = {**on_page(text), **asked}
     missing = [name for name in names(text) if name not in known]
     if missing:
-        raise SystemExit(f"docs/platforms.md has no answers of {missing[0]}: add --ask {missing[0]}")
+        raise SystemExit(f"docs/evidence/platforms.md has no answers of {missing[0]}: add --ask {missing[0]}")
     made = [HEAD.rstrip("\n"), "|---" * HEAD.count(" |") + "|", *(row(name, known[name], text) for name in names(text))]
     return f"{before}{chr(10).join(made)}\n\n{after}"
 
@@ -137,7 +138,12 @@ def _whole(cell: str, place: int, cells: Mapping[str, Sequence[str]]) -> str:
 
 def size(name: str) -> str:
     own, *shared = packages(name)
-    return " + ".join([f"{count(own):,}", *(f"{count(one):,} of `{one.parent.name}`" for one in shared)])
+    return " + ".join([rounded(count(own)), *(f"{rounded(count(one))} of `{one.parent.name}`" for one in shared)])
+
+
+def rounded(lines: int) -> str:
+    """To two digits, so that the page does not change with every edit."""
+    return f"{float(f'{lines:.2g}'):,.0f}"
 
 
 def count(package: Path) -> int:

@@ -15,7 +15,7 @@ Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _HEADING = """# Triton kernels, as compiled
 
 What Triton's compilers made of each kernel of `tessera-triton`, at places of a model of 8 billion weights in bfloat16
-([platforms.md](platforms.md#the-library-of-triton-kernels)). `python -m tools.triton_targets` compiles them and
+([the library](evidence/platforms.md#the-library-of-triton-kernels)). `python -m tools.triton_targets` compiles them and
 compares them with platforms/triton/targets.json; `--write` renews that table and this page. **None of this has run on a
 GPU**: it is what compilers said, not a time.
 

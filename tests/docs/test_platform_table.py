@@ -1,5 +1,5 @@
-"""The table of what each platform package has, in docs/platforms.md, is what the tree says, and what `cpu` answers.
-What the others answer is compared in their stages."""
+"""The table of what each platform package has, in docs/evidence/platforms.md, is what the tree says, and what `cpu`
+answers. What the others answer is compared in their stages."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_one_that_does_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_table, "count", lambda package: 1000 + len(package.name))
+    monkeypatch.setattr(platform_table, "count", lambda package: 100 * len(package.name) - 49)
     shown = page(TEXT, {})
-    assert cell(shown, "gaudi", "Lines of Python") == "1,013"
-    assert cell(shown, "cuda", "Lines of Python") == "1,012 + 1,014 of `triton`"
+    assert cell(shown, "gaudi", "Lines of Python") == "1,300"
+    assert cell(shown, "cuda", "Lines of Python") == "1,200 + 1,400 of `triton`"
 
 
 def test_answers_replace_those_of_the_page() -> None:

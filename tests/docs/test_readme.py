@@ -15,7 +15,6 @@ from tessera.plugins.builtin import NATIVE_MODELS
 from tests.docs.steps import Shell, blocks, commands
 from tests.e2e.served import Served, free_port
 from tools.causal_types import THROUGH, read_rows, written
-from tools.platform_table import PAGE, STATES, rows_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,13 +62,3 @@ def test_the_numbers_of_models_are_those_of_the_tables() -> None:
     (numbers,) = re.findall(r"(\d+) native architectures .*? and (\d+)\s+more model types", README, re.DOTALL)
     through = sum(row.how == THROUGH for row in read_rows(written()))
     assert [int(number) for number in numbers] == [len(NATIVE_MODELS), through]
-
-
-def test_each_platform_has_a_row_that_says_whether_it_has_run() -> None:
-    states = {cells[0]: cells[3] for cells in rows_of(PAGE.read_text(encoding="utf-8"), STATES) if "`" in cells[0]}
-    shown: dict[str, list[str]] = {}
-    for name, _, run, _ in rows_of(README, "| Platform | Chips | Has run on that hardware |"):
-        shown.setdefault(name, []).append(run)
-    assert set(shown) == set(states)
-    for name, cells in shown.items():
-        assert (cells == ["**no**"]) == states[name].startswith("never"), name

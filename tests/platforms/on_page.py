@@ -1,4 +1,4 @@
-"""That docs/platforms.md says of a platform what it answers where it is tested."""
+"""That docs/evidence/platforms.md says of a platform what it answers where it is tested."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_page_with_other_figures_fails_until_it_is_renewed(
 ) -> None:
     before = targets.PAGE.read_text(encoding="utf-8")
     assert main(["v6e:2x2"]) == 1
-    assert capsys.readouterr().err == "docs/platforms.md has other figures; --write renews them.\n"
+    assert capsys.readouterr().err == "docs/evidence/platforms.md has other figures; --write renews them.\n"
     assert main(["v6e:2x2", "--write"]) == 0
     assert targets.PAGE.read_text(encoding="utf-8") == before.replace(OTHER, RIGHT)
     assert main(["v6e:2x2"]) == 0

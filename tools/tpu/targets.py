@@ -1,6 +1,7 @@
 """Compiles a step for TPUs that are not there, with libtpu: `python -m tools.tpu tools.tpu.targets`. For each topology,
 on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, and checks
-what the compiler says of it, also against the table in docs/platforms.md; for the first one, it compiles sampling too.
+what the compiler says of it, also against the table in docs/evidence/platforms.md; for the first one, it compiles
+sampling too.
 Names, such as v6e:2x2, choose some of the topologies.
 
 The model is abstract: it has the layers of Llama 3.1 8B, of which two are compiled, since all are alike."""
@@ -93,7 +94,7 @@ class Compiled:
         return f"{self.place} {' | '.join(map(str, figures))} |"
 
 
-PAGE = Path(__file__).parents[2] / "docs/platforms.md"
+PAGE = Path(__file__).parents[2] / "docs/evidence/platforms.md"
 HEAD = "| Topology | Chips | Step | Gflop | Of products | MB read and written | MB temporary | All-reduces |\n"
 
 
@@ -205,14 +206,14 @@ def renewed(page: str, found: Compiled) -> str:
     head, table = page.split(HEAD)
     rows, end, after = table.partition("\n\n")
     places = [line.startswith(found.place) for line in rows.splitlines()]
-    assert sum(places) == 1, f"docs/platforms.md has {sum(places)} rows for {found.place}"
+    assert sum(places) == 1, f"docs/evidence/platforms.md has {sum(places)} rows for {found.place}"
     kept = (found.row if own else line for line, own in zip(rows.splitlines(), places, strict=True))
     return f"{head}{HEAD}{chr(10).join(kept)}{end}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.tpu tools.tpu.targets", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="renew the rows of docs/platforms.md")
+    parser.add_argument("--write", action="store_true", help="renew the rows of docs/evidence/platforms.md")
     parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY")
     asked = parser.parse_args(arguments)
     known = page = PAGE.read_text(encoding="utf-8")
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.write:
         PAGE.write_text(page, encoding="utf-8")
     elif page != known:
-        print("docs/platforms.md has other figures; --write renews them.", file=sys.stderr)
+        print("docs/evidence/platforms.md has other figures; --write renews them.", file=sys.stderr)
         return 1
     return 0
 
