@@ -17,8 +17,9 @@ from tessera.config.locate import demo_folder
 from tessera.engine.frontend import FrontEnd
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
-from tessera.server.openai.generation import ChunkWriter, Identity, piece
-from tessera.server.openai.protocol import GenerationFields
+from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.output import Identity
+from tessera.server.openai.chunks import ChunkWriter, piece
 from tessera.text import IncrementalDetokenizer, Tokenizer
 from tessera.text.worker import ChatJob, Start, Texts
 from tessera.text.workers import TextWorkers

@@ -138,7 +138,7 @@ import msgspec
 from tessera import LLM, SamplingParams
 from tessera.errors import RequestError
 from tessera.server.openai.protocol import CompletionRequest
-from tessera.server.openai.sampling import sampling_params
+from tessera.server.generation.sampling import sampling_params
 
 body = msgspec.json.decode(b'{"model": "m", "prompt": "", "dummy_pick": 5}', type=CompletionRequest)
 asked = sampling_params(body, {}, max_tokens=4, logprobs=None, detokenize=False)
@@ -166,7 +166,7 @@ def test_a_sampling_parameter_is_at_most_five_files(change: Change) -> None:
         "    drawn = tokens.to(torch.int32)",
         "    drawn = torch.where(rows.dummy_pick > 0, rows.dummy_pick, drawn)\n",
     )
-    change.after("core/tessera/server/openai/protocol.py", "    min_p: _Share", "    dummy_pick: int | None = None\n")
+    change.after("core/tessera/server/generation/fields.py", "    min_p: _Share", "    dummy_pick: int | None = None\n")
     change.after("docs/sampling.md", "| `stream_interval`", "| `dummy_pick` | a dummy | 0 |\n")
     assert len(change.edited) <= 5
 

@@ -21,7 +21,7 @@ from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
-from tessera.server.openai.decode import WITHOUT_EFFECT
+from tessera.server.decode import WITHOUT_EFFECT
 from tessera.server.settings import Limits, ServerSettings
 from tessera.text.workers import MOST_WAITING
 from tests.docs.steps import Shell, follow

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.server.assembly import SLICE, Assembly, encoded, in_one_piece, taken
-from tessera.server.openai.logprobs import LogprobWriter
+from tessera.server.generation.logprobs import LogprobWriter, TokenLogprob, TopLogprob
 from tessera.server.openai.protocol import (
     AnswerMessage,
     ChatChoice,
     ChatCompletion,
     ChatLogprobs,
     CompletionLogprobs,
-    TokenLogprob,
-    TopLogprob,
     Usage,
 )
 from tests.server.conftest import Api

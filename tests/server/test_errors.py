@@ -17,7 +17,7 @@ from tessera.errors import (
     ModelError,
     OverloadedError,
 )
-from tessera.server.openai.decode import CHAT, COMPLETIONS, GENERATION
+from tessera.server.openai.unserved_fields import CHAT, COMPLETIONS, GENERATION
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine, Script
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.server import http
+from tessera.server import decode, http
+from tessera.server.decode import LONG_BODY
 from tessera.server.http import json_response
-from tessera.server.openai import decode, prompts
-from tessera.server.openai.decode import LONG_BODY
+from tessera.server.openai import prompts
 from tessera.server.settings import Limits
 from tests.server.conftest import Api
 

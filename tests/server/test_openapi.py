@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from tessera import sampling_params
 from tessera.server.app import FORMS, create_app
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, CompletionRequest
+from tessera.server.generation.chat import ChatMessage
+from tessera.server.openai.protocol import ChatCompletionRequest, CompletionRequest
 from tessera.server.openapi import JsonRoute, openapi
 from tessera.server.settings import Limits, ServerSettings
 from tessera.server.tokenization import DetokenizeRequest, TokenizeRequest

@@ -16,8 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from tessera.errors import EngineStepError
 from tessera.server.responses import events as writing
-from tessera.server.responses.store import Store
 from tessera.server.settings import ServerSettings
+from tessera.server.store import Store
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.spoken_engine import SpokenEngine

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from tessera.errors import OverloadedError
+from tessera.server.generation.output import merged
 from tessera.server.limits import AskedTokens, Held, RateLimitError
-from tessera.server.openai.generation import merged
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, FakeInfo, Script

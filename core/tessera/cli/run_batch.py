@@ -148,9 +148,9 @@ async def _run(
     from tessera.server.batches.runner import Runner, WholeRoom
     from tessera.server.context import ServerContext
     from tessera.server.openai import chat, completions
+    from tessera.server.openai.stored_chats import StoredChats
     from tessera.server.responses import routes as responses
-    from tessera.server.responses.store import Store
-    from tessera.server.stored_chats import StoredChats
+    from tessera.server.store import Store
 
     progress = BatchProgress(source, results, LastingStream(sys.stderr))
     if progress.left:

@@ -142,7 +142,7 @@ def server_settings(
     )
     if settings.response_store:
         # What cannot be used is refused now, rather than when the model has been loaded.
-        from tessera.server.responses.store import Store
+        from tessera.server.store import Store
 
         Store(settings.response_store, settings.response_store_bytes).close()
     if settings.batch_store:

@@ -1,5 +1,5 @@
 """Calls of models whose own way of writing them is not known: JSON objects with a name and arguments, as the whole
-answer. The model is told so (server/openai/tool_prompts.py), or a grammar demands it."""
+answer. The model is told so (server/generation/tool_prompts.py), or a grammar demands it."""
 
 from __future__ import annotations
 

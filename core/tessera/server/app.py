@@ -30,15 +30,15 @@ from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, BodyRules, RequestsPerKey
 from tessera.server.ollama import routes as ollama
 from tessera.server.openai import chat, completions
+from tessera.server.openai.stored_chats import StoredChats
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
 from tessera.server.responses import conversations
 from tessera.server.responses import routes as responses
-from tessera.server.responses.store import Store
 from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
 from tessera.server.sse import KeepAlive
-from tessera.server.stored_chats import StoredChats
+from tessera.server.store import Store
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine

@@ -12,8 +12,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import RequestError
+from tessera.server.decode import decoded
 from tessera.server.http import read_body
-from tessera.server.openai.decode import decoded
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
 
 _CHAT, _COMPLETIONS, _MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"

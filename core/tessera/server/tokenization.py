@@ -12,13 +12,13 @@ from starlette.responses import Response
 from tessera.config.model_folder import read_json
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
+from tessera.server.decode import Envelope, RequestDecoder, Values
+from tessera.server.generation.chat import ChatFields, ChatMessage, Effort, ToolChoice, ToolSpec
+from tessera.server.generation.prompt import check_chat_sizes, check_efforts, prompt_job
+from tessera.server.generation.tools import tool_use
 from tessera.server.http import json_response, read_body, unless_gone
-from tessera.server.openai.chat_run import check_efforts, prompt_job
-from tessera.server.openai.decode import CHAT, Envelope, RequestDecoder, Values
-from tessera.server.openai.prompts import check_chat_sizes
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, Effort, ToolChoice, ToolSpec, shown
-from tessera.server.openai.tools import tool_use
-from tessera.server.openapi import JsonRoute
+from tessera.server.openai.unserved_fields import CHAT
+from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.security import client_of
 from tessera.server.settings import Limits
 from tessera.text.worker import ChatJob, EncodeJob
@@ -46,16 +46,16 @@ class TokenizeRequest(msgspec.Struct):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Annotated[list[ToolSpec], shown(maxItems=Limits.tools)] | None = None
+    tools: Annotated[list[ToolSpec], field_schema(maxItems=Limits.tools)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Effort | None = None
 
-    def chat(self) -> ChatCompletionRequest:
+    def chat(self) -> ChatFields:
         """The chat whose prompt it is."""
-        both = set(TokenizeRequest.__struct_fields__).intersection(ChatCompletionRequest.__struct_fields__)
-        return ChatCompletionRequest(**{name: getattr(self, name) for name in both})
+        both = set(TokenizeRequest.__struct_fields__).intersection(ChatFields.__struct_fields__)
+        return ChatFields(**{name: getattr(self, name) for name in both})
 
 
 class TokenizeAnswer(msgspec.Struct):
@@ -77,7 +77,7 @@ class _TokenizeAnswer(msgspec.Struct):
 
 
 class DetokenizeRequest(msgspec.Struct):
-    tokens: Annotated[list[int], shown(maxItems=Limits.detokenize_tokens)]
+    tokens: Annotated[list[int], field_schema(maxItems=Limits.detokenize_tokens)]
     model: str | None = None
 
 

@@ -13,8 +13,8 @@ from tessera.errors import RequestError
 from tessera.server.anthropic.call_ids import check_call_ids
 from tessera.server.anthropic.protocol import Block, CountTokensRequest, MessageParam, MessagesRequest, ToolParam
 from tessera.server.context import ServerContext
-from tessera.server.openai.protocol import (
-    ChatCompletionRequest,
+from tessera.server.generation.chat import (
+    ChatFields,
     ChatMessage,
     ContentPart,
     FunctionCall,
@@ -22,14 +22,14 @@ from tessera.server.openai.protocol import (
     ToolCall,
     ToolSpec,
 )
-from tessera.server.openai.tools import UNSEEN
+from tessera.server.generation.tools import UNSEEN
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletionRequest:
+def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatFields:
     """Raises RequestError."""
-    chat = ChatCompletionRequest(model=asked.model, messages=[*_system(asked), *_messages(asked.messages)])
+    chat = ChatFields(model=asked.model, messages=[*_system(asked), *_messages(asked.messages)])
     if asked.messages and asked.messages[-1].role == "assistant":
         _continue(chat, f"messages[{len(asked.messages) - 1}]")
     if asked.tools:
@@ -43,7 +43,7 @@ def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletion
     return chat
 
 
-def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatCompletionRequest:
+def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatFields:
     """Raises RequestError."""
     check_call_ids(asked.messages)
     chat = chat_of(context, asked)
@@ -63,7 +63,7 @@ def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatComplet
     return chat
 
 
-def _think(context: ServerContext, asked: CountTokensRequest, chat: ChatCompletionRequest) -> None:
+def _think(context: ServerContext, asked: CountTokensRequest, chat: ChatFields) -> None:
     """A model without reasoning has none to limit: clients send `thinking` to every model."""
     thinking = asked.thinking
     if thinking is None or context.format is None or context.format.reasoning is None:
@@ -152,7 +152,7 @@ def _of_assistant(blocks: Sequence[Block], place: str) -> ChatMessage:
     return message
 
 
-def _continue(chat: ChatCompletionRequest, place: str) -> None:
+def _continue(chat: ChatFields, place: str) -> None:
     """The answer goes on with the last message, which is the assistant's; one that says nothing is left out. Raises
     RequestError."""
     last = chat.messages[-1]

@@ -27,10 +27,10 @@ from tessera.server.anthropic.protocol import (
     Usage,
 )
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.run import ChatRun, count_tokens
 from tessera.server.http import json_response, read_body, unless_gone
-from tessera.server.openai.chat_run import ChatRun, count_tokens
-from tessera.server.openai.decode import RequestDecoder
-from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
 
 _encode = msgspec.json.Encoder().encode
@@ -116,8 +116,8 @@ class MessagesAnswer:
 
     def _usage(self) -> Usage:
         usage = self._run.generation.usage()
-        cached = usage.prompt_tokens_details.cached_tokens
-        return Usage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
+        cached = usage.num_cached_tokens
+        return Usage(usage.num_prompt_tokens - cached, usage.num_output_tokens, cached)
 
     def _stop_reason(self, answer: CompletionOutput, *, called: bool) -> str | None:
         if answer.finish_reason == "length":

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
-from tessera.server.responses.paging import AskedPage
+from tessera.server.paging import PageQuery
 
 VERSION = b"anthropic-version"
 """The header that all of Anthropic's clients send."""
@@ -51,7 +51,7 @@ def model_infos(context: ServerContext, names: Iterable[str]) -> dict[str, Model
 
 def page_of(infos: Mapping[str, ModelInfo], request: Request) -> ModelPage:
     """The page that the query asks for. Raises RequestError, NotFoundError."""
-    limit = AskedPage.of(request, least=1, most=_MAX_LIMIT).limit
+    limit = PageQuery.of(request, least=1, most=_MAX_LIMIT).limit
     stages = request.query_params.getlist("lifecycle[]")
     found = list(infos.values()) if not stages or _ACTIVE in stages else []
     names = [info.id for info in found]

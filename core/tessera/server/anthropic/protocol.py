@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tessera import sampling_params as most
-from tessera.server.openai.protocol import shown
+from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
 
 Block = dict[str, Any]
@@ -23,7 +23,7 @@ class MessageParam(msgspec.Struct):
     text, tool_use, tool_result and thinking."""
 
     role: str
-    content: Annotated[str | list[Block], shown(**_TEXT_OR_BLOCKS)]
+    content: Annotated[str | list[Block], field_schema(**_TEXT_OR_BLOCKS)]
 
 
 class ToolParam(msgspec.Struct):
@@ -65,10 +65,10 @@ class OutputConfig(msgspec.Struct):
 class CountTokensRequest(msgspec.Struct, kw_only=True):
     """A chat whose prompt is counted. null is the same as leaving a field out."""
 
-    messages: Annotated[list[MessageParam], shown(minItems=1, maxItems=Limits.messages)]
+    messages: Annotated[list[MessageParam], field_schema(minItems=1, maxItems=Limits.messages)]
     model: str | None = None
-    system: Annotated[str | list[Block], shown(**_TEXT_OR_BLOCKS)] | None = None
-    tools: Annotated[list[ToolParam], shown(maxItems=Limits.tools)] | None = None
+    system: Annotated[str | list[Block], field_schema(**_TEXT_OR_BLOCKS)] | None = None
+    tools: Annotated[list[ToolParam], field_schema(maxItems=Limits.tools)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -77,12 +77,12 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
 class MessagesRequest(CountTokensRequest, kw_only=True):
     """A chat to answer. null is the same as leaving a field out."""
 
-    max_tokens: Annotated[int, shown(minimum=1)]
+    max_tokens: Annotated[int, field_schema(minimum=1)]
     stream: bool | None = None
-    temperature: Annotated[float, shown(minimum=0)] | None = None
-    top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
-    top_k: Annotated[int, shown(minimum=0)] | None = None
-    stop_sequences: Annotated[list[str], shown(maxItems=most.MAX_STOPS)] | None = None
+    temperature: Annotated[float, field_schema(minimum=0)] | None = None
+    top_p: Annotated[float, field_schema(exclusiveMinimum=0, maximum=1)] | None = None
+    top_k: Annotated[int, field_schema(minimum=0)] | None = None
+    stop_sequences: Annotated[list[str], field_schema(maxItems=most.MAX_STOPS)] | None = None
     metadata: Metadata | None = None
     output_format: OutputFormat | None = None
 

@@ -13,13 +13,12 @@ from tessera.server.batches.jobs import Jobs, KeptBatch
 from tessera.server.batches.protocol import ENDPOINTS, WINDOW, Batch, BatchList, BatchRequest
 from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder
 from tessera.server.http import json_response, read_body
-from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openapi import JsonRoute, MethodRoutes
-from tessera.server.responses.items import new_id
-from tessera.server.responses.paging import MAX_ID_CHARS, AskedPage
-from tessera.server.responses.turns import check_metadata
+from tessera.server.paging import MAX_ID_CHARS, PageQuery
 from tessera.server.security import tenant_of
+from tessera.server.store import check_metadata, new_id
 
 PATH = "/v1/batches"
 WINDOW_SECONDS = 24 * 60 * 60
@@ -76,7 +75,7 @@ class Batches:
         return json_response(batch)
 
     async def every(self, request: Request) -> Response:
-        asked = AskedPage.of(request)
+        asked = PageQuery.of(request)
         kept, more = await self._storage.objects.page("batch", tenant_of(request.scope), asked, KeptBatch)
         page = [self._jobs.shown(one.batch) for one in kept]
         first, last = (page[0].id, page[-1].id) if page else (None, None)

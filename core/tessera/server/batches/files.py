@@ -14,11 +14,10 @@ from tessera.server.batches.protocol import PURPOSES, FileList, FileObject, File
 from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.http import ClientGone, header, json_response
 from tessera.server.openapi import JsonRoute, MethodRoutes
-from tessera.server.responses.items import new_id
-from tessera.server.responses.paging import MAX_ID_CHARS, AskedPage
-from tessera.server.responses.protocol import Deleted
+from tessera.server.paging import MAX_ID_CHARS, Deleted, PageQuery
 from tessera.server.security import tenant_of
 from tessera.server.settings import Limits
+from tessera.server.store import new_id
 
 PATH = "/v1/files"
 MAX_PAGE = 10_000
@@ -71,7 +70,7 @@ class Files:
         return json_response(made)
 
     async def every(self, request: Request) -> Response:
-        asked = AskedPage.of(request, default=MAX_PAGE, most=MAX_PAGE)
+        asked = PageQuery.of(request, default=MAX_PAGE, most=MAX_PAGE)
         purpose = request.query_params.get("purpose")
         purpose = None if purpose is None else purpose[:_MAX_PURPOSE_BYTES]
         page, more = await self._storage.objects.page("file", tenant_of(request.scope), asked, FileObject, purpose)

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.server.batches.protocol import BatchError, RequestLine
-from tessera.server.openai.decode import decoded
+from tessera.server.decode import decoded
 from tessera.server.settings import Limits
 
 MAX_ERRORS = 100

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from tessera.server.database import Database
-from tessera.server.responses.paging import AskedPage, unknown_place
+from tessera.server.paging import PageQuery, unknown_place
 
 T = TypeVar("T")
 Kind = Literal["file", "batch"]
@@ -49,7 +49,7 @@ class Objects:
         await self._database.do(self._database.execute, "DELETE FROM objects WHERE id = ?", (key,))
 
     async def page(
-        self, kind: Kind, tenant: str, asked: AskedPage, form: type[T], label: str | None = None
+        self, kind: Kind, tenant: str, asked: PageQuery, form: type[T], label: str | None = None
     ) -> tuple[list[T], bool]:
         """The tenant's objects on a page, and whether there are more behind it. label: only these; None: all. Raises
         NotFoundError."""

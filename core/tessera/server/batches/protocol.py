@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tessera.server.openai.protocol import shown
+from tessera.server.openapi import field_schema
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 """The routes that a batch may ask."""
@@ -24,8 +24,8 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 class FileUpload(msgspec.Struct):
     """The parts of the form that uploads a file."""
 
-    purpose: Annotated[str, shown(enum=list(PURPOSES))]
-    file: Annotated[str, shown(format="binary")]
+    purpose: Annotated[str, field_schema(enum=list(PURPOSES))]
+    file: Annotated[str, field_schema(format="binary")]
 
 
 class FileObject(msgspec.Struct, kw_only=True):
@@ -55,8 +55,8 @@ class BatchRequest(msgspec.Struct):
     """What to run."""
 
     input_file_id: str
-    endpoint: Annotated[str, shown(enum=list(ENDPOINTS))]
-    completion_window: Annotated[str, shown(enum=[WINDOW])]
+    endpoint: Annotated[str, field_schema(enum=list(ENDPOINTS))]
+    completion_window: Annotated[str, field_schema(enum=[WINDOW])]
     metadata: dict[str, str] | None = None
 
 

@@ -15,7 +15,7 @@ from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import LineError, LineResponse, RequestLine, ResultLine
 from tessera.server.batches.results import Results
 from tessera.server.context import ServerContext
-from tessera.server.responses.items import new_id
+from tessera.server.store import new_id
 
 TRIES = 3
 """How often a request is tried whose answer is that the engine cannot answer it now."""

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tessera.server.openai.protocol import shown
-from tessera.server.responses.protocol import Item, ResponseUsage
+from tessera.server.generation.items import Item
+from tessera.server.generation.usage import ResponseUsage
+from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
 
 MAX_QUESTIONS = 400
@@ -18,7 +19,7 @@ MAX_TOKENS = 2**22
 """Of the prompts of all questions together."""
 
 _Instructions = str | list[dict[str, Any]]
-_NAME = Annotated[str, shown(maxLength=MAX_NAME_CHARS)]
+_NAME = Annotated[str, field_schema(maxLength=MAX_NAME_CHARS)]
 
 
 class Option(msgspec.Struct):
@@ -44,7 +45,7 @@ class Choice(msgspec.Struct, tag="choice", kw_only=True):
     """Which of several values fits."""
 
     instructions: _Instructions
-    choices: Annotated[list[Option], shown(minItems=2, maxItems=MAX_CHOICES)]
+    choices: Annotated[list[Option], field_schema(minItems=2, maxItems=MAX_CHOICES)]
     name: _NAME | None = None
 
 
@@ -52,7 +53,7 @@ class Score(msgspec.Struct, tag="score", kw_only=True):
     """Where on a scale the input is; levels: from the lowest."""
 
     instructions: _Instructions
-    levels: Annotated[list[Level], shown(minItems=2, maxItems=MAX_LEVELS)]
+    levels: Annotated[list[Level], field_schema(minItems=2, maxItems=MAX_LEVELS)]
     name: _NAME | None = None
 
 
@@ -63,11 +64,11 @@ class DecisionRequest(msgspec.Struct, kw_only=True):
     """Questions about one input. null is the same as leaving a field out."""
 
     input: str | list[Item]
-    questions: Annotated[list[Question], shown(minItems=1, maxItems=MAX_QUESTIONS)]
+    questions: Annotated[list[Question], field_schema(minItems=1, maxItems=MAX_QUESTIONS)]
     model: str | None = None
     priority: int | None = None
-    user: Annotated[str, shown(maxLength=Limits.salt_chars)] | None = None
-    prompt_cache_key: Annotated[str, shown(maxLength=Limits.salt_chars)] | None = None
+    user: Annotated[str, field_schema(maxLength=Limits.salt_chars)] | None = None
+    prompt_cache_key: Annotated[str, field_schema(maxLength=Limits.salt_chars)] | None = None
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

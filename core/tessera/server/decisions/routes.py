@@ -19,15 +19,16 @@ from tessera.server.context import ServerContext
 from tessera.server.decisions.labels import Labels
 from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Decision, DecisionRequest
 from tessera.server.decisions.questions import Asked, text_of
-from tessera.server.openai.chat_run import in_terms_of, render
-from tessera.server.openai.decode import RequestDecoder
-from tessera.server.openai.generation import GenerationEndpoint
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
-from tessera.server.openai.sampling import Owner, owner_of
-from tessera.server.openai.tools import ToolUse
+from tessera.server.decode import RequestDecoder
+from tessera.server.generation.chat import ChatFields, ChatMessage
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.items import Item, input_items, messages_of
+from tessera.server.generation.owner import RequestOwner, owner_of
+from tessera.server.generation.prompt import render
+from tessera.server.generation.run import in_terms_of
+from tessera.server.generation.tools import ToolUse
+from tessera.server.generation.usage import ResponseUsage, TokenUsage
 from tessera.server.openapi import JsonRoute
-from tessera.server.responses.items import input_items, messages_of
-from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTokensDetails, ResponseUsage
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -83,7 +84,7 @@ class Deciding:
     with the input in front, so all but the first find it in the cache."""
 
     def __init__(
-        self, context: ServerContext, model: str, asked: Sequence[Asked], prompts: Sequence[Array], owner: Owner
+        self, context: ServerContext, model: str, asked: Sequence[Asked], prompts: Sequence[Array], owner: RequestOwner
     ) -> None:
         self._context = context
         self._model = model
@@ -103,7 +104,7 @@ class Deciding:
             context, lambda index, question: Asked.of(question, f"questions[{index}]", labels), request.questions
         )
         messages = _messages(request.input)
-        chat = ChatCompletionRequest(
+        chat = ChatFields(
             messages=messages, model=request.model, priority=request.priority, user=request.user,
             prompt_cache_key=request.prompt_cache_key, reasoning_effort="none",
         )  # fmt: skip
@@ -133,7 +134,7 @@ class Deciding:
         return Decision(
             model=self._model,
             answers=answers,
-            usage=ResponseUsage(tokens, InputTokensDetails(cached), 0, OutputTokensDetails(), tokens),
+            usage=ResponseUsage.from_tokens(TokenUsage(tokens, 0, cached)),
         )
 
     async def _given(self, index: int) -> Given:
@@ -170,7 +171,7 @@ async def _for_each(context: ServerContext, work: Callable[[int, T], U], values:
 
 async def _prompts(
     context: ServerContext,
-    chat: ChatCompletionRequest,
+    chat: ChatFields,
     messages: Sequence[ChatMessage],
     questions: Sequence[str],
     client: str,
@@ -189,7 +190,7 @@ async def _prompts(
 
 
 async def _prompt(
-    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], question: str, client: str
+    context: ServerContext, chat: ChatFields, messages: Sequence[ChatMessage], question: str, client: str
 ) -> list[int]:
     """The question is part of the last message if that is the user's: some templates take no two in a row. Reasoning,
     if the template begins it, is ended at once."""

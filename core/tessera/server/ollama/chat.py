@@ -10,9 +10,9 @@ from msgspec import UnsetType
 
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
+from tessera.server.decode import decoded
+from tessera.server.generation.chat import ChatFields
 from tessera.server.ollama.protocol import Asked, ChatMessage, ChatRequest, GenerateRequest
-from tessera.server.openai import protocol as openai
-from tessera.server.openai.decode import decoded
 
 LATEST = ":latest"
 _OPTIONS = {
@@ -29,10 +29,10 @@ _OPTIONS = {
 }
 _CHANGING = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1.0}
 """Options that change the answer and are not served, with the value that changes nothing."""
-_request = msgspec.json.Decoder(openai.ChatCompletionRequest)
+_request = msgspec.json.Decoder(ChatFields)
 
 
-def of_chat(context: ServerContext, asked: ChatRequest) -> openai.ChatCompletionRequest:
+def of_chat(context: ServerContext, asked: ChatRequest) -> ChatFields:
     """Raises RequestError."""
     fields: dict[str, Any] = {"messages": _messages(asked)}
     if asked.tools:
@@ -40,7 +40,7 @@ def of_chat(context: ServerContext, asked: ChatRequest) -> openai.ChatCompletion
     return _chat(context, asked, fields)
 
 
-def of_prompt(context: ServerContext, asked: GenerateRequest) -> openai.ChatCompletionRequest:
+def of_prompt(context: ServerContext, asked: GenerateRequest) -> ChatFields:
     """Raises RequestError."""
     if asked.raw:
         raise RequestError("raw is not supported here; use /v1/completions.", param="raw")
@@ -55,7 +55,7 @@ def name_of(context: ServerContext, asked: str) -> str:
     return asked.removesuffix(LATEST)
 
 
-def _chat(context: ServerContext, asked: Asked, fields: dict[str, Any]) -> openai.ChatCompletionRequest:
+def _chat(context: ServerContext, asked: Asked, fields: dict[str, Any]) -> ChatFields:
     """By way of the JSON that a client of the other API would send, so that the same checks are made."""
     fields |= {
         "model": name_of(context, asked.model),

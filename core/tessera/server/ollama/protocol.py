@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tessera.server.openai.protocol import shown
+from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
 
 
@@ -45,8 +45,8 @@ class Asked(msgspec.Struct, kw_only=True):
 class ChatRequest(Asked, kw_only=True):
     """A chat to answer."""
 
-    messages: Annotated[list[ChatMessage], shown(minItems=1, maxItems=Limits.messages)]
-    tools: Annotated[list[dict[str, Any]], shown(maxItems=Limits.tools)] | None = None
+    messages: Annotated[list[ChatMessage], field_schema(minItems=1, maxItems=Limits.messages)]
+    tools: Annotated[list[dict[str, Any]], field_schema(maxItems=Limits.tools)] | None = None
 
 
 class GenerateRequest(Asked, kw_only=True):

@@ -20,7 +20,10 @@ from tessera.parsing.response import CallArguments, CallBegin, Content, Event, M
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder, Values, decoded
 from tessera.server.error_forms import Form
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
@@ -39,9 +42,6 @@ from tessera.server.ollama.protocol import (
     Tags,
     VersionAnswer,
 )
-from tessera.server.openai.chat_run import ChatRun
-from tessera.server.openai.decode import RequestDecoder, Values, decoded
-from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openapi import JsonRoute
 from tessera.server.sse import EventWire
 
@@ -207,8 +207,8 @@ class OllamaAnswer:
         first = self._first or now
         line.done, line.done_reason = True, answer.finish_reason or "stop"
         line.total_duration, line.load_duration = now - self._began, 0
-        line.prompt_eval_count, line.prompt_eval_duration = usage.prompt_tokens, first - self._began
-        line.eval_count, line.eval_duration = usage.completion_tokens, now - first
+        line.prompt_eval_count, line.prompt_eval_duration = usage.num_prompt_tokens, first - self._began
+        line.eval_count, line.eval_duration = usage.num_output_tokens, now - first
         return line
 
 

@@ -14,20 +14,15 @@ from tessera.parsing.response import CallArguments, CallBegin, Content, Event, M
 from tessera.request import CompletionOutput
 from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
-from tessera.server.openai.chat_run import ChatRun
-from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
-from tessera.server.openai.generation import (
-    NO_TOKEN_IDS,
-    ChunkWriter,
-    GenerationEndpoint,
-    Prompt,
-    finish,
-    piece,
-    prompt_token_ids,
-    token_ids,
-)
-from tessera.server.openai.logprobs import LogprobWriter, TokenNames, of_prompt
-from tessera.server.openai.prompts import check_chat_sizes, echoed
+from tessera.server.decode import Envelope, RequestDecoder
+from tessera.server.generation.chat import ToolCall
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.logprobs import LogprobWriter, TokenNames
+from tessera.server.generation.prompt import Prompt, check_chat_sizes, echoed
+from tessera.server.generation.run import ChatRun
+from tessera.server.generation.sampling import check_allowed, shown_alternatives
+from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
+from tessera.server.openai.logprobs import of_prompt
 from tessera.server.openai.protocol import (
     AnswerMessage,
     ChatChoice,
@@ -35,9 +30,9 @@ from tessera.server.openai.protocol import (
     ChatCompletionRequest,
     ChatLogprobs,
     PromptLogprobs,
-    ToolCall,
+    Usage,
 )
-from tessera.server.openai.sampling import check_allowed, shown_alternatives
+from tessera.server.openai.unserved_fields import CHAT, GENERATION
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
 from tessera.server.settings import Limits
 from tessera.server.sse import OPENAI
@@ -118,7 +113,7 @@ class ChatAnswer:
             created=self._run.identity.created,
             model=self._run.identity.model,
             choices=choices,
-            usage=self._run.generation.usage(),
+            usage=Usage.from_tokens(self._run.generation.usage()),
             system_fingerprint=self._run.generation.fingerprint,
             prompt_token_ids=self._prompt().token_ids if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
@@ -202,7 +197,7 @@ class ChatAnswer:
         return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
 
     def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:
-        return self._logprobs.chat(answer) if self._request.logprobs else None
+        return ChatLogprobs(self._logprobs.tokens(answer)) if self._request.logprobs else None
 
 
 def _delta(event: Event) -> bytes:

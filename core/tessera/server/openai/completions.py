@@ -13,39 +13,34 @@ from starlette.types import ASGIApp, Scope
 from tessera.request import CompletionOutput
 from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
-from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
-from tessera.server.openai.generation import (
-    NO_TOKEN_IDS,
-    ChunkWriter,
-    Generation,
-    GenerationEndpoint,
-    Identity,
-    collect,
-    finish,
-    piece,
-    prompt_token_ids,
-    token_ids,
+from tessera.server.decode import Envelope, RequestDecoder
+from tessera.server.generation.beams import way_of
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.logprobs import LogprobWriter, TokenNames
+from tessera.server.generation.output import Generation, Identity, collect
+from tessera.server.generation.owner import owner_of
+from tessera.server.generation.prompt import truncation_of
+from tessera.server.generation.sampling import (
+    check_allowed,
+    check_alternatives,
+    check_common,
+    sampling_params,
+    shown_alternatives,
 )
+from tessera.server.generation.structured import check_structured, structured_outputs
+from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
 from tessera.server.openai.infill import infilled
-from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, LogprobWriter, TokenNames, joined, of_prompt
-from tessera.server.openai.prompts import check_prompt_counts, read_prompts, truncation_of
+from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, joined, of_prompt
+from tessera.server.openai.prompts import check_prompt_counts, read_prompts
 from tessera.server.openai.protocol import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
     PromptLogprobs,
+    Usage,
 )
-from tessera.server.openai.sampling import (
-    check_allowed,
-    check_alternatives,
-    check_common,
-    owner_of,
-    sampling_params,
-    shown_alternatives,
-    way_of,
-)
-from tessera.server.openai.structured import check_structured, structured_outputs
+from tessera.server.openai.unserved_fields import COMPLETIONS, GENERATION
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
 from tessera.server.security import client_of
 from tessera.server.sse import OPENAI
@@ -148,7 +143,7 @@ class CompletionAnswer:
                 created=self._identity.created,
                 model=self._identity.model,
                 choices=[],
-                usage=self._generation.usage(),
+                usage=Usage.from_tokens(self._generation.usage()),
                 system_fingerprint=self._generation.fingerprint,
             )
             return list(encoded(completion, choices=choices))

@@ -7,32 +7,27 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
-import msgspec
-
 from tessera.errors import TesseraError
 from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
+from tessera.server.generation.items import Item
+from tessera.server.generation.logprobs import LogprobWriter, TokenNames
+from tessera.server.generation.run import ChatRun
+from tessera.server.generation.usage import ResponseUsage
 from tessera.server.http import detail_of
-from tessera.server.openai.chat_run import ChatRun
-from tessera.server.openai.logprobs import LogprobWriter, TokenNames
 from tessera.server.responses.events import EventWriter, ItemEvents, Unwritten, status_of, wire_of
-from tessera.server.responses.items import new_id
 from tessera.server.responses.logprobs import TextLogprobs
 from tessera.server.responses.protocol import (
     ConversationRef,
-    InputTokensDetails,
-    Item,
-    OutputTokensDetails,
     Response,
     ResponseError,
     ResponsesRequest,
-    ResponseUsage,
 )
-from tessera.server.responses.store import Store
 from tessera.server.responses.tools import Tools
 from tessera.server.responses.turns import Turn
+from tessera.server.store import Store, new_id
 
 
 class ResponseAnswer:
@@ -134,20 +129,11 @@ class ResponseAnswer:
         return self._writer.event(f"response.{kind}", response=self.response)
 
     async def _finish(self, answer: CompletionOutput, output: list[Item]) -> None:
-        response, usage = self.response, self._run.generation.usage()
+        response = self.response
         response.output, response.status, response.completed_at = output, status_of(answer), int(time.time())
         if response.status == "incomplete":
             response.incomplete_details = {"reason": "max_output_tokens"}
-        reasoning = 0 if isinstance(usage.completion_tokens_details, msgspec.UnsetType) else (
-            usage.completion_tokens_details.reasoning_tokens
-        )  # fmt: skip
-        response.usage = ResponseUsage(
-            usage.prompt_tokens,
-            InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
-            usage.completion_tokens,
-            OutputTokensDetails(reasoning),
-            usage.total_tokens,
-        )
+        response.usage = ResponseUsage.from_tokens(self._run.generation.usage())
         await self._keep()
         if self._turn.conversation is not None:
             added = [*self._turn.items, *output]

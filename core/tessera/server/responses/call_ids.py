@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.errors import RequestError
-from tessera.server.responses.items import CALLS, OUTPUTS
-from tessera.server.responses.protocol import Item
+from tessera.server.generation.items import CALLS, OUTPUTS, Item
 
 _SHOWN = 64
 _OUTPUT_OF = {"function_call_output": "function call output", "custom_tool_call_output": "custom tool call output"}

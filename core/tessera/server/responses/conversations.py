@@ -13,15 +13,15 @@ from starlette.responses import Response
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder
+from tessera.server.generation.items import Item, input_items
 from tessera.server.http import json_response, read_body
-from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openapi import JsonRoute, MethodRoutes
-from tessera.server.responses.items import input_items, new_id
-from tessera.server.responses.paging import page_of
-from tessera.server.responses.protocol import Conversation, ConversationRequest, Deleted, Item, ItemList
-from tessera.server.responses.store import Store
-from tessera.server.responses.turns import check_metadata, conversation_of
+from tessera.server.paging import Deleted, ItemList, page_of
+from tessera.server.responses.protocol import Conversation, ConversationRequest
+from tessera.server.responses.turns import conversation_of
 from tessera.server.security import tenant_of
+from tessera.server.store import Store, check_metadata, new_id
 
 MAX_NEW_ITEMS = 20
 

@@ -10,12 +10,13 @@ import msgspec
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
 from tessera.request import CompletionOutput
+from tessera.server.generation.items import Item
 from tessera.server.http import detail_of
-from tessera.server.responses.items import call_item, custom_item, message_item, new_id, reasoning_item, text_part
+from tessera.server.responses.items import call_item, custom_item, message_item, reasoning_item, text_part
 from tessera.server.responses.logprobs import TextLogprobs
-from tessera.server.responses.protocol import Item
 from tessera.server.responses.tools import Tools
 from tessera.server.sse import EventWire
+from tessera.server.store import new_id
 
 _encode = msgspec.json.Encoder().encode
 

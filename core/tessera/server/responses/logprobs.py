@@ -8,8 +8,7 @@ import msgspec
 
 from tessera.parsing.response import Content
 from tessera.request import CompletionOutput
-from tessera.server.openai.logprobs import LogprobWriter, TextOffsets
-from tessera.server.openai.protocol import TokenLogprob
+from tessera.server.generation.logprobs import LogprobWriter, TextOffsets, TokenLogprob
 
 
 class TextLogprobs:
@@ -28,7 +27,7 @@ class TextLogprobs:
 
     def add(self, answer: CompletionOutput) -> None:
         """answer: what is new, before its texts are told."""
-        shown = self._writer.chat(answer).content
+        shown = self._writer.tokens(answer)
         for token, position, entry in zip(answer.token_ids, answer.logprobs or (), shown, strict=True):
             begin = self._offsets.next
             if token not in self._skipped:

@@ -10,14 +10,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tessera.server.openai.protocol import shown
+from tessera.server.generation.items import Item
+from tessera.server.generation.usage import ResponseUsage
+from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
 
-Item = dict[str, Any]
-"""An item of an input or output: a message, a function_call, a function_call_output, or reasoning."""
-
 _INPUT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "maxItems": Limits.messages}]}
-MAX_METADATA = 16
 
 
 class TextConfig(msgspec.Struct):
@@ -38,11 +36,11 @@ class InputTokensRequest(msgspec.Struct, kw_only=True):
     """What a response would be made of, to count its tokens. null is the same as leaving a field out."""
 
     model: str | None = None
-    input: Annotated[str | list[Item], shown(**_INPUT)] | None = None
+    input: Annotated[str | list[Item], field_schema(**_INPUT)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationRef | None = None
-    tools: Annotated[list[dict[str, Any]], shown(maxItems=Limits.tools)] | None = None
+    tools: Annotated[list[dict[str, Any]], field_schema(maxItems=Limits.tools)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
@@ -57,32 +55,15 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     stream: bool | None = None
     store: bool | None = None
     background: bool | None = None
-    max_output_tokens: Annotated[int, shown(minimum=1)] | None = None
+    max_output_tokens: Annotated[int, field_schema(minimum=1)] | None = None
     max_tool_calls: int | None = None
-    temperature: Annotated[float, shown(minimum=0)] | None = None
-    top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
-    top_logprobs: Annotated[int, shown(minimum=0)] | None = None
+    temperature: Annotated[float, field_schema(minimum=0)] | None = None
+    top_p: Annotated[float, field_schema(exclusiveMinimum=0, maximum=1)] | None = None
+    top_logprobs: Annotated[int, field_schema(minimum=0)] | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
-    user: Annotated[str, shown(maxLength=Limits.salt_chars)] | None = None
-    prompt_cache_key: Annotated[str, shown(maxLength=Limits.salt_chars)] | None = None
-
-
-class InputTokensDetails(msgspec.Struct):
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-
-
-class OutputTokensDetails(msgspec.Struct):
-    reasoning_tokens: int = 0
-
-
-class ResponseUsage(msgspec.Struct):
-    input_tokens: int
-    input_tokens_details: InputTokensDetails
-    output_tokens: int
-    output_tokens_details: OutputTokensDetails
-    total_tokens: int
+    user: Annotated[str, field_schema(maxLength=Limits.salt_chars)] | None = None
+    prompt_cache_key: Annotated[str, field_schema(maxLength=Limits.salt_chars)] | None = None
 
 
 class ResponseError(msgspec.Struct):
@@ -127,20 +108,6 @@ class Response(msgspec.Struct, kw_only=True):
 class InputTokens(msgspec.Struct):
     input_tokens: int
     object: str = "response.input_tokens"
-
-
-class ItemList(msgspec.Struct):
-    data: list[Item]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: str = "list"
-
-
-class Deleted(msgspec.Struct):
-    id: str
-    object: str
-    deleted: bool = True
 
 
 class ConversationRequest(msgspec.Struct):

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import RequestError
 from tessera.server.http import until_disconnect
+from tessera.server.paging import is_number
 from tessera.server.responses.events import EventWriter, ItemEvents, wire_of
-from tessera.server.responses.paging import is_number
 from tessera.server.responses.tools import Tools
 from tessera.server.sse import send_events
 

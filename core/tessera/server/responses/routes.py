@@ -12,27 +12,20 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder, Values
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.run import ChatRun, count_tokens
 from tessera.server.http import json_response, read_body, unless_gone
-from tessera.server.openai.chat_run import ChatRun, count_tokens
-from tessera.server.openai.decode import RequestDecoder, Values
-from tessera.server.openai.generation import GenerationEndpoint
 from tessera.server.openapi import EVENT_STREAM, JsonRoute, MethodRoutes
+from tessera.server.paging import Deleted, ItemList, page_of
 from tessera.server.responses.answers import BackgroundAnswer, ResponseAnswer
-from tessera.server.responses.paging import page_of
-from tessera.server.responses.protocol import (
-    Deleted,
-    InputTokens,
-    InputTokensRequest,
-    ItemList,
-    Response,
-    ResponsesRequest,
-)
+from tessera.server.responses.protocol import InputTokens, InputTokensRequest, Response, ResponsesRequest
 from tessera.server.responses.replay import place_of, replay
-from tessera.server.responses.store import Store
 from tessera.server.responses.tools import Tools
 from tessera.server.responses.truncation import fitted
 from tessera.server.responses.turns import Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
+from tessera.server.store import Store
 
 _NOT_SERVED: Mapping[str, Values] = {"prompt": ()}
 _NOT_COUNTED: Mapping[str, Values] = {"personality": ()}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.server.openai.protocol import CustomSpec, FunctionSpec, ToolSpec
-from tessera.server.responses.protocol import Item
+from tessera.server.generation.chat import CustomSpec, FunctionSpec, ToolSpec
+from tessera.server.generation.items import Item, whole_name
 
 NAMES: Mapping[str, str] = {
     "response_format.json_schema": "text.format",
@@ -75,11 +74,6 @@ class Tools:
             name = whole_name(space, member["name"])
             yield _spec({**member, "name": name}, where), where
             self.spaces[name] = (space, member["name"])
-
-
-def whole_name(space: Any, name: str) -> str:
-    """What a model calls a tool in a namespace; without one, its name."""
-    return f"{space.rstrip('_')}__{name}" if isinstance(space, str) and space else name
 
 
 def choice_of(given: str | Item | None) -> str | Item | None:

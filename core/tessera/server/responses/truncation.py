@@ -15,10 +15,10 @@ from starlette.types import Scope
 
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
-from tessera.server.openai.chat_run import count_tokens
-from tessera.server.openai.protocol import ChatCompletionRequest
-from tessera.server.responses.items import CALLS, OUTPUTS
-from tessera.server.responses.protocol import InputTokensRequest, Item
+from tessera.server.generation.chat import ChatFields
+from tessera.server.generation.items import CALLS, OUTPUTS, Item
+from tessera.server.generation.run import count_tokens
+from tessera.server.responses.protocol import InputTokensRequest
 from tessera.server.responses.turns import messages_with
 
 _TOO_LONG = "context_length_exceeded"
@@ -56,11 +56,11 @@ def _role(item: Item) -> str | None:
 async def fitted(
     context: ServerContext,
     asked: InputTokensRequest,
-    chat: ChatCompletionRequest,
+    chat: ChatFields,
     items: Sequence[Item],
     scope: Scope,
     names: Mapping[str, str],
-) -> ChatCompletionRequest:
+) -> ChatFields:
     """The chat without what must be dropped for the prompt and the answer to fit in the context. chat: of all items.
     scope, names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises
     RequestError if no cut is enough, NotFoundError, TextWorkerError."""
@@ -69,7 +69,7 @@ async def fitted(
     answer = context.settings.answers.capped(chat.max_tokens) or 1
     room = context.engine.info.max_model_len - answer
 
-    def without(cut: int) -> ChatCompletionRequest:
+    def without(cut: int) -> ChatFields:
         return msgspec.structs.replace(chat, messages=messages_with(asked.instructions, kept_of(items, cut)))
 
     async def fits(cut: int) -> bool:

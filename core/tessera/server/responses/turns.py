@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Scope
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
+from tessera.server.generation.chat import ChatFields, ChatMessage
+from tessera.server.generation.items import Item, input_items, messages_of
 from tessera.server.responses.call_ids import check_call_ids
-from tessera.server.responses.items import input_items, messages_of
-from tessera.server.responses.protocol import (
-    MAX_METADATA,
-    ConversationRef,
-    InputTokensRequest,
-    Item,
-    ResponsesRequest,
-)
-from tessera.server.responses.store import Store
+from tessera.server.responses.protocol import ConversationRef, InputTokensRequest, ResponsesRequest
 from tessera.server.responses.tools import Tools, choice_of
 from tessera.server.security import tenant_of
+from tessera.server.store import Store, check_metadata
 
 MAX_TURNS = 1000
 """Responses that one may follow, each after another."""
-MAX_METADATA_CHARS = 512
 
 
 @dataclass
@@ -84,14 +77,14 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
     return kept
 
 
-def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
+def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatFields:
     """Raises RequestError."""
     if asked.truncation not in (None, "auto", "disabled"):
         raise RequestError("truncation must be auto or disabled.", param="truncation")
     items = [*turn.before, *turn.items]
     check_call_ids(items)
     messages = messages_with(asked.instructions, items)
-    chat = ChatCompletionRequest(model=asked.model, messages=messages, tools=tools.specs or None)
+    chat = ChatFields(model=asked.model, messages=messages, tools=tools.specs or None)
     chat.tool_choice, chat.parallel_tool_calls = choice_of(asked.tool_choice), asked.parallel_tool_calls
     if asked.reasoning is not None:
         chat.reasoning_effort = asked.reasoning.effort
@@ -106,7 +99,7 @@ def messages_with(instructions: str | None, items: Sequence[Item]) -> list[ChatM
     return [ChatMessage("system", instructions), *messages] if instructions else messages
 
 
-def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
+def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatFields:
     """Raises RequestError."""
     check_metadata(asked.metadata)
     chat = chat_of(asked, turn, tools)
@@ -116,21 +109,6 @@ def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatComp
     if asked.top_logprobs or "message.output_text.logprobs" in (asked.include or ()):
         chat.logprobs, chat.top_logprobs = True, asked.top_logprobs
     return chat
-
-
-def check_metadata(given: Mapping[str, Any] | None) -> None:
-    """Raises RequestError."""
-    if given is not None and (
-        len(given) > MAX_METADATA
-        or any(
-            len(name) > 64 or not isinstance(text, str) or len(text) > MAX_METADATA_CHARS
-            for name, text in given.items()
-        )
-    ):
-        raise RequestError(
-            f"metadata has at most {MAX_METADATA} names of 64 characters with texts of {MAX_METADATA_CHARS}.",
-            param="metadata",
-        )
 
 
 def _format(given: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from tessera.parsing.forced import forced_calls
 from tessera.parsing.response import MarkedFormat, ResponseFormat
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
-from tessera.server.openai.protocol import ChatCompletionRequest, CustomSpec, ToolSpec
-from tessera.server.openai.structured import Asked, check_structured, format_of, made
+from tessera.server.generation.chat import ChatFields, CustomSpec, ToolSpec
+from tessera.server.generation.structured import Asked, check_structured, format_of, made
 from tessera.server.settings import Limits
 
 _MODES = ("none", "auto", "required")
@@ -54,7 +54,7 @@ class _Choice:
     named: bool = False
 
 
-def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limits: Limits) -> ToolUse:
+def tool_use(request: ChatFields, known: ResponseFormat | None, limits: Limits) -> ToolUse:
     """known: how the model writes. Raises RequestError."""
     specs = request.tools or []
     choice = _choice(request)
@@ -219,7 +219,7 @@ def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
         raise RequestError("tool_choice demands a call, so tools must have a tool.", param="tool_choice")
 
 
-def _choice(request: ChatCompletionRequest) -> _Choice:
+def _choice(request: ChatFields) -> _Choice:
     """Raises RequestError."""
     given = request.tool_choice
     match given:

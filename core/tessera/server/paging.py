@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from starlette.requests import Request
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.responses.protocol import Item, ItemList
 
 MAX_LIMIT = 100
 MAX_ID_CHARS = 256
 Order = Literal["asc", "desc"]
 
 
+class ItemList(msgspec.Struct):
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
+class Deleted(msgspec.Struct):
+    id: str
+    object: str
+    deleted: bool = True
+
+
 @dataclass(frozen=True)
-class AskedPage:
+class PageQuery:
     """The query's order, after (an id), and limit. A limit of 0 is an empty page, which OpenAI's lists have too."""
 
     ascending: bool
@@ -27,7 +41,7 @@ class AskedPage:
     @classmethod
     def of(
         cls, request: Request, *, order: Order = "desc", default: int = 20, least: int = 0, most: int = MAX_LIMIT
-    ) -> AskedPage:
+    ) -> PageQuery:
         """order, default: where the query has no order and no limit. least, most: of the limit. Raises
         RequestError."""
         query = request.query_params
@@ -55,10 +69,10 @@ def unknown_place() -> NotFoundError:
     return NotFoundError("There is no item with the id in `after`.", param="after")
 
 
-def page_of(items: Sequence[Item], request: Request, *, order: Order = "desc") -> ItemList:
+def page_of(items: Sequence[dict[str, Any]], request: Request, *, order: Order = "desc") -> ItemList:
     """The page of these items that the query asks for. items: in ascending order. order: where the query has none.
     Raises RequestError, NotFoundError."""
-    asked = AskedPage.of(request, order=order)
+    asked = PageQuery.of(request, order=order)
     ordered = list(items) if asked.ascending else list(reversed(items))
     if asked.after is not None:
         place = next((place for place, item in enumerate(ordered) if item["id"] == asked.after), None)

@@ -10,7 +10,7 @@ import msgspec
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
-from tessera.server.openai.protocol import GenerationFields
+from tessera.server.generation.fields import GenerationFields
 from tessera.text.grammar import FIELD
 
 _FORMAT = "response_format"

@@ -5,44 +5,33 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from starlette.types import Scope
 
 from tessera.errors import RequestError
-from tessera.parsing.plain import PlainCalls
 from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
 from tessera.server.assembly import taken
 from tessera.server.context import ServerContext
-from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
-from tessera.server.openai.generation import Generation, Identity, Prompt, collect
-from tessera.server.openai.prompts import chat_job, truncation_of
-from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
-from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
-from tessera.server.openai.structured import structured_outputs
-from tessera.server.openai.tool_prompts import told
-from tessera.server.openai.tools import ToolUse, check_grammar, grammar_of, tool_use
+from tessera.server.generation.answer_reader import AnswerReader, FormatReader, PlainReader
+from tessera.server.generation.beams import way_of
+from tessera.server.generation.chat import ChatFields
+from tessera.server.generation.output import Generation, Identity, collect
+from tessera.server.generation.owner import owner_of
+from tessera.server.generation.prompt import RenderedChat, render
+from tessera.server.generation.sampling import check_alternatives, check_common, sampling_params
+from tessera.server.generation.structured import structured_outputs
+from tessera.server.generation.tools import ToolUse, check_grammar, grammar_of, tool_use
 from tessera.server.security import client_of
-from tessera.text.worker import ChatJob
 
 if TYPE_CHECKING:
-    from tessera.text.workers import TextWorkers
+    pass
 
 T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-_EFFORTS = ("reasoning_effort", "verbosity")
-
-
-class Rendered(NamedTuple):
-    """A chat as the model sees it. begun: whether the answer begins within reasoning. written: what the prompt has
-    written of the answer, where reading it needs that."""
-
-    prompt: Prompt
-    begun: bool
-    written: str
 
 
 class ChatRun:
@@ -51,11 +40,11 @@ class ChatRun:
     def __init__(
         self,
         context: ServerContext,
-        request: ChatCompletionRequest,
+        request: ChatFields,
         identity: Identity,
         generation: Generation,
         use: ToolUse,
-        rendered: Rendered,
+        rendered: RenderedChat,
     ) -> None:
         self.identity = identity
         self.generation = generation
@@ -76,7 +65,7 @@ class ChatRun:
     async def begin(
         cls,
         context: ServerContext,
-        request: ChatCompletionRequest,
+        request: ChatFields,
         scope: Scope,
         prefix: str,
         names: Mapping[str, str] = NO_NAMES,
@@ -87,7 +76,7 @@ class ChatRun:
             return await cls._begin(context, request, scope, prefix)
 
     @classmethod
-    async def _begin(cls, context: ServerContext, request: ChatCompletionRequest, scope: Scope, prefix: str) -> ChatRun:
+    async def _begin(cls, context: ServerContext, request: ChatFields, scope: Scope, prefix: str) -> ChatRun:
         limits = context.settings.limits
         check_common(request, limits)
         context.check_model(request.model)
@@ -125,7 +114,7 @@ class ChatRun:
 
 
 async def count_tokens(
-    context: ServerContext, request: ChatCompletionRequest, scope: Scope, names: Mapping[str, str] = NO_NAMES
+    context: ServerContext, request: ChatFields, scope: Scope, names: Mapping[str, str] = NO_NAMES
 ) -> int:
     """The tokens of a chat's prompt. scope: of who asks. names: as of ChatRun.begin. Raises RequestError,
     NotFoundError, TextWorkerError."""
@@ -151,7 +140,7 @@ def in_terms_of(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def _sampling_params(
-    context: ServerContext, request: ChatCompletionRequest, structured: StructuredOutputsParams | None
+    context: ServerContext, request: ChatFields, structured: StructuredOutputsParams | None
 ) -> SamplingParams:
     field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     most = getattr(request, field)
@@ -167,7 +156,7 @@ def _sampling_params(
     )
 
 
-def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | None:
+def _logprobs(context: ServerContext, request: ChatFields) -> int | None:
     top = request.top_logprobs
     if request.logprobs and top is None:
         top = 0
@@ -175,83 +164,6 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
     if top and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
     return (top or 0) if request.logprobs else None
-
-
-def prompt_job(context: ServerContext, request: ChatCompletionRequest, use: ToolUse) -> ChatJob:
-    """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
-    workers = _workers(context)
-    job = chat_job(context, request.messages, request)
-    known = use.instead or context.format
-    if known is not None and isinstance(known.calls, PlainCalls):
-        job.messages = told(job.messages, use.shown, context.telling, required=use.required)
-        job.tools = None if context.telling.tools else use.shown
-    else:
-        job.tools = use.shown
-    own = job.template_kwargs or {}
-    job.template_kwargs = {**_variables(request, workers.template), **own}
-    return job
-
-
-async def render(
-    context: ServerContext,
-    request: ChatCompletionRequest,
-    use: ToolUse,
-    max_tokens: int | None = None,
-    *,
-    client: str = "",
-) -> Rendered:
-    """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
-    TextWorkerError."""
-    workers = _workers(context)
-    job = prompt_job(context, request, use)
-    truncation = truncation_of(request, context, max_tokens)
-    job.max_tokens = context.engine.info.max_model_len if truncation is None else None
-    known = use.instead or context.format
-    markers = None if known is None else known.reasoning
-    if markers is not None:
-        job.reasoning = (markers.begin, markers.end)
-    job.anchor = "" if known is None else known.prompt_anchor
-    rendered = await workers.chat(job, client)
-    # What the model goes on with is its answer, unless the prompt says otherwise.
-    begun = markers is not None and markers.begun and not request.continue_final_message
-    reasons = begun if rendered.reasons is None else rendered.reasons
-    ids = rendered.ids[0]
-    prompt = Prompt(ids if truncation is None else truncation.kept(ids))
-    return Rendered(prompt, reasons, rendered.begun)
-
-
-def _workers(context: ServerContext) -> TextWorkers:
-    """Raises RequestError if there is no tokenizer."""
-    if context.engine.text is None:
-        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
-    return context.engine.text
-
-
-class Efforts(Protocol):
-    """The fields for how much to reason and to say."""
-
-    reasoning_effort: str | None
-    verbosity: str | None
-
-
-def check_efforts(request: Efforts) -> None:
-    """Raises RequestError."""
-    for name in _EFFORTS:
-        if len(getattr(request, name) or "") > MAX_EFFORT_CHARS:
-            raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
-
-
-def _variables(request: ChatCompletionRequest, template: str) -> dict[str, Any]:
-    """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
-    check_efforts(request)
-    found: dict[str, Any] = {}
-    for name in _EFFORTS:
-        asked = getattr(request, name)
-        if asked is not None and name in template:
-            found[name] = asked
-    if request.reasoning_effort == "none":
-        found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
-    return found
 
 
 def _reading(

@@ -1,16 +1,16 @@
-"""What chat and completions share: handling a request, collecting its outputs, and writing the chunks of a stream."""
+"""The outputs of the prompts of one request, as the engine yields them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput
@@ -18,24 +18,17 @@ from tessera.sampling_params import SamplingParams, with_max_tokens
 from tessera.server.access import name_by_body, request_id_of
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
-from tessera.server.http import read_body, send_json, until_disconnect
-from tessera.server.openai.logprobs import Position
-from tessera.server.openai.protocol import CompletionTokensDetails, GenerationFields, PromptTokensDetails, Usage
-from tessera.server.openai.sampling import Owner, Way
-from tessera.server.sse import EventWire, send_events
+from tessera.server.generation.beams import GenerationMethod
+from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.logprobs import Position
+from tessera.server.generation.owner import RequestOwner
+from tessera.server.generation.prompt import Prompt
+from tessera.server.generation.usage import TokenUsage
 
 T = TypeVar("T")
 # The finish reasons that clients see. Any other one means that the engine cut the answer short, which is an error.
 _REASONS = frozenset({None, "stop", "length"})
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt. text: None if the client sent token ids or a chat."""
-
-    token_ids: Sequence[int]
-    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,10 +52,10 @@ class Generation:
     def __init__(
         self,
         context: ServerContext,
-        owner: Owner,
+        owner: RequestOwner,
         prompts: Sequence[Prompt],
         params: SamplingParams,
-        way: Way,
+        way: GenerationMethod,
         request_id: str,
         *,
         prompt_only: bool = False,
@@ -146,18 +139,16 @@ class Generation:
         """count: the tokens of reasoning among those that `outputs` has yielded so far."""
         self._reasoning = count
 
-    def usage(self) -> Usage:
-        """The tokens that `outputs` has yielded so far. Each prompt counts once."""
+    def usage(self) -> TokenUsage:
+        """The tokens that `outputs` has yielded so far."""
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
-        usage = _usage(num_prompt_tokens, sum(self._generated), sum(self._cached))
-        if self._reasoning is not None:
-            usage.completion_tokens_details = CompletionTokensDetails(self._reasoning())
-        return usage
+        reasoning = None if self._reasoning is None else self._reasoning()
+        return TokenUsage(num_prompt_tokens, sum(self._generated), sum(self._cached), reasoning)
 
-    def usage_of(self, choice: int, *, begins: bool) -> Usage:
+    def choice_usage(self, choice: int, *, begins: bool) -> TokenUsage:
         """The tokens of one choice so far. begins: before its first token."""
-        cached = self._cached[choice // self.params.n]
-        return _usage(len(self.prompt_of(choice).token_ids), 0 if begins else self._generated[choice], cached)
+        generated = 0 if begins else self._generated[choice]
+        return TokenUsage(len(self.prompt_of(choice).token_ids), generated, self._cached[choice // self.params.n])
 
     def _engine_outputs(self, index: int, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         prompt = self.prompts[index]
@@ -168,10 +159,6 @@ class Generation:
         """max_tokens: the server's limit if the request sets none, and the room that is left if it asks for more."""
         asked, room = self.params.max_tokens, self._room(prompt)
         return self._answers.unasked(room) if asked is None else min(asked, room)
-
-
-def _usage(prompt: int, generated: int, cached: int) -> Usage:
-    return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
 
 
 def _blank(answer: CompletionOutput) -> None:
@@ -226,109 +213,3 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
         async for first, output in outputs:
             answers.update((first + answer.index, answer) for answer in output.outputs)
     return [answers[index] for index in range(generation.num_choices)]
-
-
-# ---- handling a request ----------------------------------------------------------------------------------------------
-
-
-class Answer(Protocol):
-    """The answer to a valid request, as a struct or as pieces of its JSON."""
-
-    async def whole(self) -> msgspec.Struct | list[bytes]: ...
-
-
-@runtime_checkable
-class StreamedAnswer(Answer, Protocol):
-    """An answer that is events if `stream`. wire: how its stream ends."""
-
-    stream: bool
-    wire: EventWire
-
-    def events(self) -> AsyncGenerator[bytes, None]: ...
-
-
-class GenerationEndpoint:
-    """The ASGI application of a route that generates. Reads the body, responds with one answer or a stream, and stops
-    generating if the client disconnects. read: turns a body and its scope into an Answer; may raise TesseraError."""
-
-    def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], context: ServerContext) -> None:
-        self._read = read
-        self._counts = context.counts
-        self._assembly = context.assembly
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._counts.one_generating():
-            body = await read_body(receive)
-            await until_disconnect(receive, self._answer(body, scope, receive, send))
-
-    async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._read(body, scope)
-        if isinstance(answer, StreamedAnswer) and answer.stream:
-            await send_events(send, answer.events(), answer.wire)
-        else:
-            whole = await answer.whole()
-            await send_json(send, whole if isinstance(whole, list) else await self._assembly.encode(whole))
-
-
-# ---- the chunks of a stream ------------------------------------------------------------------------------------------
-
-
-class ChunkWriter:
-    """Writes the choices of one stream as events, with the usage that the request asked for, as vLLM counts it:
-    the last event has that of all choices, and each event, if that is asked for too, that of its own choice.
-
-    What all events share is encoded once per stream, so that a token costs little more than encoding its text.
-    """
-
-    def __init__(self, identity: Identity, kind: str, generation: Generation, request: GenerationFields) -> None:
-        options = request.stream_options
-        self._generation = generation
-        asked = options is not None and bool(options.include_usage)
-        forced = generation.always_tells_usage
-        self._usage_at_end = asked or forced
-        self._usage_always = forced or (asked and options is not None and bool(options.continuous_usage_stats))
-        head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
-        shared = _encode({**head, "system_fingerprint": generation.fingerprint})
-        self._head = b"data: " + shared[:-1] + b',"choices":['
-        self._tail = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
-
-    def chunk(self, index: int, choice: bytes, *, begins: bool = False, more: bytes = b"") -> bytes:
-        """An event with one choice, which has this index. begins: before the choice's first token. more: further
-        members of the event, such as `,"a":1`."""
-        usage = self._usage(self._generation.usage_of(index, begins=begins)) if self._usage_always else self._tail
-        return self._head + choice + b"]" + more + usage
-
-    def last(self) -> bytes:
-        """The event after all choices, with the usage; empty if the request asked for none."""
-        return self._head + b"]" + self._usage(self._generation.usage()) if self._usage_at_end else b""
-
-    def _usage(self, usage: Usage) -> bytes:
-        return b',"usage":' + _encode(usage) + b"}\n\n"
-
-
-def piece(index: int, content: bytes, logprobs: bytes = b"null", token_ids: bytes = b"") -> bytes:
-    """A choice that goes on. content: members of a JSON object, such as `"text":"..."`."""
-    return b'{"index":%d,%b,"logprobs":%b,"finish_reason":null%b}' % (index, content, logprobs, token_ids)
-
-
-def finish(index: int, content: bytes, answer: CompletionOutput, token_ids: bytes = b"") -> bytes:
-    """A choice that has ended. content: as for piece()."""
-    return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b%b}' % (
-        index,
-        content,
-        _encode(answer.finish_reason),
-        _encode(answer.stop_reason),
-        token_ids,
-    )
-
-
-NO_TOKEN_IDS = b',"token_ids":[]'
-"""Of a choice without new tokens: where they are asked for, clients read them in every choice."""
-
-
-def token_ids(answer: CompletionOutput) -> bytes:
-    return b',"token_ids":' + _encode(answer.token_ids)
-
-
-def prompt_token_ids(prompt: Prompt) -> bytes:
-    return b',"prompt_token_ids":' + _encode(prompt.token_ids)

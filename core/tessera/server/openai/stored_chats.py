@@ -17,17 +17,16 @@ from tessera.errors import NotFoundError
 from tessera.parsing.response import Event, Message
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder
+from tessera.server.generation.items import Item
+from tessera.server.generation.run import ChatRun
 from tessera.server.http import json_response, read_body
 from tessera.server.openai.chat import PREFIX, ChatAnswer
-from tessera.server.openai.chat_run import ChatRun
-from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.protocol import ChatChoice, ChatCompletion, ChatCompletionRequest, ChatLogprobs
 from tessera.server.openapi import JsonRoute, MethodRoutes
-from tessera.server.responses.paging import AskedPage, page_of
-from tessera.server.responses.protocol import Deleted, Item, ItemList
-from tessera.server.responses.store import Store
-from tessera.server.responses.turns import check_metadata
+from tessera.server.paging import Deleted, ItemList, PageQuery, page_of
 from tessera.server.security import tenant_of
+from tessera.server.store import Store, check_metadata
 
 _METADATA = re.compile(r"metadata\[(?P<name>.+)\]")
 
@@ -86,7 +85,7 @@ class StoredChats:
                 query.get("model", own["model"]) == own["model"] and metadata.items() <= own["metadata"].items()
             )
 
-        page = await self._store.page("chat", tenant_of(request.scope), AskedPage.of(request, order="asc"), wanted)
+        page = await self._store.page("chat", tenant_of(request.scope), PageQuery.of(request, order="asc"), wanted)
         items = [kept["completion"] for kept in page.items]
         first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
         return json_response(ItemList(items, first, last, has_more=page.has_more))

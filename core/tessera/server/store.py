@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from tessera.errors import RequestError
 from tessera.server.database import Database
-from tessera.server.responses.paging import AskedPage, unknown_place
+from tessera.server.paging import PageQuery, unknown_place
 
 Kind = Literal["response", "conversation", "chat"]
 
@@ -23,8 +25,11 @@ CREATE INDEX IF NOT EXISTS by_use ON kept (used);
 CREATE INDEX IF NOT EXISTS by_making ON kept (kind, tenant, made, id);
 """
 
+MAX_METADATA = 16
+MAX_METADATA_CHARS = 512
 
-class Page(NamedTuple):
+
+class ObjectPage(NamedTuple):
     items: list[Any]
     has_more: bool
 
@@ -57,7 +62,7 @@ class Store:
         is none. What `change` raises is passed on, and the object stays as it was."""
         return await self._database.do(self._change, kind, key, tenant, change)
 
-    async def page(self, kind: Kind, tenant: str, asked: AskedPage, wanted: Callable[[Any], bool]) -> Page:
+    async def page(self, kind: Kind, tenant: str, asked: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
         """A tenant's objects for which `wanted` is true, by when they were first put. Raises NotFoundError if there is
         none with the id in asked.after."""
         return await self._database.do(self._page, kind, tenant, asked, wanted)
@@ -93,7 +98,7 @@ class Store:
         ).fetchone()
         return None if found is None else found[0]
 
-    def _page(self, kind: Kind, tenant: str, asked: AskedPage, wanted: Callable[[Any], bool]) -> Page:
+    def _page(self, kind: Kind, tenant: str, asked: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
         beyond, order = (">", "ASC") if asked.ascending else ("<", "DESC")
         query = "SELECT body FROM kept WHERE kind = ? AND tenant = ?"
         given: list[str | float] = [kind, tenant]
@@ -105,7 +110,7 @@ class Store:
         rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", tuple(given))
         found = (value for (body,) in rows if wanted(value := msgspec.json.decode(body)))
         items = list(islice(found, asked.limit + 1))
-        return Page(items[: asked.limit], asked.has_more(len(items)))
+        return ObjectPage(items[: asked.limit], asked.has_more(len(items)))
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
         found = self._database.execute(
@@ -127,3 +132,22 @@ class Store:
         self._database.execute("DELETE FROM kept WHERE id = ? AND kind = ? AND tenant = ?", given)
         self._bytes -= found[0]
         return True
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def check_metadata(given: Mapping[str, Any] | None) -> None:
+    """Raises RequestError."""
+    if given is not None and (
+        len(given) > MAX_METADATA
+        or any(
+            len(name) > 64 or not isinstance(text, str) or len(text) > MAX_METADATA_CHARS
+            for name, text in given.items()
+        )
+    ):
+        raise RequestError(
+            f"metadata has at most {MAX_METADATA} names of 64 characters with texts of {MAX_METADATA_CHARS}.",
+            param="metadata",
+        )

@@ -1,0 +1,133 @@
+"""Answers prompts by beam search, as LLM.beam_search does: best beam first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tessera.engine.async_engine import AsyncEngine
+from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
+from tessera.errors import RequestError
+from tessera.request import CompletionOutput, RequestOutput
+from tessera.sampling_params import SamplingParams
+from tessera.server.context import ServerContext
+from tessera.server.generation.fields import GenerationFields
+from tessera.text import IncrementalDetokenizer, Vocabulary
+
+_PLAIN = SamplingParams()
+# Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
+_NOT_WITH_BEAMS = (
+    *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "logprob_token_ids", "min_tokens"),
+    *(
+        "presence_penalty",
+        "prompt_logprobs",
+        "repetition_penalty",
+        "response_format",
+        "stop",
+        "stop_token_ids",
+        "structured_outputs",
+    ),
+    "vllm_xargs",
+)
+
+
+@dataclass(frozen=True)
+class GenerationMethod:
+    """How prompts are answered. width: sequences per prompt in the engine; generate: has AsyncEngine.generate's
+    arguments."""
+
+    width: int
+    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
+
+
+def way_of(
+    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+) -> GenerationMethod:
+    """How to answer the request's prompts: by sampling, or by beam search as in LLM.beam_search, best beam first.
+    best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
+    if not request.use_beam_search:
+        _check_sampling(request, params, best_of)
+        return GenerationMethod(params.n, context.engine.generate)
+    _check_searching(request)
+    width = params.n if best_of is None else best_of
+    most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
+    if most < 1:
+        raise RequestError("This server's --max-logprobs is too low for beam search.", param="use_beam_search")
+    _check_width("n", params.n, 1, most)
+    _check_width("best_of", width, params.n, most)
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    beams = BeamSearchParams(
+        beam_width=width,
+        max_tokens=1,  # the real one depends on the prompt
+        ignore_eos=params.ignore_eos,
+        length_penalty=penalty,
+        include_stop_str_in_output=True,
+    )
+    return GenerationMethod(width, partial(_answers, context.engine, beams))
+
+
+def _check_sampling(request: GenerationFields, params: SamplingParams, best_of: int | None) -> None:
+    if best_of not in (None, params.n):
+        raise RequestError("best_of must equal n unless use_beam_search=true.", param="best_of")
+    if request.length_penalty not in (None, 1.0):
+        raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
+
+
+def _check_searching(request: GenerationFields) -> None:
+    if request.stream:
+        raise RequestError("Beam search cannot stream: leave out stream.", param="stream")
+    for name in _NOT_WITH_BEAMS:
+        if getattr(request, name, None) not in (None, "", [], {}, {"type": "text"}, getattr(_PLAIN, name, False)):
+            raise RequestError(f"{name} cannot be combined with use_beam_search: leave out one of them.", param=name)
+
+
+def _check_width(field: str, width: int, least: int, most: int) -> None:
+    if not least <= width <= most:
+        raise RequestError(f"With use_beam_search, {field} must be {least} to {most}, got {width}.", param=field)
+
+
+async def _answers(
+    engine: AsyncEngine,
+    beams: BeamSearchParams,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    request_id: str,
+    **owner: Any,
+) -> AsyncGenerator[RequestOutput, None]:
+    """As AsyncEngine.generate, but a single output. owner: RequestOwner.arguments. Closing it ends the search."""
+    prepared = await engine.prepare(prompt, params, client=owner["client"])
+    search = BeamSearch(
+        prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
+    )
+    cached = await beam_search(engine, search, request_id, **owner)
+    best = search.output(None).sequences[: params.n]
+    answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
+    yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)
+
+
+def _answer(
+    index: int, beam: BeamSearchSequence, prompt: Sequence[int], params: SamplingParams, tokenizer: Vocabulary | None
+) -> CompletionOutput:
+    tokens = beam.tokens[len(prompt) :]
+    hidden = beam.finish_reason == "stop" and not params.include_stop_str_in_output
+    shown = tokens[:-1] if hidden else tokens
+    return CompletionOutput(
+        index=index,
+        text="" if tokenizer is None else _text(tokenizer, prompt, shown, params, cut=beam.finish_reason != "stop"),
+        token_ids=tokens,
+        cumulative_logprob=beam.cum_logprob,
+        logprobs=None if params.logprobs is None else beam.logprobs,
+        finish_reason=beam.finish_reason,
+        stop_reason=beam.stop_reason,
+    )
+
+
+def _text(
+    tokenizer: Vocabulary, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams, *, cut: bool
+) -> str:
+    detokenizer = IncrementalDetokenizer(
+        tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+    )
+    return detokenizer.append(tokens) + detokenizer.finish(cut=cut)

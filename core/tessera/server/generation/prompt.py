@@ -1,0 +1,242 @@
+"""The prompt of a chat: its messages as chat templates take them, rendered and tokenized by the text workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from tessera.engine.truncation import Truncation
+from tessera.errors import RequestError
+from tessera.parsing.call_ids import with_known_ids
+from tessera.parsing.plain import PlainCalls
+from tessera.server.context import ServerContext
+from tessera.server.decode import Envelope, asks_for_nothing
+from tessera.server.generation.chat import (
+    MAX_EFFORT_CHARS,
+    MAX_ROLE_CHARS,
+    ChatFields,
+    ChatMessage,
+    ContentPart,
+    ToolCall,
+)
+from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.tool_prompts import told
+from tessera.server.generation.tools import ToolUse
+from tessera.server.settings import Limits
+from tessera.text.worker import ChatJob
+
+if TYPE_CHECKING:
+    from tessera.text.workers import TextWorkers
+
+_ASSISTANT = "assistant"
+# developer is OpenAI's newer name for the system role, which few templates know; function is the older one of tool.
+_RENAMED_ROLES = {"developer": "system", "function": "tool"}
+_EFFORTS = ("reasoning_effort", "verbosity")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt. text: None if the client sent token ids or a chat."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+
+
+def truncation_of(request: GenerationFields, context: ServerContext, max_tokens: int | None) -> Truncation | None:
+    """max_tokens: of the answer. Raises RequestError."""
+    return Truncation.of(
+        request.truncate_prompt_tokens,
+        request.truncation_side,
+        max_model_len=context.engine.info.max_model_len,
+        max_tokens=max_tokens,
+    )
+
+
+class RenderedChat(NamedTuple):
+    """A chat as the model sees it. begun: whether the answer begins within reasoning. written: what the prompt has
+    written of the answer, where reading it needs that."""
+
+    prompt: Prompt
+    begun: bool
+    written: str
+
+
+def prompt_job(context: ServerContext, request: ChatFields, use: ToolUse) -> ChatJob:
+    """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
+    workers = _workers(context)
+    job = _chat_job(context, request)
+    known = use.instead or context.format
+    if known is not None and isinstance(known.calls, PlainCalls):
+        job.messages = told(job.messages, use.shown, context.telling, required=use.required)
+        job.tools = None if context.telling.tools else use.shown
+    else:
+        job.tools = use.shown
+    own = job.template_kwargs or {}
+    job.template_kwargs = {**_variables(request, workers.template), **own}
+    return job
+
+
+async def render(
+    context: ServerContext,
+    request: ChatFields,
+    use: ToolUse,
+    max_tokens: int | None = None,
+    *,
+    client: str = "",
+) -> RenderedChat:
+    """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
+    TextWorkerError."""
+    workers = _workers(context)
+    job = prompt_job(context, request, use)
+    truncation = truncation_of(request, context, max_tokens)
+    job.max_tokens = context.engine.info.max_model_len if truncation is None else None
+    known = use.instead or context.format
+    markers = None if known is None else known.reasoning
+    if markers is not None:
+        job.reasoning = (markers.begin, markers.end)
+    job.anchor = "" if known is None else known.prompt_anchor
+    rendered = await workers.chat(job, client)
+    # What the model goes on with is its answer, unless the prompt says otherwise.
+    begun = markers is not None and markers.begun and not request.continue_final_message
+    reasons = begun if rendered.reasons is None else rendered.reasons
+    ids = rendered.ids[0]
+    prompt = Prompt(ids if truncation is None else truncation.kept(ids))
+    return RenderedChat(prompt, reasons, rendered.begun)
+
+
+def _workers(context: ServerContext) -> TextWorkers:
+    """Raises RequestError if there is no tokenizer."""
+    if context.engine.text is None:
+        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
+    return context.engine.text
+
+
+class Efforts(Protocol):
+    """The fields for how much to reason and to say."""
+
+    reasoning_effort: str | None
+    verbosity: str | None
+
+
+def check_efforts(request: Efforts) -> None:
+    """Raises RequestError."""
+    for name in _EFFORTS:
+        if len(getattr(request, name) or "") > MAX_EFFORT_CHARS:
+            raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
+
+
+def _variables(request: ChatFields, template: str) -> dict[str, Any]:
+    """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
+    check_efforts(request)
+    found: dict[str, Any] = {}
+    for name in _EFFORTS:
+        asked = getattr(request, name)
+        if asked is not None and name in template:
+            found[name] = asked
+    if request.reasoning_effort == "none":
+        found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
+    return found
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
+    """Raises RequestError. envelope: must have the fields messages and chat_template_kwargs."""
+    _check_message_counts(envelope.raw("messages"), limits)
+    if envelope.size("chat_template_kwargs") > limits.template_kwargs_bytes:
+        most = limits.template_kwargs_bytes
+        raise RequestError(f"chat_template_kwargs must be at most {most} bytes of JSON.", param="chat_template_kwargs")
+
+
+def _chat_job(context: ServerContext, chat: ChatFields) -> ChatJob:
+    """The chat as a job of the text workers. Raises RequestError."""
+    continues, rendered = bool(chat.continue_final_message), for_template(chat.messages)
+    with_known_ids(rendered, None if context.format is None else context.format.calls)
+    return ChatJob(
+        rendered,
+        add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
+        continue_final_message=continues,
+        template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
+        max_chars=context.settings.limits.prompt_chars,
+        # The template has already added the special tokens.
+        add_special_tokens=bool(chat.add_special_tokens),
+    )
+
+
+def _check_message_counts(raw: bytes, limits: Limits) -> None:
+    """Raises RequestError.
+
+    Counts in the undecoded JSON. Quotes inside strings are escaped, so these byte strings are keys or whole values.
+    """
+    for key, most, what in (
+        (b'"role"', limits.messages, "messages"),
+        (b'"type"', limits.content_parts, "content parts"),
+        (b'"arguments"', limits.tool_calls, "tool calls"),
+    ):
+        if len(raw) >= most * len(key) and raw.count(key) > most:
+            raise RequestError(f"messages must have at most {most} {what}.", param="messages")
+
+
+def for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages as chat templates take them. Raises RequestError, which names the field."""
+    if not messages:
+        raise RequestError("messages must have at least one message.", param="messages")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def echoed(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last message if it is the assistant's, which `echo` puts in front of the answer."""
+    if messages[-1].role != _ASSISTANT:
+        return ""
+    content = _content(messages[-1], f"messages[{len(messages) - 1}].content") or ""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _message(message: ChatMessage, place: str) -> dict[str, Any]:
+    if not 1 <= len(message.role) <= MAX_ROLE_CHARS:
+        raise RequestError(f"{place}.role must have 1 to {MAX_ROLE_CHARS} characters.", param=f"{place}.role")
+    if message.content is None and message.role != _ASSISTANT:
+        raise RequestError(f"{place}.content is missing.", param=f"{place}.content")
+    if message.audio is not None and not asks_for_nothing(bytes(message.audio), ()):
+        raise RequestError(f"{place}.audio is not supported yet; remove it.", param=f"{place}.audio")
+    calls = message.tool_calls or ([ToolCall(message.function_call)] if message.function_call is not None else None)
+    fields = {
+        "role": _RENAMED_ROLES.get(message.role, message.role),
+        "content": _content(message, f"{place}.content"),
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "tool_calls": _calls(calls, f"{place}.tool_calls") if calls else None,
+        "reasoning_content": message.reasoning if message.reasoning is not None else message.reasoning_content,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _calls(calls: Sequence[ToolCall], place: str) -> list[dict[str, Any]]:
+    shown = [call.as_function() for call in calls]
+    for index, call in enumerate(shown):
+        if call is None:
+            raise RequestError(f"{place}[{index}].function is missing.", param=f"{place}[{index}].function")
+    found: list[dict[str, Any]] = msgspec.to_builtins(shown)
+    return found
+
+
+def _content(message: ChatMessage, place: str) -> list[dict[str, str]] | str | None:
+    if message.content is None or isinstance(message.content, str):
+        return message.content
+    readable = ("text", "refusal") if message.role == _ASSISTANT else ("text",)
+    return [_part(part, f"{place}[{index}]", readable) for index, part in enumerate(message.content)] or ""
+
+
+def _part(part: ContentPart, place: str, readable: Sequence[str]) -> dict[str, str]:
+    """A part as a text. readable: the types of parts that are."""
+    if part.type not in readable:
+        where = f"{place}.type"
+        raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise RequestError(f"{place}.{part.type} is missing.", param=f"{place}.{part.type}")
+    return {"type": "text", "text": text}

@@ -1,0 +1,101 @@
+"""The sampling parameters of a request, from its fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera.config import ModelConfig
+from tessera.engine.input_processor import check_logprobs
+from tessera.errors import RequestError
+from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
+from tessera.server.generation.fields import GenerationFields
+from tessera.server.settings import Limits
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
+_PLAIN = SamplingParams()
+# Request fields that SamplingParams has with the same name and meaning, except those that are read on their own.
+_AS_THEY_ARE = tuple(
+    name
+    for name in SamplingParams.__struct_fields__
+    if name in GenerationFields.__struct_fields__
+    and name not in ("max_tokens", "logprobs", "structured_outputs", "truncate_prompt_tokens", "truncation_side")
+)
+
+
+def sampling_params(
+    request: GenerationFields,
+    defaults: Mapping[str, float],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    detokenize: bool,
+    structured: StructuredOutputsParams | None = None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """defaults: values for fields that the request leaves out. prompt_logprobs: likewise. Raises RequestError."""
+    asked = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
+    values: dict[str, Any] = {name: value for name, value in defaults.items() if name in _AS_THEY_ARE} | asked
+    if request.use_beam_search:
+        values["temperature"] = request.temperature or 1.0  # beams are not sampled, so several may have temperature 0
+    if not values.get("logit_bias"):
+        values.pop("logit_bias", None)
+    return SamplingParams(
+        **{"prompt_logprobs": prompt_logprobs, **values, "top_k": int(values.get("top_k", 0))},
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        detokenize=detokenize,
+        output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
+        extra_args=_extra_args(request),
+        structured_outputs=structured,
+    )
+
+
+def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
+    """vllm_xargs, which SamplingParams calls extra_args."""
+    if request.vllm_xargs:
+        check_extra_args("vllm_xargs", request.vllm_xargs)
+    return request.vllm_xargs or None
+
+
+def check_allowed(raw: bytes, vocab_size: int) -> None:
+    """Raises RequestError for too many allowed_token_ids. Counts in the JSON, so that they are never decoded."""
+    if raw.count(b",") >= vocab_size:
+        raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
+
+
+def check_alternatives(request: GenerationFields, name: str, asked: int | None, model: ModelConfig) -> None:
+    """Raises RequestError. asked: log probabilities per token; -1 is all."""
+    if request.logprob_token_ids and asked is None:
+        raise RequestError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
+    if asked is None:
+        return
+    if asked < -1:
+        raise RequestError(f"{name} must be at least 0, or -1 for all, got {asked}.", param=name)
+    check_logprobs(name, asked, model)
+
+
+def shown_alternatives(request: GenerationFields, asked: int | None, vocab_size: int) -> int | Sequence[int]:
+    """What LogprobWriter takes. asked: how many alternatives."""
+    if request.logprob_token_ids:
+        return tuple(dict.fromkeys(request.logprob_token_ids))
+    return vocab_size if asked == -1 else asked or 0
+
+
+def check_common(request: GenerationFields, limits: Limits) -> None:
+    """Raises RequestError."""
+    if request.n is not None and request.n > limits.n:
+        raise RequestError(f"n must be at most {limits.n}, got {request.n}.", param="n")
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError("prompt_logprobs is not supported in a stream: leave out stream.", param="prompt_logprobs")
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options needs stream=true.", param="stream_options")
+    if request.request_id is not None:
+        _check_identifier(request.request_id, limits)
+
+
+def _check_identifier(request_id: str, limits: Limits) -> None:
+    if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
+        most = limits.request_id_chars
+        raise RequestError(f"request_id must be 1 to {most} characters of A-Z a-z 0-9 . _ : -.", param="request_id")
