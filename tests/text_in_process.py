@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TypeVar
 
 import msgspec
 
+from tessera.processes.frames import read_frame
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer
 from tessera.text.worker import (
-    LENGTH,
     ChatJob,
     Checked,
     Decoded,
@@ -72,6 +73,6 @@ class TextInProcess:
     def _do(self, job: Job, kind: type[T]) -> T:
         """By way of the bytes that would go to a worker."""
         worker = self._grammars if isinstance(job, GrammarJob) else self._texts
-        done = worker.do(self._jobs.decode(packed(job)[LENGTH.size :]))
+        done = worker.do(self._jobs.decode(read_frame(BytesIO(packed(job)).readinto)))
         assert isinstance(done, kind)
         return done

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     from tessera.engine.process import DIED, main
 
     try:
-        code = main(sys.stdin.buffer, sys.argv[1])
+        code = main(open(sys.stdin.fileno(), "rb", closefd=False), sys.argv[1])  # noqa: SIM115  # open until the end
     except BaseException:
         logging.getLogger("tessera.engine").critical("the engine died", exc_info=True)
         # A normal exit may block on a thread or a device. The parent must learn of the failure at once.

@@ -6,44 +6,22 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
-from types import TracebackType
+from subprocess import PIPE
 
-from tessera.config.environment import for_children
+from tessera.processes.child import Child
 
-STANDARD_ERROR = 2
 IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
 WORKERS = "tessera.executor.workers:WorkersExecutor"
 
 
-class EngineChild:
-    """A running `python -m tessera.engine`, which imports its executor while it waits for its configuration. End it
-    with end() or a `with` statement."""
+class EngineChild(Child):
+    """A running `python -m tessera.engine`, which imports its executor while it waits for its configuration."""
 
     def __init__(self, executor: str) -> None:
-        """executor: dotted path. The process writes its output to this process's standard error. It has its own process
-        group, so Ctrl-C reaches only the parent, which then shuts it down. Raises OSError."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tessera.engine", executor],
-            stdin=subprocess.PIPE,
-            stdout=STANDARD_ERROR,
-            process_group=0,  # shared with its workers, so that end() can kill the group
-            env={**for_children(), "PYTHONSAFEPATH": "1"},
-        )
+        """executor: dotted path. Raises OSError."""
+        # Its workers belong to its process group, so that kill() reaches them.
+        super().__init__("tessera.engine", executor, variables={"PYTHONSAFEPATH": "1"}, new_group=True, stdin=PIPE)
         self._ended = False
-
-    def __enter__(self) -> EngineChild:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def configure(self, data: bytes) -> None:
         """Sends the configuration; call once. data: the result of pack_start()."""
@@ -53,20 +31,17 @@ class EngineChild:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-    def wait(self) -> int:
-        """Waits for the process to end. Returns its exit code."""
-        return self._process.wait()
+    def kill(self) -> None:
+        """Kills its workers too, even if it has ended: one that hangs does not notice that its engine is gone."""
+        # On macOS, signalling a group that has only an ended process left raises PermissionError.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kills the process and its workers if they are still running. May be called again."""
         if self._ended:
             return
         self._ended = True
-        # Kill the group, because a worker that hangs does not notice that its engine is gone. On macOS, signalling a
-        # group that has only an ended process left raises PermissionError.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        super().end()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -13,11 +13,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from tessera import errors
 from tessera.arrays import decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig
-from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.explain import Explained
+from tessera.processes.failure import Failure
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
@@ -119,25 +118,6 @@ class Starting(msgspec.Struct, tag=True, array_like=True):
 
 class Ready(msgspec.Struct, tag=True, array_like=True):
     info: EngineInfo
-
-
-class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A user error on its way to the user: the name of its class and its message."""
-
-    kind: str
-    message: str
-    param: str | None = None
-    code: str | None = None
-
-    @classmethod
-    def of(cls, error: TesseraError) -> Failure:
-        return cls(type(error).__name__, error.message, error.param, error.code)
-
-    def error(self) -> TesseraError:
-        """The error as it was raised; EngineDeadError if this process does not know its class."""
-        kind = getattr(errors, self.kind, None)
-        known = kind if isinstance(kind, type) and issubclass(kind, TesseraError) else EngineDeadError
-        return known(self.message, param=self.param, code=self.code)
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True):

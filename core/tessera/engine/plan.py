@@ -14,13 +14,13 @@ import msgspec
 
 from tessera.config import EngineConfig
 from tessera.config.environment import for_children
-from tessera.engine.messages import Failure
 from tessera.engine.startup import Loader, largest, load, num_devices, whole
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
 from tessera.platform.explain import Explained
 from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_path
+from tessera.processes.failure import Failure
 
 LENGTHS = (2048, 8192, 32768)
 """Request lengths in tokens, besides the model's context length, for which a plan says how many requests fit."""
@@ -136,7 +136,7 @@ def main() -> None:
     try:
         answer = _Answer(plan_here(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)))
     except TesseraError as error:
-        answer = _Answer(failure=Failure.of(error))
+        answer = _Answer(failure=Failure.from_error(error))
     with os.fdopen(answer_to, "wb") as file:
         file.write(msgspec.json.encode(answer))
 

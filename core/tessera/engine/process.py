@@ -8,21 +8,20 @@ import logging
 import os
 import shutil
 import signal
-import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
 
-from tessera import parent, stacks
+from tessera import stacks
 from tessera.engine.engine import Engine
-from tessera.engine.guard import Guard
 from tessera.engine.messages import (
     MAX_MESSAGE_BYTES,
     VERSION,
@@ -30,7 +29,6 @@ from tessera.engine.messages import (
     AddRequests,
     Answer,
     Codec,
-    Failure,
     Ready,
     Refused,
     Report,
@@ -43,6 +41,10 @@ from tessera.errors import RequestError, TesseraError
 from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path
+from tessera.processes.failure import Failure
+from tessera.processes.frames import frame, read_frame
+from tessera.processes.guard import Guard
+from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
 from tessera.sampling_params import changed
 
 if TYPE_CHECKING:
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0  # most seconds between two reports, unless a step takes longer
-LENGTH = struct.Struct(">Q")
 MAX_CONFIG_BYTES = 64 << 20
 DIED = 1
 
@@ -182,7 +183,7 @@ class EngineProcess:
             self._check(request)
             self._engine.add(self._lists.share(request))
         except TesseraError as error:
-            self._refused.append(Refused(request.key, Failure.of(error)))
+            self._refused.append(Refused(request.key, Failure.from_error(error)))
         else:
             self._live[request.key] = request.request_id
             log.debug("%d prompt tokens", request.prompt.size, extra=about(request.request_id))
@@ -219,38 +220,25 @@ class SharedLists:
         return msgspec.structs.replace(request, params=changed(request.params, allowed_token_ids=shared))
 
 
-class ParentWatch(threading.Thread):
-    """Ends the process when the pipe from its parent closes, because an orphaned engine would keep the devices. If it
-    cannot run, the Guard does the same a little later."""
-
-    def __init__(self, pipe: BinaryIO, directory: Path) -> None:
-        super().__init__(name="parent-watch", daemon=True)
-        self._pipe = pipe
-        self._directory = directory
-
-    def run(self) -> None:
-        # Bypasses the buffered reader: holding its lock here would keep the interpreter from exiting.
-        while os.read(self._pipe.fileno(), 1):
-            pass
-        log.warning("the process that started this engine is gone; shutting down")
-        shutil.rmtree(self._directory, ignore_errors=True)
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # this process and its workers, even stopped ones
-        os._exit(0)
+def clean_up_orphan(folder: Path) -> None:
+    """The parent is gone: removes the engine's folder and kills its workers, because orphans would keep the devices. If
+    this cannot run, the Guard does the same a little later."""
+    log.warning("the process that started this engine is gone; shutting down")
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # this process and its workers, even stopped ones
 
 
-def read_start(pipe: BinaryIO) -> StartUp | None:
-    """Reads the length-prefixed JSON from standard input. Returns None if it is closed without any data. Raises
-    ValueError for anything else."""
-    head = pipe.read(LENGTH.size)
-    if not head:
+def read_start(pipe: BufferedReader) -> StartUp | None:
+    """Reads the JSON from standard input. Returns None if it is closed without any data. Raises ValueError for anything
+    else."""
+    if not pipe.peek(1):
         return None
-    if len(head) < LENGTH.size:
-        raise ValueError("standard input ended before the configuration")
-    (length,) = LENGTH.unpack(head)
-    if length > MAX_CONFIG_BYTES:
-        raise ValueError(f"a configuration of {length} bytes is too long")
-    start = msgspec.json.decode(pipe.read(length), type=StartUp)
+    try:
+        data = read_frame(pipe.readinto, MAX_CONFIG_BYTES)
+    except EOFError:
+        raise ValueError("standard input ended before the configuration") from None
+    start = msgspec.json.decode(data, type=StartUp)
     if start.version != VERSION:
         raise ValueError(f"this engine uses message version {VERSION}, but its parent uses {start.version}")
     return start
@@ -258,18 +246,14 @@ def read_start(pipe: BinaryIO) -> StartUp | None:
 
 def pack_start(start: StartUp) -> bytes:
     """Encodes a StartUp as read_start() reads it."""
-    data = msgspec.json.encode(start)
-    return LENGTH.pack(len(data)) + data
+    return frame(msgspec.json.encode(start))
 
 
-def main(pipe: BinaryIO, executor: str) -> int:
+def main(pipe: BufferedReader, executor: str) -> int:
     """Runs the process and returns its exit code. executor: dotted path of the executor that it will most likely
     need."""
-    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process, but only the parent decides when this
-    # one ends. A stopped process gets SIGHUP when its parent is gone; ignoring it lets ParentWatch clean up.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    parent.go_on_when_it_dies()
+    leave_signals_to_parent()
+    wake_at_parent_death()
     guard = Guard(pipe.fileno())
     imported = import_meanwhile(executor)
     start = read_start(pipe)
@@ -278,7 +262,7 @@ def main(pipe: BinaryIO, executor: str) -> int:
     set_up_logging(start.log_level, start.config.log_format)
     stacks.write_on_signal(Path(start.config.folder))
     guard.clean(start.config.folder)
-    ParentWatch(pipe, Path(start.config.folder)).start()
+    watch_parent(pipe.fileno(), partial(clean_up_orphan, Path(start.config.folder)))
     link = Link(start)
     try:
         return _live(start, link, imported)
@@ -306,7 +290,7 @@ def _live(start: StartUp, link: Link, imported: Future[object]) -> int:
         gc.enable()
         engine = Engine(start.config, report, executor=start.executor)
     except TesseraError as error:
-        link.send(Failure.of(error))
+        link.send(Failure.from_error(error))
         return error.exit_code
     # All objects of the start stay until the end, so the collector need not scan them in the middle of a step.
     gc.collect()

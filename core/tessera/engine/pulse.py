@@ -3,20 +3,18 @@ Watchdog judges them in the parent."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import zmq
 
 from tessera.config.engine import BUSY
 from tessera.engine.messages import Alive, Codec
+from tessera.processes.processor_time import processor_seconds_with_children
 
 BEAT = 0.5  # seconds
 WORKING = 0.01  # of one processor; a process that uses less is only waiting
-TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Pulse(threading.Thread):
@@ -42,42 +40,19 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         worked = time.monotonic()
-        used = processor_seconds()
+        used = processor_seconds_with_children()
         with self._context.socket(zmq.PUSH) as socket:
             socket.set_hwm(0)
             socket.linger = 0
             socket.connect(self._address)
             while not self._stopped.wait(BEAT):
                 now, before = time.monotonic(), used
-                used = processor_seconds()
+                used = processor_seconds_with_children()
                 if used - before >= WORKING * BEAT:
                     worked = now
                 began = self._step_began
                 alive = Alive() if began is None else Alive(now - began, now - max(began, worked))
                 socket.send(self._codec.pack_answer(alive))
-
-
-def processor_seconds() -> float:
-    """Processor time used by this process and, where /proc tells, by its workers."""
-    return time.process_time() + sum(map(_seconds_of, _children()))
-
-
-def _children() -> list[str]:
-    try:
-        return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-    except OSError:
-        return []
-
-
-def _seconds_of(pid: str) -> float:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0.0
-    # The process name may contain anything, so split after it. The rest starts with field 3; user and system time are
-    # fields 14 and 15.
-    user, system = text.rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / TICKS_A_SECOND
 
 
 TICKS = 8  # per limit

@@ -31,7 +31,6 @@ from tessera.engine.messages import (
     Answer,
     Codec,
     EngineInfo,
-    Failure,
     Ready,
     Report,
     Shutdown,
@@ -42,6 +41,7 @@ from tessera.engine.process import pack_start
 from tessera.engine.pulse import Watchdog
 from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.runner import Progress
+from tessera.processes.failure import Failure
 
 log = logging.getLogger(__name__)
 

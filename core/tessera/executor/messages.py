@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 import threading
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -17,11 +16,9 @@ from tessera.platform.explain import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
+from tessera.processes.failure import Failure
+from tessera.processes.frames import frame, read_frame
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
-
-MAX_FRAME = 1 << 30
-_LENGTH = struct.Struct("<Q")
-T = TypeVar("T")
 
 
 class Start(msgspec.Struct, tag=True):
@@ -136,41 +133,37 @@ class Stepped(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """kind: the name of a subclass of TesseraError, or "" for a bug, whose traceback is in the log."""
+    """What ended the worker."""
 
-    kind: str
+    # The exception's class and message, in one line.
     message: str
+    # None for a bug, whose traceback is in the log.
+    failure: Failure | None = None
 
 
 Answer = Loaded | Under | Layout | Done | Stepped | Failed
 
 
-class Frames:
+class MessageStream:
     """Sends and receives whole messages over a stream socket. Several threads may send; only one may receive."""
 
-    def __init__(self, stream: socket.socket, incoming: Any) -> None:
-        self.stream = stream
+    def __init__(self, link: socket.socket, incoming: Any) -> None:
+        self._link = link
         self._encode = encoder().encode
         self._decode = decoder(incoming).decode
         self._sending = threading.Lock()
 
     def send(self, message: Any) -> None:
         with self._sending:
-            data = self._encode(message)
-            self.stream.sendall(_LENGTH.pack(len(data)) + data)
+            self._link.sendall(frame(self._encode(message)))
 
     def receive(self) -> Any:
         """Waits for the next message. Raises EOFError if the other side is gone."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        assert length <= MAX_FRAME, length
-        return self._decode(self._exactly(length))
+        return self._decode(read_frame(self._link.recv_into))
 
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            received = self.stream.recv_into(view)
-            if not received:
-                raise EOFError
-            view = view[received:]
-        return bytes(data)
+    def fileno(self) -> int:
+        """Of the socket, for a selector."""
+        return self._link.fileno()
+
+    def close(self) -> None:
+        self._link.close()

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -17,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tessera import parent, stacks
+from tessera import stacks
 from tessera.errors import TesseraError
 from tessera.executor.messages import (
     Allocate,
@@ -26,9 +24,9 @@ from tessera.executor.messages import (
     Done,
     Execute,
     Failed,
-    Frames,
     Layout,
     Loaded,
+    MessageStream,
     Order,
     Sample,
     Start,
@@ -40,28 +38,12 @@ from tessera.log import set_up_logging
 from tessera.platform.device import Future
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
+from tessera.processes.failure import Failure
+from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
 from tessera.runner.worker import Worker
 from tessera.step import StepOutput
 
 log = logging.getLogger(__name__)
-
-
-class ExecutorWatch(threading.Thread):
-    """Ends the process when the executor's process is gone, even if the worker is busy or waiting. folder: a folder to
-    remove then, since the executor no longer can."""
-
-    def __init__(self, stream: socket.socket) -> None:
-        super().__init__(name="executor-watch", daemon=True)
-        self.folder: Path | None = None
-        self._stream = stream
-
-    def run(self) -> None:
-        poll = select.poll()
-        poll.register(self._stream, 0)  # hang-ups are reported even with an empty event mask
-        poll.poll()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        os._exit(0)
 
 
 class Results(threading.Thread):
@@ -94,9 +76,9 @@ class Results(threading.Thread):
 
 
 class WorkerProcess:
-    def __init__(self, frames: Frames, watch: ExecutorWatch) -> None:
-        self.frames = frames
-        self.watch = watch
+    def __init__(self, stream: MessageStream) -> None:
+        self.stream = stream
+        self.folder: Path | None = None
         self.results = Results(self._send, self._failed)
         self.worker: Worker | None = None
         self.loaded: LoadedModel
@@ -105,10 +87,10 @@ class WorkerProcess:
     def serve(self) -> None:
         """Carries out orders one after another until Close. Raises EOFError if the executor is gone."""
         while True:
-            match self.frames.receive():
+            match self.stream.receive():
                 case Close():
                     self.results.close()
-                    self.frames.send(Done())
+                    self.stream.send(Done())
                     return
                 case Start() as start:
                     self._start(start)
@@ -118,16 +100,16 @@ class WorkerProcess:
 
     def _start(self, start: Start) -> None:
         set_up_logging(start.log_level, start.config.log_format)
-        self.watch.folder = Path(start.folder)
-        stacks.write_on_signal(self.watch.folder)
+        self.folder = Path(start.folder)
+        stacks.write_on_signal(self.folder)
         platform = load_platform(start.config.platform, start.config.platform_levels)
         worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.results.start()
-        self.frames.send(Loaded.of(self.loaded))
+        self.stream.send(Loaded.of(self.loaded))
 
     def _do(self, worker: Worker, order: Order) -> None:
-        send = self.frames.send
+        send = self.stream.send
         match order:
             case DescribeLayout(layer, block_size):
                 (needs,) = (needs for needs in self.loaded.needs if needs.layer == layer)
@@ -146,50 +128,52 @@ class WorkerProcess:
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None
         if self.worker.gives_output:
-            self.frames.send(Stepped(output))
+            self.stream.send(Stepped(output))
 
     def _failed(self, error: Exception) -> None:
         """Ends the process at once: its main thread may be in a collective that never returns."""
-        os._exit(report_failure(self.frames, error))
+        os._exit(report_failure(self.stream, error))
 
     def close(self) -> None:
         if self.worker is not None:
             self.worker.close()
 
+    def remove_folder(self) -> None:
+        """The executor is gone, and no longer can."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def _report(self, worker: Worker, progress: Progress) -> None:
         if worker.spec.rank == 0:
-            self.frames.send(Under(progress.phase, progress.done, progress.total))
+            self.stream.send(Under(progress.phase, progress.done, progress.total))
 
 
 def main() -> int:
-    # Ctrl-C and SIGTERM may reach every process, but only the executor decides when this one ends. A stopped process
-    # gets SIGHUP when its executor is gone; ignoring it lets ExecutorWatch clean up.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    parent.go_on_when_it_dies()
-    frames = Frames(socket.socket(fileno=int(sys.argv[1])), Order)
-    watch = ExecutorWatch(frames.stream)
-    watch.start()
-    process = WorkerProcess(frames, watch)
+    leave_signals_to_parent()
+    wake_at_parent_death()
+    link = socket.socket(fileno=int(sys.argv[1]))
+    stream = MessageStream(link, Order)
+    process = WorkerProcess(stream)
+    watch_parent(link.fileno(), process.remove_folder)
     try:
         process.serve()
     except EOFError:
         return 0
     except Exception as error:  # noqa: BLE001  # whatever it is, the executor is told
-        return report_failure(frames, error)
+        return report_failure(stream, error)
     process.close()
     return 0
 
 
-def report_failure(frames: Frames, error: Exception) -> int:
+def report_failure(stream: MessageStream, error: Exception) -> int:
     """Tells the executor, if it is still there, which error ends this worker. Returns the exit code."""
-    failed, exit_code = Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
+    failed, exit_code = Failed(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
     if isinstance(error, TesseraError):
-        failed, exit_code = Failed(type(error).__name__, error.message), error.exit_code
+        failed.failure, exit_code = Failure.from_error(error), error.exit_code
     else:
         log.error("the worker failed", exc_info=error)
     with suppress(OSError):
-        frames.send(failed)
+        stream.send(failed)
     return exit_code
 
 

@@ -19,9 +19,7 @@ from typing import Any
 
 import msgspec
 
-import tessera.errors
 from tessera.config import EngineConfig
-from tessera.config.environment import for_children
 from tessera.errors import EngineStepError, PlatformError, TesseraError
 from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
@@ -31,8 +29,8 @@ from tessera.executor.messages import (
     DescribeLayout,
     Execute,
     Failed,
-    Frames,
     Loaded,
+    MessageStream,
     Needs,
     Order,
     Sample,
@@ -45,6 +43,7 @@ from tessera.platform.device import Future
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_platform
+from tessera.processes.child import Child
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 CLOSE_SECONDS = 10.0
@@ -105,7 +104,7 @@ class WorkersExecutor(Executor):
 
     def _needs(self, worker: _WorkerHandle, needs: Needs) -> CacheNeeds:
         def layout(block_size: int) -> KVLayout:
-            worker.frames.send(DescribeLayout(needs.layer, block_size))
+            worker.stream.send(DescribeLayout(needs.layer, block_size))
             described: KVLayout = self.answer(worker).layout
             return described
 
@@ -144,7 +143,7 @@ class WorkersExecutor(Executor):
 
     def _send(self, worker: _WorkerHandle, order: Order) -> None:
         try:
-            worker.frames.send(order)
+            worker.stream.send(order)
         except OSError:
             raise self._gone(worker) from None
 
@@ -159,7 +158,7 @@ class WorkersExecutor(Executor):
         while True:
             for ready in self._readable(worker):
                 try:
-                    answer: Answer = ready.frames.receive()
+                    answer: Answer = ready.stream.receive()
                 except (EOFError, ConnectionError):
                     raise self._gone(ready) from None
                 if isinstance(answer, Failed):
@@ -183,16 +182,15 @@ class WorkersExecutor(Executor):
     def _gone(self, worker: _WorkerHandle) -> TesseraError:
         """Why a worker has closed its socket: its last message if that says why, else its exit code."""
         with suppress(EOFError, ConnectionError):
-            while not isinstance(answer := worker.frames.receive(), Failed):
+            while not isinstance(answer := worker.stream.receive(), Failed):
                 pass
             return self._failure(worker, answer)
         code = worker.process.wait(CLOSE_SECONDS)
         return EngineStepError(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
 
     def _failure(self, worker: _WorkerHandle, failed: Failed) -> TesseraError:
-        kind = getattr(tessera.errors, failed.kind, None) if failed.kind else None
-        if isinstance(kind, type) and issubclass(kind, TesseraError):
-            return kind(failed.message)
+        if failed.failure is not None:
+            return failed.failure.error()
         return EngineStepError(f"worker {worker.spec.rank} failed: {failed.message}")
 
 
@@ -202,32 +200,31 @@ class _WorkerHandle:
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
         self.early: list[Answer] = []
-        self.stream, theirs = socket.socketpair()
+        link, theirs = socket.socketpair()
         threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
         with theirs:
             try:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
+                self.process = Child(
+                    "tessera.executor.worker_process",
+                    str(theirs.fileno()),
+                    variables={"GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    env={**for_children(), "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
                 )
             except OSError:
-                self.stream.close()
+                link.close()
                 raise
-        self.frames = Frames(self.stream, Answer)
+        self.stream = MessageStream(link, Answer)
 
     def ask_to_end(self) -> None:
         with suppress(OSError):  # the process may have ended already
-            self.frames.send(Close())
+            self.stream.send(Close())
 
     def end(self, deadline: float) -> None:
         """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.end()
         self.stream.close()
 
 

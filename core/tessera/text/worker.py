@@ -11,12 +11,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import select
-import signal
 import socket
-import struct
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -27,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tessera import parent
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
+from tessera.processes.failure import Failure
+from tessera.processes.frames import frame, read_frame
+from tessera.processes.parent import die_with_parent, leave_signals_to_parent, watch_parent
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer
 from tessera.text.leniency import settled
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = 12
 GIVEN_UP = 13  # after sending an answer that says why
 
-LENGTH = struct.Struct(">Q")
 _MIB = 1 << 20
 # Four bytes per character, times four for what normalization may add.
 _MOST_TOKENS_PER_CHAR = 16
@@ -192,15 +189,9 @@ class Checked(msgspec.Struct, tag="checked"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """A RequestError, or with `model` a ModelError."""
+    """A ModelError if the worker could not load its files, a RequestError after that."""
 
-    message: str
-    param: str | None = None
-    code: str | None = None
-    model: bool = False
-
-    def error(self) -> TesseraError:
-        return (ModelError if self.model else RequestError)(self.message, param=self.param, code=self.code)
+    failure: Failure
 
 
 Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
@@ -335,15 +326,15 @@ class Grammars:
 
 def main() -> int:
     """Runs the process, over the socket on its standard input, and returns its exit code."""
-    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; the parent ends this one.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain prompts
     link = socket.socket(fileno=os.dup(0))
-    parent.end_when_it_dies(int(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, args=(link.fileno(),), name="parent-watch", daemon=True).start()
-    started = receive(link)
-    if started is None:
+    die_with_parent(int(sys.argv[1]))
+    # For a parent that lives and has given this process up.
+    watch_parent(link.fileno())
+    try:
+        started = read_frame(link.recv_into)
+    except EOFError:
         return 0
     try:
         LOADING.apply()
@@ -354,7 +345,7 @@ def main() -> int:
             special = start.parse_special_tokens
             texts = Texts(tokenizer, start.template, start.content_format, parse_special_tokens=special)
     except TesseraError as error:
-        _send(link, Failed(error.message, model=True))
+        _send(link, Failed(Failure(ModelError.__name__, error.message)))
         return GIVEN_UP
     except MemoryError:
         return OUT_OF_MEMORY
@@ -375,13 +366,18 @@ def main() -> int:
 def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
     """Runs jobs until the socket closes."""
     jobs = msgspec.msgpack.Decoder(Job)
-    while (data := receive(link)) is not None:
+    while True:
+        try:
+            data = read_frame(link.recv_into)
+        except EOFError:
+            return 0
         Limits.of(len(data)).apply()
         broken = False
         try:
             answer: Answer = texts.do(jobs.decode(data))
         except TesseraError as error:
-            answer = Failed(error.message, error.param, error.code)
+            # The request is to blame whatever it is: a template may be the client's own.
+            answer = Failed(Failure(RequestError.__name__, error.message, error.param, error.code))
             broken = isinstance(error, BrokenTokenizerError)
         except MemoryError:
             # Memory may still be held; a new process starts without it.
@@ -390,40 +386,12 @@ def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
         _send(link, answer)
         if broken:
             return GIVEN_UP
-    return 0
-
-
-def _end_with_parent(link: int) -> None:
-    """Ends the process, even in the middle of a job, when the other end of its socket closes. Where the kernel kills a
-    process at its parent's death, it is for a parent that lives and has given this one up."""
-    poll = select.poll()
-    poll.register(link, 0)  # a hang-up is always reported
-    poll.poll()
-    os._exit(0)
-
-
-def receive(link: socket.socket) -> bytearray | None:
-    """The bytes of the next message; None at the end."""
-    head = _exactly(link, LENGTH.size)
-    return None if head is None else _exactly(link, LENGTH.unpack(head)[0])
-
-
-def _exactly(link: socket.socket, size: int) -> bytearray | None:
-    data = bytearray(size)
-    rest = memoryview(data)
-    while rest:
-        count = link.recv_into(rest)
-        if count == 0:
-            return None
-        rest = rest[count:]
-    return data
 
 
 def framed(message: Start | Job | Answer) -> bytes:
     """Encodes a message with its length. Raises TypeError, ValueError, OverflowError or RecursionError for values that
     are not plain data."""
-    data = msgspec.msgpack.encode(message)
-    return LENGTH.pack(len(data)) + data
+    return frame(msgspec.msgpack.encode(message))
 
 
 def _send(link: socket.socket, answer: Answer) -> None:

@@ -12,31 +12,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from tessera import parent
-from tessera.config.environment import for_children
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
+from tessera.processes.child import Child
+from tessera.processes.frames import frame_bytes, read_frame_async
+from tessera.processes.processor_time import processor_seconds
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
 from tessera.text.fair_queue import FairQueue
 from tessera.text.grammar import FIELD
 from tessera.text.tokenizer import Vocabulary, half_a_pair
 from tessera.text.worker import (
-    LENGTH,
     LOADING,
     OUT_OF_MEMORY,
     Answer,
@@ -65,7 +61,6 @@ LONG_JOB = 1 << 16
 MAX_GRAMMARS = 64
 """How many grammars that were right are remembered."""
 
-STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
 _WRITE_BYTES = 1 << 18  # of a job at once: what the socket does not take is copied
 _MIB = 1 << 20
@@ -75,6 +70,14 @@ MOST_WAITING = 256 * _MIB  # of jobs in one queue
 _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a new worker takes about as long
 REST_SECONDS = 0.02
 _UNWATCHED_SECONDS = 0.5  # that a job may take before anybody looks whether its worker works
+_VARIABLES = {
+    "PYTHONSAFEPATH": "1",
+    # Threads would each use memory, and processor time would no longer match elapsed time.
+    "TOKENIZERS_PARALLELISM": "false",
+    "RUST_BACKTRACE": "0",
+    # So that glibc returns what a long text took.
+    "MALLOC_MMAP_THRESHOLD_": str(_MIB),
+}
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -87,19 +90,8 @@ class _Process:
         """start: a framed Start message. Raises OSError."""
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._child = parent.start(
-                [sys.executable, "-m", "tessera.text"],
-                stdin=theirs.fileno(),
-                stdout=STANDARD_ERROR,
-                process_group=0,  # so that Ctrl-C only reaches the parent
-                # Threads would each use memory, and processor time would no longer match elapsed time.
-                env={
-                    **for_children(),
-                    "PYTHONSAFEPATH": "1",
-                    "TOKENIZERS_PARALLELISM": "false",
-                    "RUST_BACKTRACE": "0",
-                    "MALLOC_MMAP_THRESHOLD_": str(_MIB),  # so that glibc returns what a long text took
-                },
+            self._child = Child(
+                "tessera.text", variables=_VARIABLES, new_group=True, dies_with_parent=True, stdin=theirs
             )
         # The worker reads this once it is running; it fits in the socket's buffer.
         self._socket.sendall(start)
@@ -114,7 +106,7 @@ class _Process:
 
     @property
     def running(self) -> bool:
-        return self._child.poll() is None
+        return self._child.is_running
 
     async def load(self) -> Ready:
         """Waits until the worker has loaded its files. Raises ModelError or TextWorkerError."""
@@ -129,7 +121,7 @@ class _Process:
                 self.ready = answer
                 return answer
             case Failed():
-                raise answer.error()
+                raise answer.failure.error()
         code = await self.end()
         if code in _JOBS_OWN or code == OUT_OF_MEMORY or code == -signal.SIGKILL:
             raise ModelError(
@@ -148,21 +140,15 @@ class _Process:
             for start in range(0, len(job), _WRITE_BYTES):
                 writer.write(job[start : start + _WRITE_BYTES])
                 await writer.drain()
-        (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        answer: Answer = msgspec.msgpack.decode(await reader.readexactly(size), type=Answer)
+        answer: Answer = msgspec.msgpack.decode(await read_frame_async(reader), type=Answer)
         return answer
 
     async def end(self) -> int:
         """Kills the worker if it is running, and returns its exit code."""
         if self._streams is not None:
             self._streams[1].transport.abort()
-        self.kill()
-        code: int = await asyncio.to_thread(self._child.wait)
-        return code
-
-    def kill(self) -> None:
-        if self.running:
-            self._child.kill()
+        self._child.kill()
+        return await asyncio.to_thread(self._child.wait)
 
     def close(self) -> None:
         """Ends the worker at once and cleans up. May be called again."""
@@ -171,9 +157,8 @@ class _Process:
         self._cleanup()
 
 
-def _end(child: subprocess.Popen[bytes], link: socket.socket) -> None:
-    child.kill()
-    child.wait()
+def _end(child: Child, link: socket.socket) -> None:
+    child.end()
     link.close()
 
 
@@ -278,7 +263,7 @@ class _Lane:
         return None
 
     async def _done(self, job: bytes) -> Answer:
-        limits = Limits.of(len(job) - LENGTH.size)
+        limits = Limits.of(frame_bytes(job))
         for _ in range(_TRIES):
             process = await self._loaded()
             try:
@@ -352,15 +337,6 @@ async def _answered(process: _Process, job: bytes, limits: Limits) -> Answer:
             return await process.exchange(job)
         finally:
             next_look.cancel()
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used; 0.0 where the system does not say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _of(code: int) -> str:
@@ -489,7 +465,7 @@ class TextWorkers:
             lane = self._listing
         answer = await lane.ask(data, owner)
         if isinstance(answer, Failed):
-            raise answer.error()
+            raise answer.failure.error()
         assert isinstance(answer, kind)
         return answer
 

@@ -252,7 +252,7 @@ def test_processes_give_the_same_tokens(tensor: int, model: Model) -> None:
         assert len(executor.workers) == 2 * tensor
         assert ask(run) == expected
         processes = [worker.process for worker in executor.workers]
-    assert [process.returncode for process in processes] == [0] * len(processes)
+    assert [process.wait(0) for process in processes] == [0] * len(processes)
 
 
 @pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.nightly)])
@@ -267,7 +267,7 @@ def test_a_stage_that_dies_is_one_line(stage: int, model: Model) -> None:
         run.finish()
     assert "\n" not in raised.value.message
     run.close()
-    assert all(process.poll() is not None for process in processes)
+    assert not any(process.is_running for process in processes)
 
 
 def test_it_is_a_keyword_of_llm(model: Model) -> None:

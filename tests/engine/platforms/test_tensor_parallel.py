@@ -52,7 +52,7 @@ def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequ
             run.engine.info.cache_bytes,
         )
         assert planned.choices == run.engine.info.choices != []
-    assert [process.returncode for process in processes] == [0, 0]
+    assert [process.wait(0) for process in processes] == [0, 0]
     assert not folder.exists()
 
 
@@ -94,7 +94,7 @@ def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
         run.finish()
     assert "\n" not in raised.value.message
     run.close()
-    assert all(process.poll() is not None for process in processes)
+    assert not any(process.is_running for process in processes)
     assert not folder.exists()
     children = subprocess.run(
         ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from tessera.arrays import int32
-from tessera.executor.messages import Failed, Frames
+from tessera.executor.messages import Failed, MessageStream
 from tessera.executor.worker_process import Results, report_failure
 from tessera.platform import PlatformError, Ready
 from tessera.step import StepOutput
@@ -91,14 +91,14 @@ def test_a_worker_whose_executor_is_gone_ends_quietly() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
-        assert report_failure(Frames(ours, Any), PlatformError("it is in use")) == PlatformError.exit_code
+        assert report_failure(MessageStream(ours, Any), PlatformError("it is in use")) == PlatformError.exit_code
 
 
 def test_messages_of_two_threads_arrive_whole() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        sending, receiving = Frames(ours, Any), Frames(theirs, Failed)
+        sending, receiving = MessageStream(ours, Any), MessageStream(theirs, Failed)
         texts = [letter * 100_000 for letter in "ab"]
         threads = [threading.Thread(target=report_failure, args=(sending, RuntimeError(text))) for text in texts]
         for thread in threads:

@@ -14,8 +14,8 @@ import pytest
 
 CHILD = """
 import os, sys, time
-from tessera import parent
-parent.go_on_when_it_dies()
+from tessera.processes.parent import wake_at_parent_death
+wake_at_parent_death()
 print(os.getpid(), flush=True)
 sys.stdin.read()  # to the end of the pipe, which is the parent's
 open(sys.argv[1], "w").close()
@@ -56,16 +56,18 @@ def test_a_stopped_process_goes_on_when_its_parent_dies(tmp_path: Path) -> None:
 
 HELD = """
 import ctypes, os, sys
-from tessera import parent
+from tessera.processes.parent import die_with_parent
 print(os.getpid(), flush=True)
-parent.end_when_it_dies(int(sys.argv[1]))
+die_with_parent(int(sys.argv[-1]))
 print("set", flush=True)
 ctypes.PyDLL(None).sleep(600)  # without releasing the interpreter's lock
 """
 STARTER = """
 import sys, threading, time
-from tessera import parent
-thread = threading.Thread(target=parent.start, args=([sys.executable, "-c", sys.argv[1]],))
+from tessera.processes.child import Child
+thread = threading.Thread(
+    target=Child, args=("held",), kwargs={"variables": {"PYTHONPATH": sys.argv[1]}, "dies_with_parent": True}
+)
 thread.start()
 thread.join()
 time.sleep(600)
@@ -74,11 +76,13 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux sends a s
 
 
 @linux
-def test_a_process_that_is_held_dies_with_its_parent_and_not_with_the_thread_that_started_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", STARTER, HELD], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        assert parent.stdout.readline() == "set\n"
+def test_a_process_that_is_held_dies_with_its_parent_and_not_with_the_thread_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    command = [sys.executable, "-c", STARTER, str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stderr is not None
+        child = int(parent.stderr.readline())
+        assert parent.stderr.readline() == "set\n"
         time.sleep(0.2)
         assert state(child) == "S"
         parent.kill()
@@ -90,6 +94,6 @@ def test_a_process_that_is_held_dies_with_its_parent_and_not_with_the_thread_tha
 
 @linux
 def test_a_process_whose_parent_died_before_ends_at_once() -> None:
-    code = "from tessera import parent; parent.end_when_it_dies(1 << 30); print('here')"
+    code = "from tessera.processes.parent import die_with_parent; die_with_parent(1 << 30); print('here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"")

@@ -1,6 +1,6 @@
 """A small process beside an engine's that ends it when its parent is gone, whatever it is doing.
 
-The engine's own ParentWatch is a thread of its interpreter, and cannot run while a native call holds the interpreter's
+watch_parent() is a thread of the engine's interpreter, and cannot run while a native call holds the interpreter's
 lock: a kernel that never returns, a driver that hangs. A death signal (PR_SET_PDEATHSIG) would need no thread, but
 leaves no time to clean up, belongs to the parent's thread rather than its process, and exists on Linux alone.
 """
