@@ -44,20 +44,24 @@ def _of_gpus(name: str) -> Place:
     return Place("gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", ("op/",))
 
 
+def _of_vendor(stage: str, path: str) -> Place:
+    return Place(stage, path, "tests.vendors.test_conformance")
+
+
 PLACES: Mapping[str, Place] = {
     "cpu": Place("models", "tessera_cpu.platform:CpuPlatform", "platforms.cpu.tests.test_conformance"),
     "cuda": _of_gpus("Cuda"),
     "rocm": _of_gpus("Rocm"),
     "xpu": _of_gpus("Xpu"),
-    "gaudi": Place("gaudi", "tessera_gaudi.platform:GaudiPlatform", "tests.gaudi.test_conformance"),
-    "ascend": Place("ascend", "tessera_ascend.platform:AscendPlatform", "tests.ascend.test_conformance"),
+    "gaudi": _of_vendor("gaudi", "tessera_gaudi.platform:GaudiPlatform"),
+    "ascend": _of_vendor("ascend", "tessera_ascend.platform:AscendPlatform"),
     "tpu": Place(
         "tpu", "tessera_tpu.platform:HostPlatform", "platforms.tpu.tests.test_conformance",
         shapes="tessera_tpu.shapes:bucketed",
     ),
-    "neuron": Place("neuron", "tessera_neuron.platform:NeuronPlatform", "tests.neuron.test_conformance"),
-    "spyre": Place("spyre", "tessera_spyre.platform:SpyrePlatform", "tests.spyre.test_conformance"),
-    "torch-tpu": Place("torch-tpu", "tessera_xla.platform:TorchTpuPlatform", "tests.torch_tpu.test_conformance"),
+    "neuron": _of_vendor("neuron", "tessera_neuron.platform:NeuronPlatform"),
+    "spyre": _of_vendor("spyre", "tessera_spyre.platform:SpyrePlatform"),
+    "torch-tpu": _of_vendor("torch-tpu", "tessera_xla.platform:TorchTpuPlatform"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-_FILE = Path(__file__).parents[4] / "platforms/ascend/tests/torch_npu.json"
+_FILE = Path(__file__).parents[5] / "platforms/ascend/tests/torch_npu.json"
 SCHEMAS = json.loads(_FILE.read_text(encoding="utf-8"))["ops"]["libtorch_npu"]
 
 library = torch.library.Library("npu", "DEF")

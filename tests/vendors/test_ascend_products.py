@@ -1,4 +1,4 @@
-"""Products on the device, of sizes that are multiples of the tiles, which the kit's are not."""
+"""Products of `ascend` on the device, of sizes that are multiples of the tiles, which the kit's are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from tessera.platform import BoundOps, LinearSpec, Packed
 from tessera.quantization.schemes import candidates
 from tessera.testing import REFERENCE
-from tests.ascend.conftest import PLATFORM
+from tests.vendors.chosen import PLATFORM
 
 pytestmark = pytest.mark.compiler
 
@@ -36,7 +36,7 @@ def weight_of(spec: LinearSpec, seed: int) -> Packed:
 def bound(chip: Any) -> BoundOps:
     from tessera.plugins import load_path
 
-    platform = load_path(PLATFORM)()
+    platform = load_path(PLATFORM.path)()
     return BoundOps(platform.ops(REFERENCE), platform.open(0))
 
 
