@@ -428,7 +428,7 @@ def walked(matcher: LLMatcher, draw: random.Random, most: int = 60, ends: float 
         allowed = [byte for byte in range(256) if mask >> byte & 1]
         if own.is_accepting() and (not allowed or len(text) > most or draw.random() < ends):
             return bytes(text)
-        within = (text.count(b'"') - text.count(b'\\"')) % 2  # a string
+        within = re.sub(rb"\\.", b"", text).count(b'"') % 2  # a string
         if within and len(text) <= most and len(allowed) > 1 and draw.random() > 2 * ends:
             allowed = [byte for byte in allowed if byte != ord('"')]
         closing = [byte for byte in (b'"abc:' if within else b"]}") if byte in allowed]

@@ -82,15 +82,15 @@ class Writer:
             if any(isinstance(form, Numbers) and not form.writable for form in start.forms):
                 raise SchemaError("", MULTIPLES)
             raise SchemaError("", ENDLESS if start.forms else NONE)
-        whole = [start.name]
+        whole = ""
         for state in self._states.values():
             if state.alive:
                 alternatives = list(dict.fromkeys(self._alternatives(state)))
                 self._rules.append(f"{state.name}: {' | '.join(alternatives)}")
-                if state is start and not self._embedding.keys().isdisjoint(alternatives):
-                    whole = [self._initial(each) for each in alternatives]
+                if state is start:
+                    whole = self._whole(start, alternatives)
         terminals = (f"{name}: {body}" for body, name in self._terminals.items())
-        return "\n".join((f"start: {' | '.join(whole)}", *self._rules, *terminals)), self._embedded
+        return "\n".join((f"start: {whole}", *self._rules, *terminals)), self._embedded
 
     # ---- which states there are, and which lead to a value
 
@@ -210,7 +210,7 @@ class Writer:
             return
         body = f"/{numbers.regex()}/"
         if numbers.broken:
-            body = rf"({body} & /-?[0-9]+\.[0-9]*[1-9]/)"
+            body = rf"({body} & {_NOT_WHOLE})"
         if numbers.excluded:
             body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
             body += r" & /[^eE]*/"
@@ -236,13 +236,17 @@ class Writer:
             self._embedding[rule] = schema
         return self._by_schema[key]
 
-    def _initial(self, alternative: str) -> str:
-        """An alternative of a rule, as it begins the whole text. Beside others, what is embedded may still begin with
-        white space, so it is a terminal where that says the same."""
-        if alternative in self._terminal_of:
-            return self._terminal(self._terminal_of[alternative])
-        schema = self._embedding.get(alternative)
-        return alternative if schema is None else self._embed(Embedded(schema, initial=True))
+    def _whole(self, start: State, alternatives: list[str]) -> str:
+        """The whole text. What is embedded may begin with white space, which an answer does not, so it is embedded
+        without any if it is alone. Beside others llguidance confuses white space, so it has to be a terminal there."""
+        embedding = self._embedding.keys() & set(alternatives)
+        if len(alternatives) == 1 and embedding:
+            return self._embed(Embedded(self._embedding[alternatives[0]], initial=True))
+        if embedding <= self._terminal_of.keys():
+            return " | ".join(
+                self._terminal(self._terminal_of[each]) if each in embedding else each for each in alternatives
+            )
+        return start.name
 
     def _embed(self, embedded: Embedded) -> str:
         name = f"{self._name}s{len(self._embedded)}"
@@ -390,6 +394,8 @@ class _Listing:
 
 
 _NOTHING = '""'
+_NOT_WHOLE = r"/-?[0-9]{1,9}\.[0-9]{0,5}[1-9]/"
+"""Of at most 15 digits, for a reader that has binary numbers would round others to whole ones."""
 _COMMA = '"," '
 _MOST_HELD = 32
 _LARGEST = 10**15
