@@ -19,7 +19,7 @@ from tessera import errors
 from tessera.arrays import int32
 from tessera.engine import messages, process
 from tessera.engine.messages import AddRequests, Codec, EngineStats, Refused, Report, StartUp
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import (
@@ -81,7 +81,9 @@ def test_requests_come_through_whole():
 
 def test_a_steps_report_comes_through_whole():
     codec = Codec(3)
-    body = Report(EngineStats(1, 2, 0.5), PROGRESSED, [Refused(9, Failure("OverloadedError", "Too many.", None, None))])
+    body = Report(
+        EngineStats(1, 2, 0.5), PROGRESSED, [Refused(9, ErrorMessage("OverloadedError", "Too many.", None, None))]
+    )
     assert same(codec.unpack_answer(codec.pack_answer(body)), body)
 
 
@@ -113,7 +115,7 @@ def test_errors_keep_their_class_line_and_code():
         errors.ModelError("No model."),
         errors.RequestError("Too long.", param="prompt", code="context_length_exceeded"),
     ):
-        back = Failure.from_error(error).error()
+        back = ErrorMessage.from_error(error).error()
         assert (type(back), back.message, back.param, back.code) == (
             type(error),
             error.message,
@@ -124,7 +126,7 @@ def test_errors_keep_their_class_line_and_code():
 
 @pytest.mark.parametrize("kind", ["SystemExit", "EXIT_CODES", "ClassVar", "no such", ""])
 def test_a_name_that_is_no_error_of_ours_is_a_dead_engine(kind):
-    assert type(Failure(kind, "line").error()) is errors.EngineDeadError
+    assert type(ErrorMessage(kind, "line").error()) is errors.EngineDeadError
 
 
 def test_siblings_share_one_prompt_and_one_params_on_the_way_and_after_it():

@@ -16,7 +16,7 @@ import numpy as np
 from tessera.arrays import decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig
 from tessera.platform.explain import Explained
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
@@ -124,7 +124,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True):
     """A request that the engine refused."""
 
     key: int
-    failure: Failure
+    failure: ErrorMessage
 
 
 class Report(msgspec.Struct, tag=True, array_like=True):
@@ -143,7 +143,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
     idle: float = 0.0
 
 
-Answer = Starting | Ready | Failure | Report | Alive
+Answer = Starting | Ready | ErrorMessage | Report | Alive
 
 
 class FromEngine(msgspec.Struct, array_like=True):

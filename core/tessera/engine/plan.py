@@ -20,7 +20,7 @@ from tessera.kvcache.groups import solve
 from tessera.platform.explain import Explained
 from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_path
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 
 LENGTHS = (2048, 8192, 32768)
 """Request lengths in tokens, besides the model's context length, for which a plan says how many requests fit."""
@@ -58,7 +58,7 @@ class _Answer(msgspec.Struct):
     """The result of the planning process; exactly one of the two is set."""
 
     plan: Plan | None = None
-    failure: Failure | None = None
+    failure: ErrorMessage | None = None
 
 
 def plan(config: EngineConfig) -> Plan:
@@ -136,7 +136,7 @@ def main() -> None:
     try:
         answer = _Answer(plan_here(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)))
     except TesseraError as error:
-        answer = _Answer(failure=Failure.from_error(error))
+        answer = _Answer(failure=ErrorMessage.from_error(error))
     with os.fdopen(answer_to, "wb") as file:
         file.write(msgspec.json.encode(answer))
 

@@ -41,7 +41,7 @@ from tessera.errors import RequestError, TesseraError
 from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.processes.guard import Guard
 from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
@@ -183,7 +183,7 @@ class EngineProcess:
             self._check(request)
             self._engine.add(self._lists.share(request))
         except TesseraError as error:
-            self._refused.append(Refused(request.key, Failure.from_error(error)))
+            self._refused.append(Refused(request.key, ErrorMessage.from_error(error)))
         else:
             self._live[request.key] = request.request_id
             log.debug("%d prompt tokens", request.prompt.size, extra=about(request.request_id))
@@ -290,7 +290,7 @@ def _live(start: StartUp, link: Link, imported: Future[object]) -> int:
         gc.enable()
         engine = Engine(start.config, report, executor=start.executor)
     except TesseraError as error:
-        link.send(Failure.from_error(error))
+        link.send(ErrorMessage.from_error(error))
         return error.exit_code
     # All objects of the start stay until the end, so the collector need not scan them in the middle of a step.
     gc.collect()

@@ -41,7 +41,7 @@ from tessera.engine.process import pack_start
 from tessera.engine.pulse import Watchdog
 from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.runner import Progress
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 
 log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ class EngineLife:
                         self._on_progress(Progress(phase, done, total))
                     case Ready(info):
                         self._settle(info)
-                    case Failure():
+                    case ErrorMessage():
                         self._settle(answer.error())
                 if time.monotonic() > end:
                     self._receive_after(ROUNDS)

@@ -16,7 +16,7 @@ from tessera.platform.explain import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
@@ -138,7 +138,7 @@ class Failed(msgspec.Struct, tag=True):
     # The exception's class and message, in one line.
     message: str
     # None for a bug, whose traceback is in the log.
-    failure: Failure | None = None
+    failure: ErrorMessage | None = None
 
 
 Answer = Loaded | Under | Layout | Done | Stepped | Failed

@@ -38,7 +38,7 @@ from tessera.log import set_up_logging
 from tessera.platform.device import Future
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
 from tessera.runner.worker import Worker
 from tessera.step import StepOutput
@@ -169,7 +169,7 @@ def report_failure(stream: MessageStream, error: Exception) -> int:
     """Tells the executor, if it is still there, which error ends this worker. Returns the exit code."""
     failed, exit_code = Failed(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
     if isinstance(error, TesseraError):
-        failed.failure, exit_code = Failure.from_error(error), error.exit_code
+        failed.failure, exit_code = ErrorMessage.from_error(error), error.exit_code
     else:
         log.error("the worker failed", exc_info=error)
     with suppress(OSError):

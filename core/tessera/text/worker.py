@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
-from tessera.processes.failure import Failure
+from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.processes.parent import die_with_parent, leave_signals_to_parent, watch_parent
 from tessera.sampling_params import StructuredOutputsParams
@@ -191,7 +191,7 @@ class Checked(msgspec.Struct, tag="checked"):
 class Failed(msgspec.Struct, tag="failed"):
     """A ModelError if the worker could not load its files, a RequestError after that."""
 
-    failure: Failure
+    failure: ErrorMessage
 
 
 Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
@@ -345,7 +345,7 @@ def main() -> int:
             special = start.parse_special_tokens
             texts = Texts(tokenizer, start.template, start.content_format, parse_special_tokens=special)
     except TesseraError as error:
-        _send(link, Failed(Failure(ModelError.__name__, error.message)))
+        _send(link, Failed(ErrorMessage(ModelError.__name__, error.message)))
         return GIVEN_UP
     except MemoryError:
         return OUT_OF_MEMORY
@@ -377,7 +377,7 @@ def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
             answer: Answer = texts.do(jobs.decode(data))
         except TesseraError as error:
             # The request is to blame whatever it is: a template may be the client's own.
-            answer = Failed(Failure(RequestError.__name__, error.message, error.param, error.code))
+            answer = Failed(ErrorMessage(RequestError.__name__, error.message, error.param, error.code))
             broken = isinstance(error, BrokenTokenizerError)
         except MemoryError:
             # Memory may still be held; a new process starts without it.

@@ -8,7 +8,7 @@ from tessera import errors
 from tessera.errors import EngineDeadError, TesseraError
 
 
-class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class ErrorMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A TesseraError as plain data."""
 
     # Name of a class in tessera.errors: the error's own, or the nearest base that is there.
@@ -21,7 +21,7 @@ class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     code: str | None = None
 
     @classmethod
-    def from_error(cls, error: TesseraError) -> Failure:
+    def from_error(cls, error: TesseraError) -> ErrorMessage:
         kind = next(base for base in type(error).__mro__ if getattr(errors, base.__name__, None) is base)
         return cls(kind.__name__, error.message, error.param, error.code)
 
