@@ -1,5 +1,6 @@
 """Shows how much code there is to read: every file that one chat request enters, by process, and the largest files and
-functions. `python -m tools.trace_request` serves the bundled model, sends a warm-up, then traces one request.
+functions. `python -m tools.trace_request` serves the bundled model, sends a warm-up, then traces one request; `--write`
+puts the files into ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -24,6 +26,10 @@ from tools.checks.sources import python_sources
 from tools.local_server import ROOT, TESSERA, free_port, started
 
 TOKENS = 4
+PAGE = ROOT / "ARCHITECTURE.md"
+BEGIN, END = "<!-- one chat: python -m tools.trace_request --write -->\n", "<!-- end of one chat -->"
+SERVED_BY = {"the front": "front", "the text worker": "text worker", "the engine": "engine"}
+"""Processes, and what the page calls them."""
 
 # Python imports this module when a process starts. SIGUSR2 starts a trace of the main thread, and the next one ends it.
 # entered: files in the order of first entry, each with the number of calls into it from other files.
@@ -68,9 +74,9 @@ class Sized:
     name: str
 
 
-def trace() -> Mapping[str, list[Entered]]:
+def trace(idle_seconds: float = 0.0) -> tuple[Mapping[str, list[Entered]], Mapping[str, list[Entered]]]:
     """The files of this repository that one streamed chat of TOKENS tokens enters, by process, in the order of first
-    entry."""
+    entry; and those that timers enter in idle_seconds without a request."""
     with tempfile.TemporaryDirectory(prefix="tessera-trace-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(_TRACER, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": folder, "TESSERA_TRACE_FOLDER": folder}
@@ -83,10 +89,16 @@ def trace() -> Mapping[str, list[Entered]]:
             url = f"http://127.0.0.1:{port}"
             _chat(url)
             processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+            idle: Mapping[str, list[Entered]] = {}
+            if idle_seconds > 0:
+                _toggle(processes)
+                time.sleep(idle_seconds)
+                _toggle(processes)
+                idle = _read(Path(folder), len(processes))
             _toggle(processes)
             _chat(url)
             _toggle(processes)
-            return _read(Path(folder), len(processes))
+            return _read(Path(folder), len(processes)), idle
 
 
 def _chat(url: str) -> None:
@@ -114,6 +126,8 @@ def _read(folder: Path, number: int) -> dict[str, list[Entered]]:
             break  # a helper process of the interpreter, such as a resource tracker, may not answer
         time.sleep(0.1)
     traces = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    for path in found:
+        path.unlink()
     # The engine's guard has the same title as the engine, and enters nothing.
     return {_title(one["command"]): files for one in traces if (files := list(_of_repository(one["entered"])))}
 
@@ -134,9 +148,13 @@ def _of_repository(entered: Mapping[str, int]) -> Iterator[Entered]:
 
 def phrase(path: Path) -> str:
     """The first sentence of a module's docstring, shortened to one line."""
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    first = " ".join(docstring.partition("\n\n")[0].split())
+    first = _first_paragraph(path)
     return first if len(first) <= 100 else f"{first[:97]}..."
+
+
+def _first_paragraph(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def count_lines(path: Path) -> int:
@@ -170,6 +188,43 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
         yield from _functions(child, inner)
 
 
+def as_written(text: str) -> str:
+    """The part of ARCHITECTURE.md that names the files."""
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+
+
+def render(processes: Mapping[str, Sequence[Entered]]) -> str:
+    """The files as ARCHITECTURE.md has them: numbered in the order of first entry, by process."""
+    lines, number = [], 0
+    for title, name in SERVED_BY.items():
+        files = processes[title]
+        lines.append(f"\nThe {name}, {len(files)} files:\n")
+        for one in files:
+            number += 1
+            lines.append(f"{number}. `{short(one.name)}`: {_first_clause(ROOT / one.name)}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _first_clause(path: Path) -> str:
+    return re.split(r"[.:;](?: |$)", _first_paragraph(path))[0]
+
+
+def short(name: str) -> str:
+    """A path as the page shows it: within core/tessera, or within platforms."""
+    return name.removeprefix("core/tessera/")
+
+
+def names(part: str) -> dict[str, set[str]]:
+    """The files that a part of the page names, by process."""
+    found: dict[str, set[str]] = {}
+    for line in part.splitlines():
+        if title := re.fullmatch(r"The (.*), \d+ files:", line):
+            found[title[1]] = set()
+        elif file := re.match(r"\d+\. `([^`]+)`", line):
+            found[list(found)[-1]].add(file[1])
+    return found
+
+
 def print_request(processes: Mapping[str, Sequence[Entered]]) -> None:
     every = [one for files in processes.values() for one in files]
     width = max(len(one.name) for one in every)
@@ -193,8 +248,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--top", type=int, default=10, help="how many of the largest files and functions to print")
     parser.add_argument("--json", type=Path, help="also write the files of the request here")
+    parser.add_argument("--write", action="store_true", help="renew the list of files in ARCHITECTURE.md")
     arguments = parser.parse_args()
-    processes = trace()
+    processes, _ = trace()
+    if arguments.write:
+        before, _, after = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{render(processes)}{after[after.index(END) :]}", encoding="utf-8")
     print_request(processes)
     if arguments.json is not None:
         plain: Any = {title: [vars(one) for one in files] for title, files in processes.items()}
