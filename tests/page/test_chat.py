@@ -15,32 +15,24 @@ def roles(body):
     return [message["role"] for message in body["messages"]]
 
 
+def answers(chat, stand_in, *turns):
+    """Turns of a chat: what is sent, and what is answered."""
+    for message, answer in turns:
+        stand_in.answer(*text(answer))
+        send(chat, message)
+        ended(chat)
+
+
 # ---- the served demo -------------------------------------------------------------------------------------------------
 
 
-def test_a_chat_streams_and_ends(open_page, demo):
+def test_a_served_model_answers(open_page, demo):
     page = open_page(f"{demo.url}/")
     until(page, "document.querySelector('#model').value === 'tessera-demo'")
     send(page, "What is the capital of France?")
     ended(page)
-    assert "Paris" in last_answer(page)
+    assert last_answer(page) != ""
     assert "tokens" in page.locator(".message-actions .figures").inner_text()
-    assert page.evaluate("document.activeElement.id") == "message"
-    send(page, "What is 12 plus 30?")
-    ended(page)
-    assert "42" in last_answer(page)
-    page.get_by_role("button", name="Regenerate this answer").last.click()
-    ended(page)
-    assert page.get_by_role("group", name="Versions").inner_text() == "2 of 2"
-    page.get_by_role("button", name="Edit your message").first.click()
-    page.locator(".edit textarea").fill("What is the capital of Italy?")
-    page.keyboard.press("Enter")
-    ended(page)
-    assert "Rome" in last_answer(page)
-    assert page.locator("article").count() == 2
-    page.get_by_role("button", name="Earlier version").click()
-    assert page.locator("article").count() == 4
-    assert "42" in last_answer(page)
 
 
 def test_what_the_server_refuses_is_shown(open_page, demo):
@@ -50,10 +42,11 @@ def test_what_the_server_refuses_is_shown(open_page, demo):
     send(page, "Hello!")
     ended(page)
     assert "schema cannot be used: no value is valid by it" in page.locator(".assistant .alert").inner_text()
+    assert last_answer(page) == ""
     page.get_by_role("button", name="Reset").click()
     page.get_by_role("button", name="Regenerate this answer").click()
     ended(page)
-    assert "Hello" in last_answer(page)
+    assert last_answer(page) != ""
 
 
 # ---- a scripted server -----------------------------------------------------------------------------------------------
@@ -105,28 +98,48 @@ def test_the_view_follows_an_answer_until_the_user_scrolls_away(stand_in, open_p
     assert page.evaluate(scrolled) < 2
 
 
-def test_each_version_of_a_message_keeps_its_answer(chat, stand_in):
-    stand_in.answer(*text("One."))
-    send(chat, "first")
-    ended(chat)
+def test_an_answer_that_is_generated_again_is_a_version(chat, stand_in):
+    answers(chat, stand_in, ("first", "One."))
     stand_in.answer(*text("Two."))
     chat.get_by_role("button", name="Regenerate this answer").click()
     ended(chat)
     assert last_answer(chat) == "Two."
+    assert chat.get_by_role("group", name="Versions").inner_text() == "2 of 2"
     chat.get_by_role("button", name="Earlier version").click()
     assert last_answer(chat) == "One."
     send(chat, "second")
     ended(chat)
     assert roles(stand_in.requests[-1]) == ["user", "assistant", "user"]
     assert stand_in.requests[-1]["messages"][1]["content"] == "One."
+
+
+def test_a_message_that_is_edited_begins_the_chat_anew(chat, stand_in):
+    answers(chat, stand_in, ("first", "One."), ("second", "Two."))
     chat.get_by_role("button", name="Edit your message").first.click()
-    chat.keyboard.press("Escape")
-    assert chat.locator("article").count() == 4
+    chat.locator(".edit textarea").fill("changed")
+    chat.keyboard.press("Enter")
+    ended(chat)
+    assert [message["content"] for message in stand_in.requests[-1]["messages"]] == ["changed"]
+    assert chat.locator("article").count() == 2
+
+
+def test_what_followed_an_edited_message_is_its_earlier_version(chat, stand_in):
+    answers(chat, stand_in, ("first", "One."), ("second", "Two."))
     chat.get_by_role("button", name="Edit your message").first.click()
     chat.locator(".edit textarea").fill("changed")
     chat.get_by_role("button", name="Send").first.click()
     ended(chat)
-    assert [message["content"] for message in stand_in.requests[-1]["messages"]] == ["changed"]
+    chat.get_by_role("button", name="Earlier version").click()
+    assert chat.locator("article").count() == 4
+    assert last_answer(chat) == "Two."
+
+
+def test_an_edit_that_is_given_up_changes_nothing(chat, stand_in):
+    answers(chat, stand_in, ("first", "One."), ("second", "Two."))
+    chat.get_by_role("button", name="Edit your message").first.click()
+    chat.keyboard.press("Escape")
+    assert chat.locator("article").count() == 4
+    assert len(stand_in.requests) == 2
 
 
 def test_every_parameter_is_sent_if_it_is_set_and_only_then(chat, stand_in):

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from benchmarks.agreement import Agreement, Reference, agreement, keep, kept, worst
+from benchmarks.agreement import Agreement, Reference, agreement, worst
 
 REFERENCE = Reference(
     "transformers",
@@ -40,13 +38,3 @@ def test_several_are_as_wide_apart_as_the_widest():
     found = [Agreement(3, 4, 0.2, "one"), Agreement(8, 8, 0.0, "one")]
     assert worst(found) == Agreement(11, 12, 0.2, "one")
     assert worst([*found, Agreement(0, 1, None, "one")]).gap is None
-
-
-def test_answers_are_kept_for_their_prompts_alone(tmp_path: Path):
-    path = tmp_path / "converted" / "reference.json"
-    assert kept(path, [[1], [2]]) is None
-    keep(path, REFERENCE)
-    assert kept(path, [[1], [2]]) == REFERENCE
-    assert kept(path, [[1], [3]]) is None
-    path.write_text("{}", encoding="utf-8")
-    assert kept(path, [[1], [2]]) is None

@@ -4,14 +4,11 @@ import asyncio
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.engines import Engine
-from benchmarks.http_load import Answer, HttpError, Load, body, closed_loop, is_ready, percentile
-from benchmarks.running import EngineError
-from benchmarks.served import free_port
+from benchmarks.http_load import Answer, HttpError, Load, body, closed_loop, percentile
 from benchmarks.task import CHECK_TOKENS, Task
 
 from tests.unit.benchmarks.stub_server import FIRST, TOKEN_SECONDS, serve
@@ -59,16 +56,6 @@ def test_a_short_answer_is_an_error(port: int):
         load(port, [[1]], 4, clients=1)
 
 
-def test_a_refused_request_is_an_error(port: int):
-    with pytest.raises(HttpError, match=r"^status 400 no prompt"):
-        load(port, [[]], 4, clients=1)
-
-
-def test_a_server_that_is_not_there_is_not_ready(port: int):
-    assert asyncio.run(is_ready(port))
-    assert not asyncio.run(is_ready(free_port()))
-
-
 def test_a_served_engine_gives_a_result_for_each_number_of_clients(tmp_path: Path):
     engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
     results = list(engine.loaded(TASK))
@@ -80,15 +67,3 @@ def test_a_served_engine_gives_a_result_for_each_number_of_clients(tmp_path: Pat
     assert [result["answers"] for result in results] == [[answer], [answer, answer]]
     assert all(result["values"]["output"] > 0 and result["peak_bytes"] > 0 for result in results)
     assert all(0 < result["values"]["ready_s"] < 60 for result in results)
-
-
-def test_a_server_that_ends_says_its_last_line(tmp_path: Path):
-    engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
-    with pytest.raises(EngineError, match=r"before it was ready; its last line: no such kernel$"):
-        list(engine.loaded(replace(TASK, platform="fails")))
-
-
-def test_a_text_that_cannot_be_read_as_tokens_is_an_error(tmp_path: Path):
-    engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
-    with pytest.raises(EngineError, match=r"^stub bf16 over HTTP: an answer's text is not that of the tokenizer"):
-        list(engine.loaded(replace(TASK, platform="says else")))

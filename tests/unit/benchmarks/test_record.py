@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks.agreement import Agreement
 from benchmarks.record import Cell, Record, RecordError, Setup, Shape
 
 SETUP = Setup("small", "bfloat16", "two cores")
@@ -54,20 +53,6 @@ def test_what_is_measured_again_stands_in_place_of_what_was(path: Path):
     ]
 
 
-def test_another_part_goes_into_the_same_file(path: Path):
-    Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
-    Record.open(path, SETUP, {"long": Shape(4000, 32)}).add(cell(1, "tessera", 1, part="long"))
-    record = Record.open(path, SETUP, SHAPES)
-    assert [found.part for found in record.cells] == ["decode", "long"]
-    assert record.shapes == {**SHAPES, "long": Shape(4000, 32)}
-
-
-def test_how_far_answers_agree_is_kept(path: Path):
-    found = (Agreement(7, 8, None, "transformers"), Agreement(8, 8, 0.0, "transformers"), None)
-    Record.open(path, SETUP, SHAPES).add(*(cell(1, "vllm", batch, agreement=one) for batch, one in enumerate(found)))
-    assert [one.agreement for one in Record.open(path, SETUP, SHAPES).cells] == list(found)
-
-
 @pytest.mark.parametrize(("field", "value"), [("model", "large"), ("dtype", "float32"), ("machine", "mine")])
 def test_what_was_measured_otherwise_is_not_continued(path: Path, field: str, value: str):
     Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
@@ -81,18 +66,3 @@ def test_a_part_with_other_lengths_is_not_continued(path: Path, shape: Shape):
     Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
     with pytest.raises(RecordError, match=r"measured with (input|output) of part decode (256|64), not (128|8);"):
         Record.open(path, SETUP, {"decode": shape})
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": 3}', b'{"setup": 1}'])
-def test_another_file_is_not_overwritten(path: Path, content: bytes):
-    path.write_bytes(content)
-    with pytest.raises(RecordError, match="does not hold the rounds"):
-        Record.open(path, SETUP, SHAPES)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("number", [2, 4])
-def test_another_format_is_refused(path: Path, number: int):
-    path.write_text(f'{{"format": {number}, "setup": {{}}, "cells": []}}', encoding="utf-8")
-    with pytest.raises(RecordError, match=f"has format {number}"):
-        Record.open(path, SETUP, SHAPES)

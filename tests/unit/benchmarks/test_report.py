@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.agreement import Agreement
 from benchmarks.parts import PARTS
 from benchmarks.record import Cell, Record, Setup, Shape
 from benchmarks.report import ratio, report, spread
@@ -59,21 +58,6 @@ def test_without_a_common_turn_there_is_no_ratio():
     assert ratio(cells, "tessera bf16", "vllm bf16", 1, "decode") is None
 
 
-def test_each_row_stands_by_its_precision_and_columns_are_aligned():
-    cells = [cell(1, "limit", 40), cell(1, "vllm W8A8", 50), cell(1, "vllm", 20), cell(1, "tessera int8", 25)]
-    lines = table(*cells, cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8), batches=(1, 8))
-    start = next(index for index, line in enumerate(lines) if line.startswith("Decode"))
-    block = [line.split() for line in lines[start : start + 6]]
-    assert block[1:] == [
-        ["tessera", "bf16", "10.0", "64.0"],
-        ["vllm", "bf16", "20.0", "0.50x", "-"],
-        ["limit", "bf16", "40.0", "0.25x", "-"],
-        ["tessera", "int8", "25.0", "-"],
-        ["vllm", "W8A8", "50.0", "0.50x", "-"],
-    ]
-    assert len({lines[start].index("batch 8"), lines[start + 1].index("64.0"), lines[start + 2].index("-")}) == 1
-
-
 def test_ours_is_set_against_the_best_rival_of_its_precision_and_the_limit():
     cells = [cell(1, "tessera", 30), cell(1, "vllm", 20), cell(1, "llama.cpp", 25), cell(1, "limit", 40)]
     other = [cell(1, "tessera-old", 99), cell(1, "tessera int8", 60), cell(1, "vllm W8A8", 30)]
@@ -106,22 +90,6 @@ def test_the_best_of_a_latency_is_the_least():
     assert lines[start + 4].endswith("clients 1 0.50 of vllm bf16")
 
 
-def test_batches_and_parts_that_were_not_asked_for_are_left_out():
-    cells = [cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8), cell(1, "tessera", 77, part="long")]
-    shown = "\n".join(table(*cells))
-    assert "64.0" not in shown
-    assert "77.0" not in shown
-
-
-def test_bits_load_memory_and_version_stand_below():
-    cells = [
-        cell(1, "tessera", 10, peak_bytes=2**30, bits=16.004),
-        cell(2, "tessera", 10, peak_bytes=3 * 2**29, bits=16.004),
-    ]
-    found = row(table(*cells), "Engine", "tessera bf16").split(maxsplit=5)
-    assert found == ["tessera", "bf16", "16.00", "1.50", "1.50", "tessera 1.0"]
-
-
 @pytest.mark.parametrize(
     ("shares", "text"),
     [
@@ -133,32 +101,3 @@ def test_bits_load_memory_and_version_stand_below():
 def test_a_busy_machine_is_said(shares: list[float | None], text: str):
     cells = [cell(number, "tessera", 10, busy=share) for number, share in enumerate(shares)]
     assert any(line.startswith(text) for line in table(*cells))
-
-
-def test_answers_are_set_beside_the_reference():
-    def beside(*found: float | None) -> Agreement:
-        return Agreement(found[0], found[1], found[2], "transformers 5")
-
-    cells = [
-        cell(1, "tessera", 10, agreement=beside(3, 3, 0.0)),
-        cell(1, "vllm", 10, agreement=beside(1, 2, 0.05)),
-        cell(2, "vllm", 10, agreement=beside(3, 3, 0.0)),
-        cell(1, "llama.cpp", 10, agreement=beside(1, 2, None)),
-        cell(1, "limit", 10),
-    ]
-    lines = table(*cells)
-    assert any(line.endswith("beside transformers 5:") for line in lines)
-    assert "  tessera bf16: 3 of 3, 0.000" in lines
-    assert "  vllm bf16: 4 of 5, 0.050" in lines
-    assert "  llama.cpp bf16: 1 of 2, more than 1.5  WRONG" in lines
-    assert any(line.startswith("The answers were not compared") for line in table(cell(1, "vllm", 10)))
-
-
-def test_missing_tuning_and_measured_limits_are_said():
-    lines = table(
-        cell(1, "vllm", 20, missing=("tcmalloc",), machine={"read GB/s": 40.0}),
-        cell(2, "vllm W8A8", 20, missing=("tcmalloc",)),
-        cell(2, "limit", 40, machine={"read GB/s": 50.0}),
-    )
-    assert lines.count("Not tuned as its documentation says: vllm: tcmalloc") == 1
-    assert "  read GB/s: 45.0 (40.0-50.0)" in lines

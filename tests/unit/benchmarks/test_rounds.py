@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,6 @@ import pytest
 from benchmarks.agreement import Agreement
 from benchmarks.record import Cell, Record, Setup, Shape
 from benchmarks.rounds import Around, Outcome, Surroundings, run_rounds
-from benchmarks.running import EngineError
 from benchmarks.task import Task
 from benchmarks.tuning import Tuning
 
@@ -20,25 +19,18 @@ Log = list[tuple[str, Any]]
 
 
 class Stub:
-    """An engine that answers at once. log: (row, what it did), a batch size for a measurement. fails_at: a batch size,
-    or "load". ends_at: batch size from which on it says nothing."""
+    """An engine that answers at once. log: (row, what it did), a batch size for a measurement."""
 
-    def __init__(
-        self, row: str, log: Log, fails_at: int | str | None = None, ends_at: int | None = None, decode: float = 2.0
-    ) -> None:
+    def __init__(self, row: str, log: Log, decode: float = 2.0) -> None:
         self.row = row
         self.name, self.variant = row.split()
         self.precision = "plain" if self.variant == "bf16" else "int8"
         self.tuning = Tuning(missing=["a library"])
         self._log = log
-        self._fails_at = fails_at
-        self._ends_at = ends_at
         self._decode = decode
 
     def loaded(self, task: Task) -> Generator[dict[str, Any]]:
         self._log.append((self.row, f"load for round {task.seed}"))
-        if self._fails_at == "load":
-            raise EngineError(f"{self.row} ended with 1: no such kernel")
         measured = self._measured(task)
         next(measured)
         return measured
@@ -47,10 +39,6 @@ class Stub:
         try:
             yield {}
             for batch in task.batches:
-                if batch == self._fails_at:
-                    raise EngineError(f"{self.row} ended with 1: out of memory")
-                if batch == self._ends_at:
-                    return
                 self._log.append((self.row, batch))
                 about = {"load_s": 3.0, "version": "4", "bits": 16.0, "answers": [[1], [2]]}
                 yield {"batch": batch, "values": {"decode": self._decode}, **about}
@@ -58,15 +46,13 @@ class Stub:
             self._log.append((self.row, "end"))
 
 
-def run(
-    turns: list[tuple[Stub, ...]], record: Record, rounds: int = 1, is_over: Callable[[], bool] = lambda: False
-) -> Outcome:
+def run(turns: list[tuple[Stub, ...]], record: Record, rounds: int = 1) -> Outcome:
     around = Around(
         say=lambda line: None,
         look=lambda: Surroundings(0.25, {"read GB/s": 40.0}),
         judge=lambda answers: Agreement(len(answers), 2, 0.5, "reference"),
         bound=lambda task, batch, found: {"decode": batch * found["read GB/s"], "prefill": 1.0},
-        is_over=is_over,
+        is_over=lambda: False,
     )
     return run_rounds(turns, TASK, record, rounds, around)
 
@@ -116,20 +102,6 @@ def test_each_turn_is_kept_with_what_the_machine_allowed(record: Record):
     assert [cell.values for cell in cells if cell.engine == "limit"][:2] == [{"decode": 40.0}, {"decode": 320.0}]
 
 
-def test_an_interrupted_comparison_runs_only_what_is_missing(record: Record):
-    run([(Stub("tessera bf16", []), Stub("vllm bf16", [], fails_at=8))], record)
-    log: Log = []
-    turns = [(Stub("tessera bf16", log), Stub("vllm bf16", log)), (Stub("tessera bf16", log), Stub("o bf16", log))]
-    run(turns, Record.open(record.path, SETUP, SHAPES))
-    assert measured(log) == [
-        *(("tessera bf16", 8), ("vllm bf16", 8)),
-        *(("tessera bf16", 1), ("o bf16", 1), ("tessera bf16", 8), ("o bf16", 8)),
-    ]
-    log.clear()
-    run(turns, Record.open(record.path, SETUP, SHAPES))
-    assert log == []
-
-
 def test_a_rival_that_was_measured_alone_is_measured_again_beside_ours(record: Record):
     run([(Stub("vllm bf16", [], decode=1.0),)], record)
     run([(Stub("tessera bf16", []), Stub("vllm bf16", [], decode=3.0))], Record.open(record.path, SETUP, SHAPES))
@@ -138,44 +110,6 @@ def test_a_rival_that_was_measured_alone_is_measured_again_beside_ours(record: R
         (row, batch) for row in ("tessera bf16", "vllm bf16") for batch in (1, 8)
     ]
     assert [cell.values["decode"] for cell in found if cell.row == "vllm bf16"] == [3.0, 3.0]
-
-
-@pytest.mark.parametrize("fails_at", ["load", 1])
-def test_a_rival_that_fails_is_left_out_and_the_others_go_on(fails_at: int | str, record: Record):
-    log: Log = []
-    ours = Stub("tessera bf16", log)
-    turns = [(ours, Stub("vllm bf16", log, fails_at=fails_at)), (ours, Stub("llama.cpp bf16", log))]
-    outcome = run(turns, record, rounds=2)
-    assert not outcome.unfinished
-    assert len(outcome.failed) == 1
-    assert outcome.failed[0].startswith("vllm bf16 ended with 1: ")
-    assert [row for row, what in log if "load" in str(what)].count("vllm bf16") == 1
-    assert {turn for turn, _, _ in kept(record, 1) + kept(record, 2)} == {"llama.cpp bf16"}
-    assert log.count((ours.row, "end")) == 3  # what waited for it is ended too
-
-
-def test_without_ours_the_rivals_are_measured_still(record: Record):
-    ours = Stub("tessera bf16", [], fails_at="load")
-    outcome = run([(ours, Stub("vllm bf16", [])), (ours, Stub("llama.cpp bf16", []))], record)
-    assert outcome.failed == ["tessera bf16 ended with 1: no such kernel"]
-    assert {row for _, row, _ in kept(record)} == {"vllm bf16", "llama.cpp bf16", "limit bf16"}
-
-
-def test_one_that_ends_before_it_has_measured_all_failed(record: Record):
-    outcome = run([(Stub("vllm bf16", [], ends_at=8),)], record)
-    assert outcome.failed == ["vllm bf16 ended before it had measured all"]
-    assert [batch for _, row, batch in kept(record) if row == "vllm bf16"] == [1]
-
-
-def test_no_turn_is_begun_when_the_time_is_over(record: Record):
-    log: Log = []
-    turns = [(Stub("tessera bf16", log), Stub(f"{name} bf16", log)) for name in ("vllm", "o")]
-    outcome = run(turns, record, rounds=2, is_over=lambda: len(measured(log)) >= 8)
-    assert outcome.unfinished
-    assert kept(record, 2) == []
-    run(turns, record, rounds=2)
-    assert len(measured(log)) == 16
-    assert {cell.round for cell in record.cells} == {1, 2}
 
 
 def test_a_limit_stands_only_in_a_part_with_its_figures(tmp_path: Path):

@@ -20,8 +20,6 @@ from tests.certificates import Authority
 PLATFORM = "a_platform.module:Platform"
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")
 
-LOCAL = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")
-
 
 @pytest.fixture
 def model(tmp_path):

@@ -65,13 +65,40 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     assert {"model.path", "cache.block_size", "scheduler.max_num_seqs", "model.dtype", "seed"} <= config.given
 
 
-def test_every_flag_of_the_configuration_is_noted_as_the_field_that_it_sets(folder):
-    config = build(folder())
-    for flag in ENGINE_FLAGS:
-        value = config
-        for name in flag.path.split(".") if flag.path else ():
-            value = getattr(value, name)
-        assert flag.path or flag.record.__name__ == "ModelOptions"
+OTHER_VALUES = {
+    "speculative_config": ({"method": "ngram", "num_speculative_tokens": 3}, SpeculativeConfig("ngram", 3)),
+    "scheduling_policy": ("priority", "priority"),
+    "platform": ("another.module:Platform", "another.module:Platform"),
+    "features": (("a_feature",), ("a_feature",)),
+    "lora_modules": (("name=/a/folder",), (("name", "/a/folder"),)),
+}
+"""Values of flags whose kind does not give one: as it is given, and as the field has it."""
+
+
+def another_value(flag):
+    """A value that is not the flag's default: as it is given, and as the field has it."""
+    if flag.name in OTHER_VALUES:
+        return OTHER_VALUES[flag.name]
+    if flag.choices:
+        return flag.choices[-1], flag.spellings.get(flag.choices[-1], flag.choices[-1])
+    if flag.kind == "switch":
+        return not flag.default, not flag.default
+    assert flag.kind in ("int", "size", "float"), f"{flag.name} needs a value in OTHER_VALUES"
+    value = (flag.default or 0) / 2 if flag.kind == "float" else (flag.default or 0) + 1
+    return value, value
+
+
+@pytest.mark.parametrize("flag", [flag for flag in ENGINE_FLAGS if flag.path], ids=lambda flag: flag.name)
+def test_a_flag_sets_its_field_and_is_noted_as_it(flag, folder):
+    given, stored = another_value(flag)
+    beside = {"enable_lora": True} if flag.group == "lora" else {}
+    config = build(folder(), **{**beside, flag.name: given})
+    value = config
+    for name in flag.path.split("."):
+        value = getattr(value, name)
+    assert value == stored
+    assert value != flag.default
+    assert flag.path in config.given
 
 
 def test_a_name_that_is_no_flag_gets_the_nearest(folder):
