@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tessera.cli.commands import BUILT_IN, LazyGroup
-from tessera.cli.flag_command import FlagCommand, meaning, shown
+from tessera.cli.flag_command import FlagCommand, meaning, option_usage
 from tessera.cli.serve import TABLE as SERVE
 from tessera.config.environment import VARIABLES
 from tessera.config.flags import Flag
@@ -112,7 +112,7 @@ def _is_of_serve(flag: Flag) -> bool:
 def _flag_row(flag: Flag) -> tuple[str, ...]:
     further = [name for name in flag.aliases if name.startswith("--")]
     also = f" Also {', '.join(f'`{name}`' for name in further)}." if further else ""
-    return f"`{shown(flag)}`", f"{meaning(flag)}{also}", flag.default_in_words
+    return f"`{option_usage(flag)}`", f"{meaning(flag)}{also}", flag.default_text
 
 
 def _option_row(option: click.Option) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator
 def llm_page(before: str) -> str:
     """docs/llm.md with its table of keywords updated."""
     head, _, _ = before.partition(_KEYWORDS)
-    rows = [(f"`{flag.name}`", meaning(flag), flag.default_in_words) for flag in KEYWORDS]
+    rows = [(f"`{flag.name}`", meaning(flag), flag.default_text) for flag in KEYWORDS]
     return f"{head}{_KEYWORDS}" + "\n".join(_table(("Keyword", "Meaning", "Default"), rows))
 
 

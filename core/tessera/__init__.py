@@ -10,7 +10,7 @@ from tessera._version import __version__
 if TYPE_CHECKING:
     from tessera.engine.beam_search import BeamSearchParams
     from tessera.llm import LLM
-    from tessera.llm.given import PromptType, TextPrompt, TokensPrompt
+    from tessera.llm.inputs import PromptType, TextPrompt, TokensPrompt
     from tessera.lora import LoRARequest
     from tessera.request import CompletionOutput, RequestOutput
     from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -35,13 +35,13 @@ _PLACES = {
     "BeamSearchParams": "tessera.engine.beam_search",
     "CompletionOutput": "tessera.request",
     "LoRARequest": "tessera.lora",
-    "PromptType": "tessera.llm.given",
+    "PromptType": "tessera.llm.inputs",
     "RequestOutput": "tessera.request",
     "RequestOutputKind": "tessera.sampling_params",
     "SamplingParams": "tessera.sampling_params",
     "StructuredOutputsParams": "tessera.sampling_params",
-    "TextPrompt": "tessera.llm.given",
-    "TokensPrompt": "tessera.llm.given",
+    "TextPrompt": "tessera.llm.inputs",
+    "TokensPrompt": "tessera.llm.inputs",
 }
 
 

@@ -97,31 +97,29 @@ class RequestOutputKind(IntEnum):
 class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What an answer must be: exactly one of the first six fields is set. Fields are vLLM's.
 
-    choice: one of these texts. regex: a text that the regular expression matches as a whole; the syntax is that of
-    Rust's regex crate, without look-around and back-references. json: a JSON text that is valid by this JSON Schema
-    (draft 2020-12), given as an object or as its JSON; kept as JSON. json_object: any JSON object. grammar: a text of
-    this grammar, in Lark's or GBNF's syntax (EBNF). structural_tag: a text in which tags are followed by what they
-    demand, in xgrammar's format, as an object or as its JSON; kept as JSON.
-
-    disable_any_whitespace: JSON without white space. whitespace_pattern: a regular expression of the white space that
-    may stand between the parts of JSON; it matches at most once at each place. By default that is a line break with
-    indentation, or at most two spaces. disable_additional_properties: whether objects have no properties but those
-    that the schema lists, where it lists some and does not say; None is what the engine's allow_additional_properties
-    says. strict: true refuses a oneOf whose schemas may hold together, which is taken as anyOf otherwise; false leaves
-    uniqueItems out where it cannot be enforced, which is refused otherwise.
-
     Raises RequestError for a value that does not hold.
     """
 
-    choice: Sequence[str] | None = None
+    choice: Sequence[str] | None = None  # one of these texts
+    # A text that the regular expression matches as a whole; the syntax is that of Rust's regex crate, without
+    # look-around and back-references.
     regex: str | None = None
+    # A JSON text that is valid by this JSON Schema (draft 2020-12), given as an object or as its JSON; kept as JSON.
     json: Any = None
-    json_object: bool | None = None
-    grammar: str | None = None
+    json_object: bool | None = None  # any JSON object
+    grammar: str | None = None  # a text of this grammar, in Lark's or GBNF's syntax (EBNF)
+    # A text in which tags are followed by what they demand, in xgrammar's format, as an object or as its JSON; kept as
+    # JSON.
     structural_tag: Any = None
-    disable_any_whitespace: bool | None = None
+    disable_any_whitespace: bool | None = None  # JSON without white space
+    # A regular expression of the white space that may stand between the parts of JSON; it matches at most once at each
+    # place. By default that is a line break with indentation, or at most two spaces.
     whitespace_pattern: str | None = None
+    # Whether objects have no properties but those that the schema lists, where it lists some and does not say; None is
+    # what the engine's allow_additional_properties says.
     disable_additional_properties: bool | None = None
+    # True refuses a oneOf whose schemas may hold together, which is taken as anyOf otherwise; false leaves uniqueItems
+    # out where it cannot be enforced, which is refused otherwise.
     strict: bool | None = None
 
     KINDS: ClassVar[tuple[str, ...]] = ("choice", "regex", "json", "json_object", "grammar", "structural_tag")
@@ -187,64 +185,55 @@ class _OtherFields(msgspec.StructMeta):
 class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True, metaclass=_OtherFields):
     """How the tokens of one request are chosen and when it ends.
 
-    n: completions per prompt, 1 to 16384. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: -2**63 to 2**64 -
-    1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in the same batch.
-    stop: strings that end the completion; stop_token_ids: tokens that end it; min_tokens: the number of tokens before
-    which no such token is sampled. logprobs: the number of alternatives per token; 0 returns the chosen token only, -1
-    the whole vocabulary, None nothing. logprob_token_ids: the alternatives are these tokens, at most 1024, and the
-    sampled one instead of the most likely ones; sets logprobs to their number. prompt_logprobs: as logprobs, for the
-    tokens of the prompt.
-
-    presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
-    occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
-    logit_bias: added to the logits by token id, clamped to -100 to 100. allowed_token_ids: only these are sampled.
-    bad_words: texts that the completion does not write as the tokenizer writes them, with a space in front or without;
-    bad_words_ids: the same as token ids. kept_special_tokens: texts of special tokens that skip_special_tokens leaves
-    in the text. stream_interval: new tokens between two outputs of a stream. extra_args: numbers for features, by name.
-    structured_outputs: StructuredOutputsParams, or a mapping of its fields. reasoning: where the answer that the
-    grammar is for begins; None is at once. truncate_prompt_tokens: how many of a prompt's last tokens are kept, or of
-    its first ones if truncation_side is "right"; -1 keeps what leaves room for the answer.
-
-    thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
-    invalid value. Fields may be set later; they are checked when a request takes its copy, so that setting several one
-    after another may pass through what does not go together.
+    Raises RequestError for an invalid value. Fields may be set later; they are checked when a request takes its copy,
+    so that setting several one after another may pass through what does not go together.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    n: int = 1  # completions per prompt, 1 to 16384
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # of the most likely tokens, those whose probabilities reach this sum
+    top_k: int = 0  # 0 or -1 disables it
+    min_p: float = 0.0  # of the likeliest token's probability, the share that others must have
+    # -2**63 to 2**64 - 1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in
+    # the same batch.
     seed: int | None = None
-    stop: Sequence[str] | str | None = None
-    stop_token_ids: Sequence[int] | None = None
+    stop: Sequence[str] | str | None = None  # strings that end the completion
+    stop_token_ids: Sequence[int] | None = None  # tokens that end it
     ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
+    max_tokens: int | None = 16  # None: as many as the context has room for
+    min_tokens: int = 0  # the number of tokens before which no such token is sampled
+    # The number of alternatives per token; 0 returns the chosen token only, -1 the whole vocabulary, None nothing.
     logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    prompt_logprobs: int | None = None
+    presence_penalty: float = 0.0  # subtracted once from the logits of tokens in the completion
+    frequency_penalty: float = 0.0  # subtracted once per occurrence
+    repetition_penalty: float = (
+        1.0  # divides (multiplies, if negative) the logits of tokens in the prompt or completion
+    )
+    prompt_logprobs: int | None = None  # as logprobs, for the tokens of the prompt
+    # The alternatives are these tokens, at most 1024, and the sampled one instead of the most likely ones; sets
+    # logprobs to their number.
     logprob_token_ids: Sequence[int] | None = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
+    logit_bias: dict[int, float] | None = None  # added to the logits by token id, clamped to -100 to 100
+    allowed_token_ids: Sequence[int] | None = None  # only these are sampled
+    # Texts that the completion does not write as the tokenizer writes them, with a space in front or without.
     bad_words: Sequence[str] | None = None
-    bad_words_ids: Sequence[Sequence[int]] | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None  # the same as token ids
     spaces_between_special_tokens: bool = True
-    kept_special_tokens: Sequence[str] = ()
-    stream_interval: int | None = None
-    extra_args: dict[str, Any] | None = None
-    structured_outputs: Any = None
-    reasoning: ReasoningParams | None = None
-    thinking_token_budget: int | None = None
-    repetition_detection: Any = None
+    kept_special_tokens: Sequence[str] = ()  # texts of special tokens that skip_special_tokens leaves in the text
+    stream_interval: int | None = None  # new tokens between two outputs of a stream
+    extra_args: dict[str, Any] | None = None  # numbers for features, by name
+    structured_outputs: Any = None  # StructuredOutputsParams, or a mapping of its fields
+    reasoning: ReasoningParams | None = None  # where the answer that the grammar is for begins; None is at once
+    thinking_token_budget: int | None = None  # tokens of reasoning after which the model is made to end it
+    repetition_detection: Any = None  # recognised, but not supported yet
+    # How many of a prompt's last tokens are kept, or of its first ones if truncation_side is "right"; -1 keeps what
+    # leaves room for the answer.
     truncate_prompt_tokens: int | None = None
-    truncation_side: str | None = None
+    truncation_side: str | None = None  # "left" or "right"
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
@@ -358,7 +347,7 @@ def check(params: SamplingParams) -> None:
     _check_words(params)
     check_side(params.truncation_side)
     if params.allowed_token_ids is not None:
-        _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
+        _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, min_ids=1)
     if params.logprob_token_ids is not None:
         _check_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_IDS)
     if params.extra_args is not None:
@@ -422,27 +411,27 @@ def _check_words(params: SamplingParams) -> None:
         )
     for ids in lists:
         if not 1 <= len(ids) <= MAX_BAD_WORD_TOKENS:
-            _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, least=1)
+            _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, min_ids=1)
     _check_each("bad_words_ids", tuple(chain.from_iterable(lists)))
 
 
-def _structured_outputs(given: Any) -> StructuredOutputsParams:
-    if isinstance(given, StructuredOutputsParams):
-        return given
-    if not isinstance(given, Mapping):
-        raise _wrong_output(f"structured_outputs must be an object, got {shown(given)}.")
-    for name in given:
+def _structured_outputs(value: Any) -> StructuredOutputsParams:
+    if isinstance(value, StructuredOutputsParams):
+        return value
+    if not isinstance(value, Mapping):
+        raise _wrong_output(f"structured_outputs must be an object, got {describe_value(value)}.")
+    for name in value:
         if name not in StructuredOutputsParams.__struct_fields__:
             known = ", ".join(StructuredOutputsParams.__struct_fields__)
-            raise _wrong_output(f"structured_outputs has an unknown field '{shown(name)}'; it has {known}.")
-    return StructuredOutputsParams(**given)
+            raise _wrong_output(f"structured_outputs has an unknown field '{describe_value(name)}'; it has {known}.")
+    return StructuredOutputsParams(**value)
 
 
-def _choices(given: Any) -> tuple[str, ...]:
-    given = _sequence("structured_outputs.choice", given)
-    if not all(isinstance(text, str) for text in given):
+def _choices(value: Any) -> tuple[str, ...]:
+    value = _sequence("structured_outputs.choice", value)
+    if not all(isinstance(text, str) for text in value):
         raise _wrong_output("structured_outputs.choice must be a list of texts.", "choice")
-    choices = tuple(dict.fromkeys(given))
+    choices = tuple(dict.fromkeys(value))
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise _wrong_output(f"structured_outputs.choice takes 1 to {MAX_CHOICES} texts, got {len(choices)}.", "choice")
     for text in choices:
@@ -455,24 +444,24 @@ def _choices(given: Any) -> tuple[str, ...]:
     return choices
 
 
-def _check_grammar_text(name: str, text: Any, most: int) -> None:
-    if not isinstance(text, str) or not 1 <= len(text) <= most:
+def _check_grammar_text(name: str, text: Any, max_chars: int) -> None:
+    if not isinstance(text, str) or not 1 <= len(text) <= max_chars:
         said = "have texts" if name == "choice" else "be a text"
-        raise _wrong_output(f"structured_outputs.{name} must {said} of 1 to {most} characters.", name)
+        raise _wrong_output(f"structured_outputs.{name} must {said} of 1 to {max_chars} characters.", name)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise _wrong_output(f"structured_outputs.{name} holds half of a surrogate pair, which no UTF-8 text can.", name)
 
 
-def _json_text(name: str, given: Any) -> str:
+def _json_text(name: str, schema: Any) -> str:
     """The JSON of a schema or a structural tag, which may be given as JSON."""
     place = f"structured_outputs.{name}"
     try:
-        value = msgspec.json.decode(given) if isinstance(given, str) else given
+        value = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         text = msgspec.json.encode(value).decode()
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError, RecursionError):
         raise _wrong_output(f"{place} is not valid JSON, or nested too deeply.", name) from None
     if not isinstance(value, Mapping) and not (name == "json" and isinstance(value, bool)):
-        raise _wrong_output(f"{place} must be an object, got {shown(value)}.", name)
+        raise _wrong_output(f"{place} must be an object, got {describe_value(value)}.", name)
     if len(text) > MAX_SCHEMA_CHARS:
         raise _wrong_output(f"{place} has at most {MAX_SCHEMA_CHARS} characters of JSON, got {len(text)}.", name)
     return text
@@ -482,42 +471,42 @@ def _wrong_output(message: str, name: str = "") -> RequestError:
     return RequestError(message, param=f"structured_outputs.{name}" if name else "structured_outputs")
 
 
-def _biases(given: Any) -> dict[int, float]:
+def _biases(value: Any) -> dict[int, float]:
     """Converts token ids to integers, since JSON has them as strings, and clamps the biases."""
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise RequestError("logit_bias must map token ids to numbers.", param="logit_bias")
-    if len(given) > MAX_BIASES:
-        raise RequestError(f"logit_bias takes at most {MAX_BIASES} tokens, got {len(given)}.", param="logit_bias")
+    if len(value) > MAX_BIASES:
+        raise RequestError(f"logit_bias takes at most {MAX_BIASES} tokens, got {len(value)}.", param="logit_bias")
     biases = {}
-    for key, bias in given.items():
+    for key, bias in value.items():
         text = str(key) if not isinstance(key, bool) else ""
         if not (text.isascii() and text.isdigit() and len(text) <= 10):
-            raise RequestError(f"logit_bias has a key that is no token id: {shown(key)}.", param="logit_bias")
+            raise RequestError(f"logit_bias has a key that is no token id: {describe_value(key)}.", param="logit_bias")
         number("logit_bias", bias, -math.inf, math.inf)
         biases[int(text)] = float(min(MOST_BIAS, max(-MOST_BIAS, bias)))
     return biases
 
 
-def check_extra_args(field: str, given: Any) -> None:
+def check_extra_args(field: str, extra_args: Any) -> None:
     """Raises RequestError for an invalid value. field: the caller's name for it."""
-    if not isinstance(given, Mapping) or len(given) > MAX_EXTRA_ARGS:
+    if not isinstance(extra_args, Mapping) or len(extra_args) > MAX_EXTRA_ARGS:
         raise RequestError(f"{field} must map at most {MAX_EXTRA_ARGS} names to numbers.", param=field)
-    for name, value in given.items():
+    for name, value in extra_args.items():
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_EXTRA_ARG_CHARS:
             raise RequestError(f"{field} has names of 1 to {MAX_EXTRA_ARG_CHARS} characters.", param=field)
         if not isinstance(value, bool):
             number(f"{field}.{name}", value, -math.inf, math.inf)
 
 
-def _sequence(name: str, given: Any) -> tuple[Any, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise RequestError(f"{name} must be a list, got {shown(given)}.", param=name)
-    return tuple(given)
+def _sequence(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise RequestError(f"{name} must be a list, got {describe_value(value)}.", param=name)
+    return tuple(value)
 
 
-def _check_ids(name: str, ids: Sequence[Any], most: int, *, least: int = 0) -> None:
-    if not least <= len(ids) <= most:
-        bounds = f"at most {most}" if len(ids) > most else f"at least {least}"
+def _check_ids(name: str, ids: Sequence[Any], max_ids: int, *, min_ids: int = 0) -> None:
+    if not min_ids <= len(ids) <= max_ids:
+        bounds = f"at most {max_ids}" if len(ids) > max_ids else f"at least {min_ids}"
         raise RequestError(f"{name} takes {bounds} ids, got {len(ids)}.", param=name)
     _check_each(name, ids)
 
@@ -536,12 +525,10 @@ def _check_each(name: str, ids: Sequence[Any]) -> None:
 def integer(name: str, value: Any, low: int, high: int) -> None:
     """Raises RequestError unless value is an integer between low and high."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, got {shown(value)}.", param=name)
+        raise RequestError(f"{name} must be an integer, got {describe_value(value)}.", param=name)
     if not low <= value <= high:
-        raise RequestError(
-            f"{name} must be at least {low}{'' if high == _INT32 else f' and at most {high}'}, got {shown(value)}.",
-            param=name,
-        )
+        bounds = f"at least {low}" + ("" if high == _INT32 else f" and at most {high}")
+        raise RequestError(f"{name} must be {bounds}, got {describe_value(value)}.", param=name)
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
@@ -549,17 +536,17 @@ def number(name: str, value: Any, low: float, high: float, *, open_low: bool = F
     most = sys.float_info.max
     finite = isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
     if not finite:
-        raise RequestError(f"{name} must be a finite number, got {shown(value)}.", param=name)
+        raise RequestError(f"{name} must be a finite number, got {describe_value(value)}.", param=name)
     if value < low or value > high or (open_low and value == low):
         bounds = (
             f"in ({low:g}, {high:g}]"
             if open_low
             else f"at least {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
         )
-        raise RequestError(f"{name} must be {bounds}, got {shown(value)}.", param=name)
+        raise RequestError(f"{name} must be {bounds}, got {describe_value(value)}.", param=name)
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:  # Python writes no more than 4,300 digits
         return f"an integer of {value.bit_length()} bits"
     return str(value)[:40] if isinstance(value, (int, float, str)) else type(value).__name__

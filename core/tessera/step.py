@@ -51,27 +51,21 @@ class BlockCopy(msgspec.Struct, array_like=True):
 
 class SchedulerOutput(msgspec.Struct, array_like=True):
     """The decision for one step. A runner applies freed, opened, blocks and copies in this order (a row may be freed
-    and reopened in one step), then computes.
+    and reopened in one step), then computes."""
 
-    step: counts up from 0. after: the latest step whose sampled tokens are input to this one, and may still be on the
-    device; -1 if none. rows, starts, num_scheduled_tokens: row rows[i] computes num_scheduled_tokens[i] tokens from
-    position starts[i] on. samples: the rows that reach the end of their tokens, so that their next token is sampled.
-
-    drafts: guesses of the tokens after the newest one, of all rows one after the other. In a step that has any, every
-    row decodes: row rows[i] computes its newest token and the next num_scheduled_tokens[i] - 1 of the drafts, and a
-    token is sampled at each of these positions.
-    """
-
-    step: int
-    after: int
-    rows: Array
-    starts: Array
-    num_scheduled_tokens: Array
-    samples: Array
+    step: int  # counts up from 0
+    after: int  # the latest step whose sampled tokens are input to this one, and may still be on the device; -1 if none
+    rows: Array  # row rows[i] computes num_scheduled_tokens[i] tokens from position starts[i] on
+    starts: Array  # one for each of rows
+    num_scheduled_tokens: Array  # one for each of rows
+    samples: Array  # the rows that reach the end of their tokens, so that their next token is sampled
     blocks: list[BlockDelta]
     opened: list[RowOpened] = []
     freed: Array = int32()
     copies: list[BlockCopy] = []
+    # Guesses of the tokens after the newest one, of all rows one after the other. In a step that has any, every row
+    # decodes: row rows[i] computes its newest token and the next num_scheduled_tokens[i] - 1 of the drafts, and a token
+    # is sampled at each of these positions.
     drafts: Array = int32()
 
     @property

@@ -76,7 +76,7 @@ from tessera.llm import LLM
 from tessera.config import build_config
 print("dummy_limit" in inspect.signature(LLM).parameters)
 config = build_config(platform="a.module:P", load_format="dummy", dummy_limit=3)
-print(config.scheduler.dummy_limit, "scheduler.dummy_limit" in config.given)
+print(config.scheduler.dummy_limit, "scheduler.dummy_limit" in config.explicit_fields)
 try:
     LLM(platform="a.module:P", dummy_limit=10)
 except Exception as error:

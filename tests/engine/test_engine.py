@@ -133,7 +133,7 @@ def test_a_platforms_default_fills_what_the_user_left_open():
     filled, notes = fill_defaults(config, defaults)
     assert (filled.scheduler.max_num_seqs, filled.cache.block_size) == (3, 32)
     assert notes == ["scheduler.max_num_seqs = 3: three is enough", "cache.block_size = 32: wide"]
-    said = dataclasses.replace(config, given=frozenset({"scheduler.max_num_seqs", "cache.block_size"}))
+    said = dataclasses.replace(config, explicit_fields=frozenset({"scheduler.max_num_seqs", "cache.block_size"}))
     assert fill_defaults(said, defaults) == (said, [])
 
 

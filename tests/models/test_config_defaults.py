@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from tessera.layers.build import Build
-from tessera.layers.rotary import Linear
+from tessera.layers.rotary import LinearScaling
 from tessera.models.fields import ACTIVATIONS
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
@@ -141,7 +141,7 @@ def test_both_forms_of_the_rotary_embedding(said):
     rope = config_of("LlamaForCausalLM", {**SPARSE, **said}).layers[0].rope
     assert rope.theta == 7e5
     scaled = said.get("rope_scaling") or (said.get("rope_parameters") or {}).get("factor")
-    assert rope.scaling == (Linear(2.0) if scaled else None)
+    assert rope.scaling == (LinearScaling(2.0) if scaled else None)
 
 
 def test_both_forms_of_a_rotary_embedding_for_each_kind_of_layer():
@@ -160,7 +160,7 @@ def test_both_forms_of_a_rotary_embedding_for_each_kind_of_layer():
     }
     ropes, others = ([x.rope for x in config_of("Gemma3ForCausalLM", {**SPARSE, **said}).layers] for said in (old, new))
     assert ropes == others
-    assert [(rope.theta, rope.scaling) for rope in ropes[1:3]] == [(9e3, None), (7e5, Linear(8.0))]
+    assert [(rope.theta, rope.scaling) for rope in ropes[1:3]] == [(9e3, None), (7e5, LinearScaling(8.0))]
 
 
 def test_the_length_of_training_is_the_models_length_where_it_is_left_out():

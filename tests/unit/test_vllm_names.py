@@ -13,7 +13,7 @@ import tessera
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.other_names import _table, other_keyword, other_name
 from tessera.errors import ConfigError, RequestError
-from tessera.llm.given import keywords_of, refuse_others
+from tessera.llm.inputs import keywords_of, refuse_others
 from tessera.llm.llm import KEYWORDS, LLM
 from tessera.sampling_params import SamplingParams
 

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 
-MOST = 2**20
+MAX_OPEN_FILES = 2**20
 """More are not asked for: some systems give a thousand times as many, and some libraries walk through all of them."""
 
 
@@ -27,7 +27,7 @@ def raise_limit() -> None:
     """Raises the soft limit on open files to the hard one; each connection needs a file descriptor. The limit stays
     where the system refuses, as macOS does for more than its own maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     for most in (wanted, 10_240):  # the latter is the maximum of macOS

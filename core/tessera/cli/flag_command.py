@@ -184,12 +184,12 @@ def _dashed(argument: str) -> str:
     return f"{option.replace('_', '-')}{dot}{path}{equals}{value}"
 
 
-def _put(found: dict[str, Any], written: str, path: str, value: str, ctx: click.Context) -> None:
+def _put(fields: dict[str, Any], written: str, path: str, value: str, ctx: click.Context) -> None:
     """Sets the value at a path such as a.b of a JSON object. written: what the user wrote."""
     import json
 
     *outer, last = path.split(".")
-    inner: Any = found
+    inner: Any = fields
     for key in outer:
         inner = inner.setdefault(key, {}) if isinstance(inner, dict) else None
     if not all((*outer, last)) or last.endswith("+") or not isinstance(inner, dict) or last in inner:
@@ -362,7 +362,7 @@ def _write_help(formatter: click.HelpFormatter, table: FlagTable, flags: Iterabl
     for group, members in by_group.items():
         if members:
             with formatter.section(f"{table.groups[group]} ({group})"):
-                formatter.write_dl([(shown(flag), description(flag)) for flag in members], col_max=_COLUMN)
+                formatter.write_dl([(option_usage(flag), description(flag)) for flag in members], col_max=_COLUMN)
     with formatter.section("Help and settings"):
         formatter.write_dl(
             [
@@ -378,7 +378,7 @@ def _group_help(table: FlagTable) -> str:
     return f"Show the flags of a group ({', '.join(table.groups)}), or those whose names contain a word."
 
 
-def shown(flag: Flag) -> str:
+def option_usage(flag: Flag) -> str:
     """The left column of the help."""
     if flag.kind == "switch":
         return f"--[no-]{flag.option[2:]}" if flag.default else flag.option
@@ -393,7 +393,7 @@ def meaning(flag: Flag) -> str:
 
 def description(flag: Flag) -> str:
     """The right column of the help."""
-    default = flag.default_in_words
+    default = flag.default_text
     return f"{meaning(flag)} [{default}]" if default else meaning(flag)
 
 

@@ -176,10 +176,10 @@ def _is_listened_on(place: Path) -> bool:
     return True
 
 
-def _remove(place: Path, own: os.stat_result) -> None:
+def _remove(place: Path, bound: os.stat_result) -> None:
     """Removes the socket, unless another server has replaced it."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(place.lstat(), own):
+        if os.path.samestat(place.lstat(), bound):
             place.unlink()
 
 

@@ -45,7 +45,7 @@ class TemplateOptions:
 TEMPLATE_FLAGS = flags_of(TemplateOptions, "model")
 
 
-def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers | None:
+def text_workers_of(config: EngineConfig, options: TemplateOptions) -> TextWorkers | None:
     """Starts the text workers without waiting for them; None with --skip-tokenizer-init. Raises ConfigError, ModelError
     or TextWorkerError."""
     from pathlib import Path
@@ -54,17 +54,17 @@ def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers
     from tessera.text.workers import TextWorkers
 
     if not config.model.tokenizer:
-        if asked.file is not None:
+        if options.file is not None:
             raise ConfigError("--chat-template needs a tokenizer; remove --skip-tokenizer-init.")
         return None
-    template = None if asked.file is None else _read_template(Path(asked.file))
-    content_format: Any = None if asked.content_format == "auto" else asked.content_format
+    template = None if options.file is None else _read_template(Path(options.file))
+    content_format: Any = None if options.content_format == "auto" else options.content_format
     return TextWorkers(
         Start(
             config.model.tokenizer,
             template,
             content_format,
-            asked.parse_special_tokens,
+            options.parse_special_tokens,
             config.allow_additional_properties,
         )
     )

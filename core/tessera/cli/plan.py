@@ -48,7 +48,7 @@ TABLE = FlagTable(
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class PlanColumn:
     """One platform's plan, or why there is none."""
 
     name: str
@@ -99,14 +99,14 @@ def _platforms(name: str | None) -> dict[str, tuple[str, dict[str, int]]]:
     return {one.name: (one.platform, dict(one.levels)) for one in usable}
 
 
-def _column(name: str, config: EngineConfig) -> Column:
+def _column(name: str, config: EngineConfig) -> PlanColumn:
     try:
-        return Column(name, plan=plan(config))
+        return PlanColumn(name, plan=plan(config))
     except TesseraError as error:
-        return Column(name, error=error)
+        return PlanColumn(name, error=error)
 
 
-def _as_json(column: Column) -> dict[str, Any]:
+def _as_json(column: PlanColumn) -> dict[str, Any]:
     if column.plan is None:
         assert column.error is not None
         return {"platform": column.name, "error": column.error.message}
@@ -116,7 +116,7 @@ def _as_json(column: Column) -> dict[str, Any]:
 # ---- human-readable output ----------------------------------------------------
 
 
-def _lines(config: EngineConfig, columns: Sequence[Column]) -> Iterator[str]:
+def _lines(config: EngineConfig, columns: Sequence[PlanColumn]) -> Iterator[str]:
     planned = [column.plan for column in columns if column.plan is not None]
     yield f"{config.model.served_name} with a context of {config.model.max_model_len:,} tokens"
     if planned:
@@ -129,7 +129,7 @@ def _lines(config: EngineConfig, columns: Sequence[Column]) -> Iterator[str]:
             yield f"{column.name}: {said}"
 
 
-def _explained(columns: Sequence[Column]) -> Iterator[str]:
+def _explained(columns: Sequence[PlanColumn]) -> Iterator[str]:
     for column in columns:
         if column.plan is not None:
             yield ""

@@ -38,14 +38,14 @@ plugins = click.Command(
 )
 
 
-def _described(found: Plugins, plugin: Plugin) -> dict[str, Any]:
+def _described(plugins: Plugins, plugin: Plugin) -> dict[str, Any]:
     """A plugin as --json prints it."""
     return {
         "name": plugin.name,
         "distribution": plugin.distribution,
         "version": plugin.version,
         "entry_point": plugin.entry,
-        "hooks": found.hooks(plugin),
+        "hooks": plugins.hooks(plugin),
         "left_out": plugin.left_out,
         "error": plugin.error,
     }
@@ -106,9 +106,9 @@ new = click.Command(
 def _answers(
     name: str, depth: Depth | None, device: str | None, registers: str | None, dtypes: str | None, *, ask: bool
 ) -> Answers:
-    def answer(given: str | None, question: str, default: str, kind: click.ParamType[str] | None = None) -> str:
-        if given is not None or not ask:
-            return default if given is None else given
+    def answer(value: str | None, question: str, default: str, kind: click.ParamType[str] | None = None) -> str:
+        if value is not None or not ask:
+            return default if value is None else value
         return str(click.prompt(question, default=default, type=kind, show_default=bool(default)))
 
     if answer(depth, _DEPTH_HELP + "\nDepth", "op", click.Choice(get_args(Depth))) == "runner":

@@ -52,7 +52,7 @@ class FileOptions:
     )  # fmt: skip
 
 
-_OWN = flags_of(FileOptions, "files")
+_FILE_FLAGS = flags_of(FileOptions, "files")
 _NAMES = "served_model_name"
 _ANSWERS = ("tool_call_parser", "reasoning_parser", "max_prompts", "max_n", "max_choices")
 _ANSWER_FLAGS = tuple(replace(one, group="answers", common=False) for one in SERVER_FLAGS if one.name in _ANSWERS)
@@ -74,7 +74,7 @@ TABLE = FlagTable(
     summary="Run a file of requests and write their answers. MODEL is a folder or ORGANIZATION/NAME on the Hugging "
     "Face Hub; without it, the bundled demo runs. If the output file has results already, only the rest is run. The "
     "exit code is 1 if a request failed.",
-    flags=(*_OWN, *_MODEL_FLAGS, *_ANSWER_FLAGS),
+    flags=(*_FILE_FLAGS, *_MODEL_FLAGS, *_ANSWER_FLAGS),
     groups={"files": "Files", **GROUPS, "answers": "Answers", "logging": "Logging"},
     other=_other,
 )
@@ -85,7 +85,7 @@ def run_batch(model: str | None, **flags: Any) -> int:
     """Run a file of requests and write their answers."""
     for line in ignored(click.get_current_context()):
         click.echo(f"Warning: {line}", err=True)
-    options = record_of(FileOptions, _OWN, given_values(_OWN, flags, as_options=True))
+    options = record_of(FileOptions, _FILE_FLAGS, given_values(_FILE_FLAGS, flags, as_options=True))
     set_up_logging(options.log_level.upper(), TEXT)
     if options.input_file is None or options.output_file is None:
         raise ConfigError("Name both files: tessera run-batch -i FILE -o FILE MODEL.")
@@ -153,7 +153,7 @@ async def _run(
     from tessera.server.store import Store
 
     progress = BatchProgress(source, results, LastingStream(sys.stderr))
-    if progress.left:
+    if progress.remaining:
         store = Store("", settings.response_store_bytes)
         try:
             async with running_engine(config, template, Supervision()) as engine:
@@ -178,27 +178,27 @@ class BatchProgress:
 
     def __init__(self, source: InputFile, results: Results, stream: LastingStream) -> None:
         self._total = len(source.entries)
-        self.left = sum(entry.custom_id not in results.done for entry in source.entries)
+        self.remaining = sum(entry.custom_id not in results.done for entry in source.entries)
         self._results = results
         self._stream = stream
         self._drawn = stream.isatty()
         self._done = 0
         self._tokens = results.usage.output_tokens
-        if skipped := self._total - self.left:
+        if skipped := self._total - self.remaining:
             self.say(f"{skipped} of {self._total} requests have results already and are skipped")
         self.begin()
 
     def begin(self) -> None:
         """The time counts from here on."""
-        self._began = self._shown = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
 
     def __call__(self) -> None:
         self._done += 1
         now = time.monotonic()
-        if now - self._shown >= (_LINE_SECONDS if self._drawn else _LOG_SECONDS):
-            self._shown = now
-            text = f"{self._total - self.left + self._done} of {self._total} requests, {self._speed()}"
-            seconds = (now - self._began) * (self.left - self._done) / self._done
+        if now - self._reported_at >= (_LINE_SECONDS if self._drawn else _LOG_SECONDS):
+            self._reported_at = now
+            text = f"{self._total - self.remaining + self._done} of {self._total} requests, {self._speed()}"
+            seconds = (now - self._began) * (self.remaining - self._done) / self._done
             text += f", {_duration(seconds)} left"
             self._stream.write(f"\r\x1b[K  {text}\r" if self._drawn else f"{text}\n")
             self._stream.flush()

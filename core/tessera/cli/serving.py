@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tessera.cli.event_loop import run_until_end
 from tessera.cli.listen import is_loopback, listen, open_to_clients, socket_path, tls_context, url_of
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
-from tessera.cli.own_process import answer_promptly, return_memory
 from tessera.cli.platforms import choices_table, explained_platform
+from tessera.cli.process_settings import answer_promptly, return_memory
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import BUSY, ENGINE_FLAGS

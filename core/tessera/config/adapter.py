@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tessera.config.model_folder import names_in, open_weights, read_json, shown
+from tessera.config.model_folder import names_in, open_weights, printable, read_json
 from tessera.errors import ModelError
 
 SETTINGS = "adapter_config.json"
@@ -56,14 +56,14 @@ class Adapter:
         for name, shape in self.layers.items():
             if name not in model:
                 return (
-                    f"it changes '{shown(name, 120)}', which is not a linear layer of this model that adapters can use"
+                    f"it changes '{printable(name)}', which is not a linear layer of this model that adapters can use"
                 )
             if model[name] != shape:
                 found, own = (f"{n} outputs and {k} inputs" for k, n in (shape, model[name]))
-                return f"its '{shown(name, 120)}' has {found}, but the model's has {own}"
+                return f"its '{printable(name)}' has {found}, but the model's has {own}"
         for target in self.targets:
             if _has(model, target) and not _has(self.layers, target):
-                return f"it names '{shown(target, 60)}' in target_modules, but has no weights for it"
+                return f"it names '{printable(target, 60)}' in target_modules, but has no weights for it"
         return None
 
 
@@ -82,7 +82,7 @@ def tensor_name(layer: str, half: str) -> str:
 
 def read_adapter(folder: str, max_rank: int) -> Adapter:
     """Raises ModelError, in one line, for what is not an adapter, or one that cannot be served."""
-    path, where = Path(folder).expanduser(), shown(folder)
+    path, where = Path(folder).expanduser(), printable(folder)
     if not path.is_dir():
         raise ModelError(f"There is no folder '{where}'; an adapter is a folder with {SETTINGS} and {WEIGHTS}.")
     settings, names = read_json(path, SETTINGS), names_in(path)
@@ -98,8 +98,8 @@ def read_adapter(folder: str, max_rank: int) -> Adapter:
     for layer in layers:
         if not _is_targeted(layer, targets, settings):
             raise ModelError(
-                f"'{shown(path / WEIGHTS)}' has weights for '{shown(layer, 120)}', which {SETTINGS} does not target; "
-                "they do not belong together, so save the adapter again."
+                f"'{printable(path / WEIGHTS)}' has weights for '{printable(layer)}', which {SETTINGS} does not "
+                "target; they do not belong together, so save the adapter again."
             )
     return Adapter(path, rank, scale, layers, targets)
 
@@ -127,7 +127,7 @@ def _read_settings(settings: Mapping[str, Any], where: str, max_rank: int) -> tu
     """The rank and the scale."""
     kind = settings.get("peft_type")
     if kind != "LORA":
-        raise ModelError(f"'{where}' is an adapter of peft_type {shown(str(kind), 40)}; only LORA is supported.")
+        raise ModelError(f"'{where}' is an adapter of peft_type {printable(str(kind), 40)}; only LORA is supported.")
     for name, unused in _UNSERVED.items():
         if settings.get(name) is not None and settings[name] not in unused:
             raise ModelError(f"'{where}' sets {name} in {SETTINGS}, which is not supported; train it without.")
@@ -151,14 +151,14 @@ def _layers(folder: Path, rank: int) -> dict[str, tuple[int, int]]:
         found = _TENSOR.fullmatch(name)
         if found is None:
             raise ModelError(
-                f"'{shown(folder / WEIGHTS)}' has '{shown(name, 120)}', which is not supported: only lora_A and lora_B "
-                "of linear layers are."
+                f"'{printable(folder / WEIGHTS)}' has '{printable(name)}', which is not supported: only lora_A and "
+                "lora_B of linear layers are."
             )
         tensor = opened.get_slice(name)
         if (kind := tensor.get_dtype()) not in _FLOATS:
             raise ModelError(
-                f"'{shown(folder / WEIGHTS)}' has '{shown(name, 120)}' as {kind}, which is not supported; save it as "
-                "F32, F16 or BF16."
+                f"'{printable(folder / WEIGHTS)}' has '{printable(name)}' as {kind}, which is not supported; save it "
+                "as F32, F16 or BF16."
             )
         halves.setdefault(found["layer"], {})[found["half"]] = tuple(tensor.get_shape())
     layers = {}
@@ -166,10 +166,10 @@ def _layers(folder: Path, rank: int) -> dict[str, tuple[int, int]]:
         a, b = (shapes.get(half, ()) for half in "AB")
         if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
             raise ModelError(
-                f"'{shown(folder / WEIGHTS)}' needs lora_A [{rank}, inputs] and lora_B [outputs, {rank}] for "
-                f"'{shown(layer, 120)}', but has {list(a) or 'none'} and {list(b) or 'none'}; save the adapter again."
+                f"'{printable(folder / WEIGHTS)}' needs lora_A [{rank}, inputs] and lora_B [outputs, {rank}] for "
+                f"'{printable(layer)}', but has {list(a) or 'none'} and {list(b) or 'none'}; save the adapter again."
             )
         layers[layer] = (a[1], b[0])
     if not layers:
-        raise ModelError(f"'{shown(folder / WEIGHTS)}' holds no tensor; save the adapter again.")
+        raise ModelError(f"'{printable(folder / WEIGHTS)}' holds no tensor; save the adapter again.")
     return layers

@@ -70,7 +70,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         lora=lora,
         platform=path,
         platform_levels=levels,
-        given=frozenset(given if model is None else {*given, "model.path"}),
+        explicit_fields=frozenset(given if model is None else {*given, "model.path"}),
     )
 
 
@@ -98,19 +98,19 @@ def _lora(values: Mapping[str, Any]) -> LoraConfig:
     return record_of(LoraConfig, ENGINE_FLAGS, values, enable=enabled, modules=modules)
 
 
-def _module(given: str) -> tuple[str, str]:
+def _module(text: str) -> tuple[str, str]:
     """Name and folder of an adapter, from NAME=FOLDER or, as in vLLM, {"name": NAME, "path": FOLDER}."""
-    name, _, folder = given.partition("=")
-    if given.startswith("{"):
+    name, _, folder = text.partition("=")
+    if text.startswith("{"):
         try:
-            fields = msgspec.json.decode(given, type=dict[str, str | None])
+            fields = msgspec.json.decode(text, type=dict[str, str | None])
         except msgspec.MsgspecError as error:
             raise ConfigError(
-                f"lora_modules: '{given[:80]}' is not a JSON object of texts.", param="lora_modules"
+                f"lora_modules: '{text[:80]}' is not a JSON object of texts.", param="lora_modules"
             ) from error
         name, folder = fields.get("name") or "", fields.get("path") or ""
     if not name or not folder:
-        raise ConfigError(f"lora_modules: '{given[:80]}' is not NAME=FOLDER.", param="lora_modules")
+        raise ConfigError(f"lora_modules: '{text[:80]}' is not NAME=FOLDER.", param="lora_modules")
     return name, str(Path(folder).expanduser().absolute())
 
 
@@ -147,31 +147,31 @@ _MOST_DRAFTS = 32
 _LONGEST_LOOKUP = 64
 
 
-def _speculative(given: Any) -> SpeculativeConfig:
+def _speculative(value: Any) -> SpeculativeConfig:
     """As vLLM reads it: of prompt_lookup_min and prompt_lookup_max, the one that is absent equals the other."""
     name = "speculative_config"
     known = ("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise ConfigError(f"{name} must be a JSON object with the keys {', '.join(known)}.", param=name)
-    for key in given.keys() - set(known):
+    for key in value.keys() - set(known):
         raise ConfigError(f"{name} does not support the key '{key}'; it takes {', '.join(known)}.", param=name)
-    if given.get("method") != "ngram":
+    if value.get("method") != "ngram":
         raise ConfigError(f'{name}: the only method is "ngram"; set "method": "ngram".', param=name)
-    most = _whole(given, "num_speculative_tokens", _MOST_DRAFTS)
+    most = _whole(value, "num_speculative_tokens", _MOST_DRAFTS)
     if most is None:
         raise ConfigError(f"{name}: num_speculative_tokens is missing; 4 is a good start.", param=name)
-    low, high = (_whole(given, f"prompt_lookup_{end}", _LONGEST_LOOKUP) for end in ("min", "max"))
+    low, high = (_whole(value, f"prompt_lookup_{end}", _LONGEST_LOOKUP) for end in ("min", "max"))
     low, high = low or high or SpeculativeConfig.prompt_lookup_min, high or low or SpeculativeConfig.prompt_lookup_max
     if low > high:
         raise ConfigError(f"{name}: prompt_lookup_min is {low}, above prompt_lookup_max, {high}.", param=name)
     return SpeculativeConfig("ngram", most, low, high)
 
 
-def _whole(given: Mapping[str, Any], key: str, most: int) -> int | None:
-    value = given.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+def _whole(fields: Mapping[str, Any], key: str, high: int) -> int | None:
+    value = fields.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high):
         raise ConfigError(
-            f"speculative_config: {key} must be a whole number from 1 to {most}.", param="speculative_config"
+            f"speculative_config: {key} must be a whole number from 1 to {high}.", param="speculative_config"
         )
     return value
 

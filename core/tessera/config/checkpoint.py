@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import names_in, read_json, refuse_model, shown
+from tessera.config.model_folder import names_in, printable, read_json, refuse_model
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError
 
@@ -24,7 +24,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts
 _WIDTHS = ("hidden_size", "n_embd", "d_model")
 _INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d_ff")
 
-MOST: Mapping[str, int] = MappingProxyType(
+MAX_SIZES: Mapping[str, int] = MappingProxyType(
     {
         "vocab_size": 2**24,
         **dict.fromkeys(_LAYERS, 2**10),
@@ -43,16 +43,12 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048})
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config: the contents of config.json. text: the language model's part of it. max_positions: context length the
-    model was made for; None if not stated. most_positions: the longest that the scaling of its rotary embedding
-    allows."""
-
     folder: Path
-    config: dict[str, Any]
-    text: dict[str, Any]
+    config: dict[str, Any]  # the contents of config.json
+    text: dict[str, Any]  # the language model's part of it
     vocab_size: int
-    max_positions: int | None
-    most_positions: int | None = None
+    max_positions: int | None  # context length the model was made for; None if not stated
+    most_positions: int | None = None  # the longest that the scaling of its rotary embedding allows
 
 
 def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
@@ -60,9 +56,9 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     refuse_model(str(folder), names_in(folder), weights=weights)
     config = _read_config(folder)
     text = _text_config(folder, config)
-    for name, most in MOST.items():
+    for name, most in MAX_SIZES.items():
         if isinstance(value := text.get(name), int) and value > most:
-            raise ModelError(f"{name} in '{shown(folder / FILE)}' is more than {most:,}; no model has so many.")
+            raise ModelError(f"{name} in '{printable(folder / FILE)}' is more than {most:,}; no model has so many.")
     if weights:
         find_weights(folder)
     field = next((name for name in _POSITIONS if text.get(name) is not None), None)
@@ -91,7 +87,7 @@ def scaled(config: Mapping[str, Any], positions: int) -> tuple[int, int]:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = shown(folder / FILE)
+    path = printable(folder / FILE)
     config = read_json(folder, FILE)
     if config is None:
         raise ModelError(f"'{path}' is gone.")
@@ -103,7 +99,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         try:
             getattr(importlib.import_module(module), function)(config)
         except ModelError as error:
-            raise ModelError(f"'{shown(folder)}': {error.message}") from None
+            raise ModelError(f"'{printable(folder)}': {error.message}") from None
     return config
 
 
@@ -111,7 +107,7 @@ def _text_config(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The language model's part of config.json; multimodal models nest it."""
     nested = config.get("text_config", config)
     if not isinstance(nested, dict):
-        raise ModelError(f"text_config in '{shown(folder / FILE)}' is not an object.")
+        raise ModelError(f"text_config in '{printable(folder / FILE)}' is not an object.")
     return nested
 
 
@@ -119,5 +115,5 @@ def _count(folder: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         shown_value = "is missing" if value is None else "is not a positive whole number below 2,147,483,648"
-        raise ModelError(f"{name} {shown_value} in '{shown(folder / FILE)}'.")
+        raise ModelError(f"{name} {shown_value} in '{printable(folder / FILE)}'.")
     return value

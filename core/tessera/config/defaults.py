@@ -28,7 +28,7 @@ def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tupl
                 f"The platform sets a default for '{path}', which is read before platform defaults are known; update "
                 "its package."
             )
-        if path not in config.given:
+        if path not in config.explicit_fields:
             config = filled
             notes.append(f"{path} = {default.value}: {default.reason}")
     return config, notes

@@ -68,16 +68,15 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model to serve. path: its folder. checkpoint: its config.json. max_model_len: in tokens. dtype: "auto" or
-    torch's name. tokenizer: its folder, or "" for none. eos_token_ids: tokens that end a completion. sampling_defaults:
-    for fields that a request does not set, by the names of SamplingParams."""
+    """The model to serve."""
 
-    path: str
+    path: str  # its folder
     served_name: str
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, Any]  # its config.json
     vocab_size: int
-    max_model_len: int
-    eos_token_ids: tuple[int, ...] = ()
+    max_model_len: int  # in tokens
+    eos_token_ids: tuple[int, ...] = ()  # tokens that end a completion
+    # "auto" or torch's name.
     dtype: str = flag(
         "auto", "Data type of weights and activations.", metavar="DTYPE", common=True, plan=True,
         choices=("auto", "bfloat16", "float16", "half", "float32", "float"),
@@ -91,13 +90,14 @@ class ModelConfig:
         "auto", "Format of the weights; dummy generates random ones.", choices=("auto", "safetensors", "dummy"),
         common=True,
     )  # fmt: skip
-    tokenizer: str = ""
+    tokenizer: str = ""  # its folder, or "" for none
     max_logprobs: int = flag(
         20,
         "Maximum logprobs per token that a request may ask for; -1 for the whole vocabulary.",
         low=-1,
         high=2**31 - 1,
     )
+    # For fields that a request does not set, by the names of SamplingParams.
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
 
 
@@ -131,22 +131,18 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Draft tokens that a step verifies. method: who proposes them; "ngram" looks for the row's last tokens earlier in
-    the row. num_speculative_tokens: the most of one row in one step. prompt_lookup_min, prompt_lookup_max: how many
-    last tokens are looked for, the most first."""
+    """Draft tokens that a step verifies."""
 
-    method: str
-    num_speculative_tokens: int
-    prompt_lookup_min: int = 5
-    prompt_lookup_max: int = 5
+    method: str  # who proposes them; "ngram" looks for the row's last tokens earlier in the row
+    num_speculative_tokens: int  # the most of one row in one step
+    prompt_lookup_min: int = 5  # the fewest last tokens that are looked for
+    prompt_lookup_max: int = 5  # the most of them, which are looked for first
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: number of steps in flight; None
-    uses what the device supports. max_num_queued_tokens: None for no limit. speculative: None for no drafts."""
-
     max_num_seqs: int = flag(256, "Maximum number of running requests.", low=1, high=2**16, common=True, plan=True)
+    # The token budget of a step, at least max_num_seqs.
     max_num_batched_tokens: int = flag(
         2048, "Maximum tokens per step.", kind="size", low=1, high=MAX_TOKENS, metavar="TOKENS", common=True, plan=True
     )
@@ -155,6 +151,7 @@ class SchedulerConfig:
         "fcfs", "Order of requests: fcfs, priority, fair, or a plugin's policy.", name="scheduling_policy",
         metavar="NAME",
     )  # fmt: skip
+    # Number of steps in flight; None uses what the device supports.
     depth: int | None = flag(
         None, "Steps launched before the first one finishes.", name="steps_in_flight", low=1, high=8,
         shown_default="the platform's choice",
@@ -163,6 +160,7 @@ class SchedulerConfig:
         4096, "Maximum number of waiting requests; further ones get a 503.", low=1, high=2**20, online=True,
         aliases=("--max-num-queued-reqs",),
     )  # fmt: skip
+    # None for no limit.
     max_num_queued_tokens: int | None = flag(
         None, "Maximum prompt tokens of waiting requests; further requests get a 503.", kind="size", low=1, high=2**40,
         metavar="TOKENS", shown_default="no limit", online=True,
@@ -171,6 +169,7 @@ class SchedulerConfig:
         0.01, "Fraction of KV cache blocks kept free when a request starts beside others.", low=0, below=1,
         metavar="FRACTION",
     )  # fmt: skip
+    # None for no drafts.
     speculative: SpeculativeConfig | None = flag(  # noqa: RUF009  # flag() makes a field
         None, "Guess tokens of an answer and verify them together, such as '{\"method\": \"ngram\", "
         "\"num_speculative_tokens\": 4, \"prompt_lookup_max\": 3}'.", name="speculative_config", shown_default="off",
@@ -242,23 +241,19 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: the API levels of facets it
-    was written for; for missing ones, core's. features: names in the registry, with an option after an =. plugins:
-    modules of further plugins to load, by name. embedded: the engine runs in a user's own process, where nothing
-    process-wide may be changed. given: dotted paths of the fields that the user set, which platform defaults do not
-    override. folder: a temporary folder that the starter of the engine's processes creates and removes; "" for none.
-    log_format: of the processes' log, "text" or "json"."""
-
     model: ModelConfig
+    # Dotted path of the Platform class ("package.module:Name").
     platform: str = flag(
         MISSING, "Platform to run on (see: tessera platforms).", metavar="NAME", shown_default="the highest score",
         common=True, plan=True,
     )  # fmt: skip
+    # The API levels of facets it was written for; for missing ones, core's.
     platform_levels: dict[str, int] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
+    # Names in the registry, with an option after an =.
     features: tuple[str, ...] = flag(
         ("structured_outputs",), "Features of requests to enable, those of plugins among them; none disables all. The "
         "list replaces the default.", metavar="NAME[=OPTION],...", shown_default="structured_outputs",
@@ -267,8 +262,8 @@ class EngineConfig:
         False, "Structured outputs: objects may have properties that their JSON Schema does not list, unless it or the "
         "request says otherwise.", group="model",
     )  # fmt: skip
-    plugins: tuple[str, ...] = ()
-    embedded: bool = False
+    plugins: tuple[str, ...] = ()  # modules of further plugins to load, by name
+    embedded: bool = False  # the engine runs in a user's own process, where nothing process-wide may be changed
     enforce_eager: bool = flag(False, "Disable graph capture.")
     no_fallback: bool = flag(
         False, "Refuse to start if any op or attention layer would run on the reference implementation."
@@ -278,9 +273,10 @@ class EngineConfig:
         "promise that.", common=True, plan=True,
     )  # fmt: skip
     seed: int = flag(0, "Seed for dummy weights and for requests without a seed.", group="model", low=0, high=2**64 - 1)
-    given: frozenset[str] = frozenset()
-    folder: str = ""
-    log_format: str = "text"
+    # Dotted paths of the fields that the user set, which platform defaults do not override.
+    explicit_fields: frozenset[str] = frozenset()
+    folder: str = ""  # a temporary folder that the starter of the engine's processes creates and removes; "" for none
+    log_format: str = "text"  # of the processes' log, "text" or "json"
 
 
 ENGINE_FLAGS = (

@@ -28,16 +28,12 @@ _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|
 
 @dataclass(frozen=True)
 class Environment:
-    """load_plugins: names of entry points; None for all. disable_plugins: names that are never loaded. trace_plugins:
-    log every hook call. unknown: names with the prefix that have no meaning. openai_api_key: what clients of OpenAI's
-    API send by default."""
-
     api_key: str | None = None
-    load_plugins: frozenset[str] | None = None
-    unknown: tuple[str, ...] = ()
-    openai_api_key: str | None = None
-    disable_plugins: frozenset[str] = frozenset()
-    trace_plugins: bool = False
+    load_plugins: frozenset[str] | None = None  # names of entry points; None for all
+    unknown: tuple[str, ...] = ()  # names with the prefix that have no meaning
+    openai_api_key: str | None = None  # what clients of OpenAI's API send by default
+    disable_plugins: frozenset[str] = frozenset()  # names that are never loaded
+    trace_plugins: bool = False  # log every hook call
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:

@@ -20,54 +20,42 @@ _KINDS = {"str": "text", "int": "int", "float": "float", "bool": "switch", "tupl
 
 @dataclass(eq=False, repr=False)  # a hundred are created before `tessera serve` starts its engine, so keep them cheap
 class Flag:
-    """The description of a flag and, once flags_of() has read it, the location of its field.
+    """The description of a flag and, once flags_of() has read it, the location of its field."""
 
-    help: one sentence. name: with underscores; defaults to the field's, and differs where vLLM has another name. kind:
-    how it is parsed, derived from the field's annotation; "size" accepts suffixes (32K, 4GiB), "switch" has a --no-
-    form if it defaults to on, "list" accepts a JSON list or comma-separated values, "json" an object. default: the
-    field's. shown_default: the default in words, for the help, if the value is not clear by itself. low, high, above,
-    below: bounds, the latter two exclusive. unit: of the value, for messages. choices: all accepted values; spellings:
-    those that stand for another one. variable: environment variable that is read if the flag is absent. common: listed
-    by plain --help. multiple: repeatable; several: one occurrence may also have several values, as argparse has them.
-    unset: the word that stands for leaving the flag out. aliases: further options, such as "-q", or another program's
-    name, which the help omits. online: for servers alone, so LLM does not accept it. plan: affects what fits into
-    memory, so `tessera plan` accepts it.
-
-    record, attribute: where the value is stored; path: the same as a dotted path in EngineConfig ("cache.block_size").
-    """
-
-    help: str
-    name: str = ""
+    help: str  # one sentence
+    name: str = ""  # with underscores; defaults to the field's, and differs where vLLM has another name
     group: str = ""
+    # How it is parsed, derived from the field's annotation; "size" accepts suffixes (32K, 4GiB), "switch" has a --no-
+    # form if it defaults to on, "list" accepts a JSON list or comma-separated values, "json" an object.
     kind: str = ""
-    default: Any = None
-    shown_default: str = ""
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-    below: float | None = None
-    unit: str = ""
-    choices: tuple[str, ...] = ()
-    spellings: Mapping[str, str] = field(default_factory=dict)
+    default: Any = None  # the field's
+    shown_default: str = ""  # the default in words, for the help, if the value is not clear by itself
+    low: float | None = None  # the smallest value
+    high: float | None = None  # the largest value
+    above: float | None = None  # exclusive bound
+    below: float | None = None  # exclusive bound
+    unit: str = ""  # of the value, for messages
+    choices: tuple[str, ...] = ()  # all accepted values
+    spellings: Mapping[str, str] = field(default_factory=dict)  # values that stand for another one
     metavar: str = ""
-    variable: str = ""
-    unset: str = ""
-    common: bool = False
-    multiple: bool = False
-    several: bool = False
-    aliases: tuple[str, ...] = ()
-    online: bool = False
-    plan: bool = False
-    record: type | None = None
-    attribute: str = ""
-    path: str = ""
+    variable: str = ""  # environment variable that is read if the flag is absent
+    unset: str = ""  # the word that stands for leaving the flag out
+    common: bool = False  # listed by plain --help
+    multiple: bool = False  # repeatable
+    several: bool = False  # one occurrence may also have several values, as argparse has them
+    aliases: tuple[str, ...] = ()  # further options, such as "-q", or another program's name, which the help omits
+    online: bool = False  # for servers alone, so LLM does not accept it
+    plan: bool = False  # affects what fits into memory, so `tessera plan` accepts it
+    record: type | None = None  # the dataclass where the value is stored
+    attribute: str = ""  # the field of record
+    path: str = ""  # the same as a dotted path in EngineConfig ("cache.block_size")
 
     @property
     def option(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
     @property
-    def default_in_words(self) -> str:
+    def default_text(self) -> str:
         if self.shown_default or self.default is None or self.default in ("", ()):
             return self.shown_default
         if self.kind == "switch":
@@ -75,9 +63,9 @@ class Flag:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
-def flag(default: Any, help: str, **more: Any) -> Any:  # noqa: A002  # `help` is what option parsers call it
-    """A field of a frozen dataclass that is a flag. default: MISSING for a required field. more: fields of Flag."""
-    described = {"flag": {"help": help, **more}}
+def flag(default: Any, help: str, **fields: Any) -> Any:  # noqa: A002  # `help` is what option parsers call it
+    """A field of a frozen dataclass that is a flag. default: MISSING for a required field. fields: fields of Flag."""
+    described = {"flag": {"help": help, **fields}}
     return field(metadata=described) if default is MISSING else field(default=default, metadata=described)
 
 
@@ -99,10 +87,10 @@ def flags_of(record: type, group: str, path: str | None = None) -> tuple[Flag, .
     return tuple(found)
 
 
-def _kind_of(annotation: str, said: Mapping[str, Any]) -> str:
-    if "choices" in said:
+def _kind_of(annotation: str, fields: Mapping[str, Any]) -> str:
+    if "choices" in fields:
         return "choice"
-    if "multiple" in said:
+    if "multiple" in fields:
         return "text"
     return _KINDS.get(annotation.removesuffix(" | None"), "json")
 
@@ -124,31 +112,31 @@ def record_of(record: type[R], flags: Iterable[Flag], values: Mapping[str, Any],
     return record(**{**given, **fixed})
 
 
-def _checked(one: Flag, value: Any, name: str) -> Any:
+def _checked(flag: Flag, value: Any, name: str) -> Any:
     """A value as its record stores it. name: what messages call it."""
-    if one.kind == "size" and isinstance(value, str):
+    if flag.kind == "size" and isinstance(value, str):
         from tessera.sizes import parse_size
 
-        value = parse_size(value, param=one.name)
-    if one.choices:
+        value = parse_size(value, param=flag.name)
+    if flag.choices:
         if type(value).__module__ == "torch":  # torch.bfloat16
             value = str(value).removeprefix("torch.")
-        if value not in one.choices:
-            choices = ", ".join(one.choices)
-            raise ConfigError(f"{name} must be one of {choices}, got '{str(value)[:40]}'.", param=one.name)
-        return one.spellings.get(value, value)
-    if one.kind in ("int", "size", "float"):
-        _check_number(one, value, name)
-    if one.kind == "list":
-        return _texts(one, value, name)
+        if value not in flag.choices:
+            choices = ", ".join(flag.choices)
+            raise ConfigError(f"{name} must be one of {choices}, got '{str(value)[:40]}'.", param=flag.name)
+        return flag.spellings.get(value, value)
+    if flag.kind in ("int", "size", "float"):
+        _check_number(flag, value, name)
+    if flag.kind == "list":
+        return _texts(flag, value, name)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _check_number(one: Flag, value: Any, name: str) -> None:
-    kind, what = (float | int, "number") if one.kind == "float" else (int, "whole number")
+def _check_number(flag: Flag, value: Any, name: str) -> None:
+    kind, what = (float | int, "number") if flag.kind == "float" else (int, "whole number")
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {what}.", param=one.name)
-    above, low, below, high = one.above, one.low, one.below, one.high
+        raise ConfigError(f"{name} must be a {what}.", param=flag.name)
+    above, low, below, high = flag.above, flag.low, flag.below, flag.high
     # Written so that NaN, for which every comparison is false, is out of range.
     holds = (
         (above is None or value > above)
@@ -157,20 +145,20 @@ def _check_number(one: Flag, value: Any, name: str) -> None:
         and (high is None or value <= high)
     )
     if not holds:
-        unit = f" {one.unit}" if one.unit else ""
-        raise ConfigError(f"{name} must be {_range(one)}{unit}, got {_number(value)}.", param=one.name)
+        unit = f" {flag.unit}" if flag.unit else ""
+        raise ConfigError(f"{name} must be {_range(flag)}{unit}, got {_number(value)}.", param=flag.name)
 
 
-def _texts(one: Flag, value: Any, name: str) -> tuple[str, ...]:
+def _texts(flag: Flag, value: Any, name: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
-        raise ConfigError(f"{name} must be a list of strings.", param=one.name)
+        raise ConfigError(f"{name} must be a list of strings.", param=flag.name)
     return tuple(value)
 
 
-def _range(one: Flag) -> str:
-    if one.low is not None and one.high is not None:
-        return f"from {_number(one.low)} to {_number(one.high)}"
-    bounds = (("above", one.above), ("at least", one.low), ("below", one.below), ("at most", one.high))
+def _range(flag: Flag) -> str:
+    if flag.low is not None and flag.high is not None:
+        return f"from {_number(flag.low)} to {_number(flag.high)}"
+    bounds = (("above", flag.above), ("at least", flag.low), ("below", flag.below), ("at most", flag.high))
     return " and ".join(f"{word} {_number(bound)}" for word, bound in bounds if bound is not None)
 
 
@@ -178,10 +166,10 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def check_names(function: str, given: Mapping[str, Any], flags: Iterable[Flag]) -> None:
+def check_names(function: str, keywords: Mapping[str, Any], flags: Iterable[Flag]) -> None:
     """Raises TypeError, as Python does, for a keyword that is not a flag, with the closest match."""
     known = [one.name for one in flags]
-    for name in given:
+    for name in keywords:
         if name not in known:
             from difflib import get_close_matches
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tessera.config.checkpoint import Checkpoint
-from tessera.config.model_folder import read_added_tokens, read_json, shown
+from tessera.config.model_folder import printable, read_added_tokens, read_json
 from tessera.errors import ConfigError, ModelError, TesseraError
 
 FILE = "generation_config.json"
@@ -20,12 +20,10 @@ _INT32 = 2**31 - 1
 
 
 class _Field(NamedTuple):
-    """name: in SamplingParams. low, high: bounds of the value. whole: whether it must be an integer."""
-
-    name: str
-    low: float
-    high: float
-    whole: bool = False
+    name: str  # in SamplingParams
+    low: float  # the smallest value
+    high: float  # the largest value
+    whole: bool = False  # whether it must be an integer
 
 
 _FIELDS: Mapping[str, _Field] = MappingProxyType(
@@ -50,7 +48,7 @@ def generation_folder(source: str | None, model: Path) -> Path | None:
     folder = Path(str(source)).expanduser()
     if not (folder / FILE).is_file():
         raise ConfigError(
-            f"generation_config must be auto, none or a folder with {FILE}, got '{shown(str(source))}'.",
+            f"generation_config must be auto, none or a folder with {FILE}, got '{printable(str(source))}'.",
             param="generation_config",
         )
     return folder
@@ -60,9 +58,9 @@ def sampling_defaults(folder: Path | None, override: str | Mapping[str, Any] | N
     """Defaults for fields that a request does not set, by the names of SamplingParams. override: JSON text, or the
     mapping it holds, with generation_config.json's names. Raises ModelError for the file, ConfigError for override."""
     recommended = _recommended(folder)
-    where = "" if folder is None else f"in '{shown(folder / FILE)}'"
+    where = "" if folder is None else f"in '{printable(folder / FILE)}'"
     values = _read({name: recommended.get(name) for name in _FIELDS}, where, ModelError)
-    return values | _read(_given(override), "in override_generation_config", ConfigError)
+    return values | _read(_override_fields(override), "in override_generation_config", ConfigError)
 
 
 def eos_token_ids(
@@ -80,7 +78,7 @@ def eos_token_ids(
 def _token_ids(value: Any, folder: Path) -> list[int]:
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in ids):
-        raise ModelError(f"eos_token_id in '{shown(folder)}' is neither a token id nor a list of them.")
+        raise ModelError(f"eos_token_id in '{printable(folder)}' is neither a token id nor a list of them.")
     return ids
 
 
@@ -95,7 +93,7 @@ def _recommended(folder: Path | None) -> Mapping[str, Any]:
     return {} if folder is None else read_json(folder, FILE) or {}
 
 
-def _given(override: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _override_fields(override: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     name = "override_generation_config"
     if override is None:
         return {}
@@ -112,9 +110,9 @@ def _given(override: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     return override
 
 
-def _read(given: Mapping[str, Any], where: str, error: type[TesseraError]) -> dict[str, float | int]:
+def _read(fields: Mapping[str, Any], where: str, error: type[TesseraError]) -> dict[str, float | int]:
     values: dict[str, float | int] = {}
-    for name, value in given.items():
+    for name, value in fields.items():
         if value is None:
             continue
         field = _FIELDS[name]

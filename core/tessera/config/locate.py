@@ -69,12 +69,12 @@ def demo_folder() -> Path:
     return Path(__file__).parents[1] / "demo"
 
 
-def tokenizer_of_model(folder: Path, name: str, asked: str | None, hub: HubAccess) -> Path:
+def tokenizer_of_model(folder: Path, name: str, tokenizer: str | None, hub: HubAccess) -> Path:
     """The folder or repository the user named, else the model's folder. Raises ConfigError or ModelError."""
-    if asked is None and hub.tokenizer_revision is None:
+    if tokenizer is None and hub.tokenizer_revision is None:
         refuse_tokenizer(str(folder), names_in(folder))
         return folder
-    return find_tokenizer(name if asked is None else asked, hub)
+    return find_tokenizer(name if tokenizer is None else tokenizer, hub)
 
 
 def find_tokenizer(name: str, hub: HubAccess) -> Path:

@@ -10,7 +10,7 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, tokenizer_of_model
-from tessera.config.model_folder import shown
+from tessera.config.model_folder import printable
 from tessera.errors import ConfigError, ModelError
 
 
@@ -47,23 +47,23 @@ def _served_name(name: str) -> str:
     return name
 
 
-def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
+def _max_model_len(checkpoint: Checkpoint, requested: int | None) -> int:
     most = checkpoint.max_positions
     if most is None:
-        if asked is None:
+        if requested is None:
             raise ModelError(
-                f"'{shown(checkpoint.folder)}' does not give the model's context length; set --max-model-len."
+                f"'{printable(checkpoint.folder)}' does not give the model's context length; set --max-model-len."
             )
-        return asked
+        return requested
     allowed = checkpoint.most_positions or most
-    if asked is not None and asked > allowed:
+    if requested is not None and requested > allowed:
         raise ConfigError(
-            f"max_model_len is {asked}, but the model supports at most {allowed} tokens; lower it.",
+            f"max_model_len is {requested}, but the model supports at most {allowed} tokens; lower it.",
             param="max_model_len",
         )
-    if asked is None and most > MAX_TOKENS:
+    if requested is None and most > MAX_TOKENS:
         raise ModelError(
-            f"'{shown(checkpoint.folder / FILE)}' says that the model was made for {most:,} tokens, which is more than "
-            f"{MAX_TOKENS:,}; give --max-model-len."
+            f"'{printable(checkpoint.folder / FILE)}' says that the model was made for {most:,} tokens, which is more "
+            f"than {MAX_TOKENS:,}; give --max-model-len."
         )
-    return most if asked is None else asked
+    return most if requested is None else requested

@@ -65,13 +65,13 @@ def find_folder(model: str) -> Path:
             return path
         is_file = path.is_file()
     except OSError as error:
-        raise ModelError(f"'{shown(model)}' cannot be read: {error.strerror}.") from error
+        raise ModelError(f"'{printable(model)}' cannot be read: {error.strerror}.") from error
     if path.suffix.lower() == GGUF:
-        raise ModelError(f"'{shown(model)}' is {_GGUF_ADVICE}")
+        raise ModelError(f"'{printable(model)}' is {_GGUF_ADVICE}")
     if is_file:
-        raise ModelError(f"'{shown(model)}' is a file; name the folder that holds config.json and *.safetensors.")
+        raise ModelError(f"'{printable(model)}' is a file; name the folder that holds config.json and *.safetensors.")
     raise ModelError(
-        f"There is no folder '{shown(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
+        f"There is no folder '{printable(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
     )
 
 
@@ -80,7 +80,7 @@ def names_in(folder: Path) -> list[str]:
     try:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
-        raise ModelError(f"'{shown(folder)}' cannot be read: {error.strerror}.") from error
+        raise ModelError(f"'{printable(folder)}' cannot be read: {error.strerror}.") from error
 
 
 def nearest(path: Path) -> str:
@@ -90,10 +90,10 @@ def nearest(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     near = get_close_matches(path.name, names, n=3, cutoff=0.5)
-    return f" (near it: {shown(', '.join(near))})" if near else ""
+    return f" (near it: {printable(', '.join(near))})" if near else ""
 
 
-def shown(name: str | Path, longest: int = 120) -> str:
+def printable(name: str | Path, longest: int = 120) -> str:
     """A name for a one-line message: shortened to its end if it is long, without unprintable characters."""
     text = "".join(letter if letter.isprintable() else "?" for letter in str(name)[-longest - 1 :])
     return text if len(text) <= longest else f"...{text[1:]}"
@@ -105,7 +105,7 @@ def shown(name: str | Path, longest: int = 120) -> str:
 def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
     """Raises ModelError for files that are not a supported model, so that a repository is refused before it is
     downloaded. where: folder or repository. names: files at its top. weights: whether they are required."""
-    where = shown(where)
+    where = printable(where)
     if _ADAPTER in names and not served_weights(names):
         raise ModelError(
             f"'{where}' is an adapter ({_ADAPTER}), not a model; serve its base model with --enable-lora "
@@ -128,7 +128,7 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
         raise ModelError(_gguf(where))
     if other := sorted(matching(names, _OTHER_NAMES)):
         raise ModelError(
-            f"'{where}' has its weights as {shown(other[0], 60)}, whose tensors have other names than transformers "
+            f"'{where}' has its weights as {printable(other[0], 60)}, whose tensors have other names than transformers "
             "gives them; use a version of the model with model.safetensors."
         )
     raise ModelError(f"'{where}' has no *.safetensors; add them, or use --load-format dummy for random weights.")
@@ -138,7 +138,7 @@ def refuse_tokenizer(where: str, names: Collection[str]) -> None:
     """Raises ModelError if there is no tokenizer.json among the names at the top of a folder or repository."""
     if "tokenizer.json" in names:
         return
-    where = shown(where)
+    where = printable(where)
     instead = "give --tokenizer FOLDER, or --skip-tokenizer-init for token ids only"
     others = sorted(name for pattern in _OTHER_VOCABULARIES for name in matching(names, pattern))
     if others:
@@ -175,10 +175,10 @@ def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
             _refuse_kind(folder / name, found.st_mode)
             content = file.read(limit + 1) if found.st_size <= limit else None
     except OSError as error:
-        raise ModelError(f"'{shown(folder / name)}' cannot be read: {error.strerror}.") from error
+        raise ModelError(f"'{printable(folder / name)}' cannot be read: {error.strerror}.") from error
     if content is None or len(content) > limit:
         raise ModelError(
-            f"'{shown(folder / name)}' has more than {limit // 2**20} MiB, which no such file of a model needs; "
+            f"'{printable(folder / name)}' has more than {limit // 2**20} MiB, which no such file of a model needs; "
             "download it again."
         )
     return content
@@ -196,16 +196,16 @@ def regular_file(folder: Path, name: str) -> Path | None:
         # Weights may be stored elsewhere: they are large, often shared, and never shown to a client.
         if not resolved.is_relative_to(home) and path.suffix != ".safetensors":
             raise ModelError(
-                f"'{shown(path)}' is a link out of the model's folder, which is not followed; put the file in its "
+                f"'{printable(path)}' is a link out of the model's folder, which is not followed; put the file in its "
                 "place."
             )
         _refuse_kind(path, resolved.stat().st_mode)
     except RuntimeError as error:  # how Python before 3.13 reports circular links
-        raise ModelError(f"'{shown(path)}' cannot be read: its links go in a circle.") from error
+        raise ModelError(f"'{printable(path)}' cannot be read: its links go in a circle.") from error
     except OSError as error:
         if error.errno == errno.ENOENT:
-            raise ModelError(f"'{shown(path)}' is a link to what is not there; download it again.") from error
-        raise ModelError(f"'{shown(path)}' cannot be read: {error.strerror}.") from error
+            raise ModelError(f"'{printable(path)}' is a link to what is not there; download it again.") from error
+        raise ModelError(f"'{printable(path)}' cannot be read: {error.strerror}.") from error
     return resolved
 
 
@@ -223,7 +223,9 @@ def open_weights(folder: Path, name: str, framework: Literal["pt", "np"]) -> Any
                 raise SafetensorError(f"its header has more than {MAX_HEADER >> 20} MiB")
         return safe_open(path, framework=framework)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"'{shown(folder / name)}' cannot be read ({first_line(error)}); download it again.") from None
+        raise ModelError(
+            f"'{printable(folder / name)}' cannot be read ({first_line(error)}); download it again."
+        ) from None
 
 
 def read_text(folder: Path, name: str, limit: int) -> str | None:
@@ -232,7 +234,7 @@ def read_text(folder: Path, name: str, limit: int) -> str | None:
     try:
         return None if content is None else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ModelError(f"'{shown(folder / name)}' is not UTF-8 text; download it again.") from error
+        raise ModelError(f"'{printable(folder / name)}' is not UTF-8 text; download it again.") from error
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:
@@ -241,7 +243,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any] | None:
     text = read_text(folder, name, MAX_SETTINGS_BYTES)
     if text is None:
         return None
-    path = shown(folder / name)
+    path = printable(folder / name)
     if sum(map(text.count, ",[{")) > MAX_VALUES:
         raise ModelError(f"'{path}' has more than {MAX_VALUES:,} values, which no settings of a model need.")
     try:
@@ -283,12 +285,12 @@ def decode(content: bytes, path: Path, kind: type[_Decoded], what: str) -> _Deco
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         reason = "it nests too deeply" if isinstance(error, RecursionError) else first_line(error)
-        raise ModelError(f"'{shown(path)}' is not {what}: {reason}.") from error
+        raise ModelError(f"'{printable(path)}' is not {what}: {reason}.") from error
 
 
 def first_line(error: BaseException) -> str:
     """A library's error message, shortened for a one-line message."""
-    return shown((str(error).splitlines() or [type(error).__name__])[0][:100]).rstrip(".")
+    return printable((str(error).splitlines() or [type(error).__name__])[0][:100]).rstrip(".")
 
 
 def _home(folder: Path) -> Path:
@@ -301,7 +303,9 @@ def _home(folder: Path) -> Path:
 def _refuse_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "no file")
-        raise ModelError(f"'{shown(path)}' is {kind}, not a file that can be read; put the model's own in its place.")
+        raise ModelError(
+            f"'{printable(path)}' is {kind}, not a file that can be read; put the model's own in its place."
+        )
 
 
 def _fault(value: Any, depth: int) -> str | None:

@@ -395,4 +395,4 @@ def _names(names: str) -> Iterator[tuple[str, str]]:
 
 def _bare(name: str) -> str:
     """The name in an error: without the place where it is used."""
-    return re.sub(r"^(?:tessera|LLM)\.|^\w+\((\w+)\)$", lambda found: found[1] or "", name)
+    return re.sub(r"^(?:tessera|LLM)\.|^\w+\((\w+)\)$", lambda match: match[1] or "", name)

@@ -15,17 +15,17 @@ from tessera.config.model_folder import (
     MAX_VALUES,
     decode,
     names_in,
+    printable,
     read_bytes,
     regular_file,
     served_weights,
-    shown,
 )
 from tessera.errors import ModelError
 
 SINGLE = "model.safetensors"
 
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<total>(?!00000)\d{5})\.safetensors")
-_SAID = 3  # names in a message, of many
+_MAX_NAMES = 3  # names in a message, of many
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def refuse_missing(folder: Path, weights: WeightFiles, names: Collection[str]) -
     for name in weights.files:
         if name not in names:
             by = INDEX if weights.index is not None else next((one for one in weights.files if one in names), name)
-            raise ModelError(f"'{shown(folder / by)}' names {shown(name, 60)}, which is not there; download it again.")
+            raise ModelError(
+                f"'{printable(folder / by)}' names {printable(name, 60)}, which is not there; download it again."
+            )
 
 
 def read_index(folder: Path) -> dict[str, str] | None:
@@ -83,7 +85,7 @@ def read_index(folder: Path) -> dict[str, str] | None:
     content = read_bytes(folder, INDEX, MAX_SETTINGS_BYTES)
     if content is None:
         return None
-    path = shown(folder / INDEX)
+    path = printable(folder / INDEX)
     if content.count(b",") > MAX_VALUES // 2:
         raise ModelError(f"'{path}' names more than {MAX_VALUES // 2:,} tensors, which no model has.")
     where = decode(content, folder / INDEX, _Index, "a safetensors index").weight_map
@@ -91,7 +93,9 @@ def read_index(folder: Path) -> dict[str, str] | None:
     where = {tensor: names.setdefault(file, file) for tensor, file in where.items()}
     for file in sorted(names):
         if "/" in file or not file.endswith(".safetensors"):
-            raise ModelError(f"'{path}' names '{shown(file, 40)}', which is no *.safetensors beside it; download both.")
+            raise ModelError(
+                f"'{path}' names '{printable(file, 40)}', which is no *.safetensors beside it; download both."
+            )
     if not names:
         raise ModelError(f"'{path}' names no tensor; download it again.")
     return where
@@ -109,13 +113,13 @@ def _unindexed(folder: Path, names: Sequence[str]) -> Sequence[str]:
         return [f"{stem}-{number:05}-of-{total}.safetensors" for number in range(1, int(total) + 1)]
     if len(names) > 1:
         raise ModelError(
-            f"'{shown(folder)}' has {_listed(names)}, and neither {SINGLE} nor {INDEX} says which of them hold the "
+            f"'{printable(folder)}' has {_listed(names)}, and neither {SINGLE} nor {INDEX} says which of them hold the "
             "model; remove the others, or write an index."
         )
     return names
 
 
 def _listed(names: Sequence[str]) -> str:
-    said = [shown(name, 60) for name in names]
-    more = len(said) - _SAID
-    return " and ".join(said) if more <= 0 else f"{', '.join(said[:_SAID])} and {more} more"
+    said = [printable(name, 60) for name in names]
+    more = len(said) - _MAX_NAMES
+    return " and ".join(said) if more <= 0 else f"{', '.join(said[:_MAX_NAMES])} and {more} more"

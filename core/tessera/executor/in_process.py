@@ -31,7 +31,7 @@ class InProcessExecutor(Executor):
         given."""
         (spec,) = self.platform.placement(self.config.parallel)
         if self.config.embedded:
-            threads = spec.threads if "parallel.threads" in self.config.given else None
+            threads = spec.threads if "parallel.threads" in self.config.explicit_fields else None
             spec = replace(spec, shared=True, threads=threads)
         return Worker(self.config, self.platform, spec)
 

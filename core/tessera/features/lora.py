@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tessera.config.adapter import read_adapter
-from tessera.config.model_folder import shown
+from tessera.config.model_folder import printable
 from tessera.errors import ConfigError, ModelError, RequestError
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
 from tessera.platform.launch import RequestView, Resource
@@ -56,7 +56,7 @@ class LoraInEngine(EngineFeature):
         except ModelError as error:
             raise RequestError(error.message, param="lora_request") from error
         if reason is not None:
-            raise RequestError(f"The adapter '{shown(adapter)}' cannot be used: {reason}.", param="lora_request")
+            raise RequestError(f"The adapter '{printable(adapter)}' cannot be used: {reason}.", param="lora_request")
         self._known.add(adapter)
 
 

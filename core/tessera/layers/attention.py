@@ -12,7 +12,7 @@ from tessera.errors import MemoryBudgetError, ModelError
 from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear, norm_parameter
-from tessera.layers.qkv import APART, Heads, Layout
+from tessera.layers.qkv import APART, Heads, QKVLayout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Parameter
 from tessera.ops import QKNormSpec, RotarySpec
@@ -24,25 +24,23 @@ from tessera.platform.quantization import KV_FP8
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """One attention block of a model, over all ranks. rope: None for no positional encoding. window: tokens a query
-    attends to; None for all. softcap: of the scores. norm_offset: added to norm weights. head_norm: queries and keys
-    are normalized per head; whole_norm: over all heads."""
+    """One attention block of a model, over all ranks."""
 
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
-    rope: Rope | None
+    rope: Rope | None  # None for no positional encoding
     max_positions: int
     eps: float
-    window: int | None = None
-    softcap: float | None = None
+    window: int | None = None  # tokens a query attends to; None for all
+    softcap: float | None = None  # of the scores
     bias: bool = False
     output_bias: bool = False
-    head_norm: bool = False
-    whole_norm: bool = False
-    norm_offset: float = 0.0
+    head_norm: bool = False  # queries and keys are normalized per head
+    whole_norm: bool = False  # queries and keys are normalized over all heads
+    norm_offset: float = 0.0  # added to norm weights
 
 
 TABLE_BYTES = 6
@@ -57,7 +55,7 @@ class RotaryTable:
         self.build = build
         self.tables: dict[tuple[Rope, int], Tensor] = {}
 
-    def of(self, rope: Rope, positions: int) -> Tensor:
+    def table(self, rope: Rope, positions: int) -> Tensor:
         key = (rope, positions)
         if key not in self.tables:
             target = torch.device(self.build.device.target)
@@ -88,7 +86,7 @@ class Attention:
         norm: tuple[str, Norm] | None,
         shape: AttentionShape,
         tables: RotaryTable,
-        layout: Layout = APART,
+        layout: QKVLayout = APART,
     ) -> None:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
@@ -117,7 +115,7 @@ class Attention:
         weights = LateWeights()
         weights.add_kv_scales(build, prefix)
         if shape.rope is not None:
-            weights["cos_sin"] = tables.of(shape.rope, shape.max_positions)
+            weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:
             for name in ("q_norm", "k_norm"):
                 weights.parameters[name] = norm_parameter(build, f"{prefix}.{name}", head_norm)

@@ -50,36 +50,32 @@ class Stored(Protocol):
 
 
 class Build:
-    """The context of one model on one rank. backends: in order of preference. groups: by axis of the mesh of workers;
-    an axis without a group has one worker. weights: how the weights of linear layers are quantized. kv: how keys and
-    values are quantized; None keeps them in dtype. split: a mixer as models call it (GraphRunner.split). mixers: layers
-    in the order in which they were bound, which is their number. first_layer: the model's number of the first of them.
-    products: linear layers, without those of experts and the head. fallbacks: number of layers of each kind that run on
-    the reference. stored: the checkpoint, if there is one. notes: lines about the model, to say at start-up."""
+    """The context of one model on one rank."""
 
     def __init__(
         self,
         ops: BoundOps,
         device: Device,
         dtype: str,
-        backends: Sequence[AttentionBackend],
+        backends: Sequence[AttentionBackend],  # in order of preference
+        # By axis of the mesh of workers; an axis without a group has one worker.
         groups: Mapping[str, Communicator] | None = None,
-        weights: Weights | None = None,
-        kv: QuantSpec | None = None,
-        split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
-        stored: Stored | None = None,
+        weights: Weights | None = None,  # how the weights of linear layers are quantized
+        kv: QuantSpec | None = None,  # how keys and values are quantized; None keeps them in dtype
+        split: Callable[[Mixer], Mixer] = lambda mixer: mixer,  # a mixer as models call it (GraphRunner.split)
+        stored: Stored | None = None,  # the checkpoint, if there is one
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or AsTheyAre()
         self.kv, self.split, self.stored = kv, split, stored
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # lines about the model, to say at start-up
         self.parameters: list[Parameter] = []
-        self.mixers: list[BoundMixer] = []
-        self.first_layer = 0
-        self.products: list[Product] = []
-        self.fallbacks: Counter[str] = Counter()
+        self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number
+        self.first_layer = 0  # the model's number of the first of them
+        self.products: list[Product] = []  # linear layers, without those of experts and the head
+        self.fallbacks: Counter[str] = Counter()  # number of layers of each kind that run on the reference
 
     @property
     def reduce(self) -> str | None:
@@ -148,7 +144,7 @@ class Build:
                 self.mixers.append(BoundMixer(spec, backend, mixer, tuple(declined)))
                 return self.split(mixer)
             declined.append((backend.name, reason))
-        raise PlatformError(f"no attention backend supports {self._place(spec)} ({_said(declined)}).")
+        raise PlatformError(f"no attention backend supports {self._place(spec)} ({_reasons(declined)}).")
 
     def _place(self, spec: LayerSpec) -> str:
         return f"layer {self.first_layer + spec.layer}"
@@ -157,10 +153,10 @@ class Build:
         if self.kv == KV_INT8 and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
                 f"--kv-cache-dtype {KV_INT8.dtype} is not supported here: {self._place(spec)} ({layer_place(spec)}) "
-                f"would run on the reference ({_said(declined)}); remove the flag."
+                f"would run on the reference ({_reasons(declined)}); remove the flag."
             )
         if self.ops.no_fallback:
-            reasons = _said(declined) if declined else "the platform has no backend of its own"
+            reasons = _reasons(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(
                 f"{spec.kind} of {self._place(spec)} ({layer_place(spec)}) would run on the reference ({reasons}), "
                 "which --no-fallback forbids; give it a backend, or remove the flag."
@@ -168,5 +164,5 @@ class Build:
         self.fallbacks[spec.kind] += 1
 
 
-def _said(declined: Sequence[tuple[str, Reason]]) -> str:
+def _reasons(declined: Sequence[tuple[str, Reason]]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in declined)

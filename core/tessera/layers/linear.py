@@ -22,7 +22,7 @@ Parts = Mapping[str, Join | Sequence[Join]]
 
 def product_parameter(
     build: Build,
-    asked: LinearSpec,
+    spec: LinearSpec,
     parts: Parts,
     *,
     stacked: bool = False,
@@ -34,9 +34,9 @@ def product_parameter(
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
         build.weights.leave(weight[0][0].name.removesuffix(".weight"), keep)
-        chosen = Chosen(asked, {"weight": weight})
+        chosen = Chosen(spec, {"weight": weight})
     else:
-        chosen = build.weights.choose(asked, weight, build.ops, module)
+        chosen = build.weights.choose(spec, weight, build.ops, module)
     read = {name: joins if stacked else joins[0] for name, joins in chosen.parts.items()}
 
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:

@@ -91,7 +91,7 @@ class ExpertNames:
     bias: str = ""
     shared: str = ""
 
-    def of(self, layer: int) -> ExpertNames:
+    def for_layer(self, layer: int) -> ExpertNames:
         """Those of one layer."""
         return ExpertNames(**{name: said.replace("{layer}", str(layer)) for name, said in vars(self).items()})
 
@@ -111,7 +111,7 @@ class Experts:
 
 class MixtureOfExperts:
     def __init__(self, build: Build, experts: Experts, layer: int, hidden: int, activation: str) -> None:
-        names, route = experts.names.of(layer), experts.route
+        names, route = experts.names.for_layer(layer), experts.route
         router = WeightShard(names.router, route.experts, hidden)
         self.router = Linear(build, [router], keep=ROUTER, dtype=experts.router_dtype)
         self.bias = _bias_parameter(build, names.bias, route) if route.bias else None

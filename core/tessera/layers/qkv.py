@@ -25,7 +25,7 @@ class Heads:
         return first + bounds[0] * self.head_dim, first + bounds[1] * self.head_dim
 
 
-class Layout(Protocol):
+class QKVLayout(Protocol):
     """output: the name of the output projection."""
 
     @property

@@ -30,7 +30,7 @@ def unscaled(theta: float, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearScaling:
     """All wavelengths times `factor`. Position interpolation, arXiv:2306.15595."""
 
     factor: float
@@ -120,10 +120,10 @@ class Dynamic:
 def yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """The default if a checkpoint has none. mscale, mscale_all_dim: 0 if omitted."""
 
-    def of(weight: float) -> float:
+    def mscale_factor(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    return of(mscale) / of(mscale_all_dim) if mscale and mscale_all_dim else of(1.0)
+    return mscale_factor(mscale) / mscale_factor(mscale_all_dim) if mscale and mscale_all_dim else mscale_factor(1.0)
 
 
 def longrope_attention_factor(factor: float, original: float) -> float:

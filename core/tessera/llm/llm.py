@@ -22,7 +22,7 @@ from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words,
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
-from tessera.llm.given import (
+from tessera.llm.inputs import (
     Adapters,
     Conversations,
     PromptType,
@@ -118,10 +118,10 @@ class LLM:
         self,
         messages: Conversations,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **more: Any,
+        **options: Any,
     ) -> list[str]:
         """Queues conversations, in the forms and with the keywords of chat(), as enqueue() queues prompts."""
-        return self._enqueue(self._chat_jobs("enqueue_chat", messages, sampling_params, **more))
+        return self._enqueue(self._chat_jobs("enqueue_chat", messages, sampling_params, **options))
 
     def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True, **others: Any) -> list[RequestOutput]:
         """Runs all prompts enqueued since the last call and returns their completions in that order. The queue is empty
@@ -322,10 +322,10 @@ class LLM:
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
-    def _tokenized(self, text: str, most: int | None) -> Tokenized:
+    def _tokenized(self, text: str, max_tokens: int | None) -> Tokenized:
         if self._text is None:
             raise no_tokenizer()
-        (ids,) = self._text.encode([text], max_tokens=most)
+        (ids,) = self._text.encode([text], max_tokens=max_tokens)
         return Tokenized(ids, text)
 
     def _with_bad_words(self, params: SamplingParams) -> SamplingParams:

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tessera.config.model_folder import INDEX, open_weights, shown
+from tessera.config.model_folder import INDEX, open_weights, printable
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError
 from tessera.ops.tensors import torch_dtype
@@ -72,7 +72,7 @@ class Safetensors:
             return self._taken(stored[...].reshape(part.whole))  # some write a single number as [], others as [1]
         if shape != part.whole:
             raise ModelError(
-                f"'{part.name}' has shape {shown(str(shape), 80)} where config.json implies {part.whole}; {APART}."
+                f"'{part.name}' has shape {printable(str(shape), 80)} where config.json implies {part.whole}; {APART}."
             )
         rows = _within(part.rows, shape[0]) if shape else ...
         return self._taken(stored[rows] if part.columns is None else stored[rows, slice(*part.columns)])
@@ -121,7 +121,7 @@ class Safetensors:
             return self._open(file).get_slice(name)
         except SafetensorError:
             raise ModelError(
-                f"{INDEX} says that {shown(file, 60)} has '{shown(name, 80)}', but it has not; download both."
+                f"{INDEX} says that {printable(file, 60)} has '{printable(name, 80)}', but it has not; download both."
             ) from None
 
     def _open(self, file: str) -> Any:
@@ -134,7 +134,7 @@ class Safetensors:
         found = find_weights(self.folder)
         if not found.files:
             raise ModelError(
-                f"no *.safetensors in '{shown(self.folder)}'; other formats are not supported "
+                f"no *.safetensors in '{printable(self.folder)}'; other formats are not supported "
                 "(use --load-format dummy for random weights)."
             )
         self.notes = found.notes
@@ -147,8 +147,8 @@ class Safetensors:
             for name in self._open(file).keys():  # noqa: SIM118 - not a dict
                 if name in where:
                     raise ModelError(
-                        f"'{shown(name, 80)}' is in both {shown(where[name], 60)} and {shown(file, 60)} of "
-                        f"'{shown(self.folder)}'; remove the file that is not the model's."
+                        f"'{printable(name, 80)}' is in both {printable(where[name], 60)} and {printable(file, 60)} of "
+                        f"'{printable(self.folder)}'; remove the file that is not the model's."
                     )
                 where[name] = file
         return where

@@ -14,7 +14,7 @@ from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import Experts, GatedMLP, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
-from tessera.layers.qkv import APART, Layout
+from tessera.layers.qkv import APART, QKVLayout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
@@ -22,28 +22,25 @@ from tessera.platform.model import Hidden, LayerCache, ModelFacts
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Everything that distinguishes the families. layers: the attention of each layer. tied: the head uses the
-    embedding's weight. layout: how the checkpoint stores q, k and v. joined_mlp: the name of the tensor that holds gate
-    and up together. residual_multiplier: scales what a block adds. dense_layers: layers with an MLP in a model of
-    experts."""
+    """Everything that distinguishes the families."""
 
     architecture: str
     vocab: int
     hidden: int
     inner: int
-    layers: tuple[AttentionShape, ...]
+    layers: tuple[AttentionShape, ...]  # the attention of each layer
     activation: str
     eps: float
     max_positions: int
-    tied: bool
+    tied: bool  # the head uses the embedding's weight
     mlp_bias: bool = False
     experts: Experts | None = None
-    dense_layers: frozenset[int] = frozenset()
-    layout: Layout = APART
-    joined_mlp: str | None = None
+    dense_layers: frozenset[int] = frozenset()  # layers with an MLP in a model of experts
+    layout: QKVLayout = APART  # how the checkpoint stores q, k and v
+    joined_mlp: str | None = None  # the name of the tensor that holds gate and up together
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
-    residual_multiplier: float = 1.0
+    residual_multiplier: float = 1.0  # scales what a block adds
     logits_scale: float = 1.0
     logits_cap: float = 0.0
 

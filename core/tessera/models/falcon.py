@@ -16,7 +16,7 @@ from tessera.layers.mlp import MLP
 from tessera.layers.norm import AddLayerNorm, LayerNorm
 from tessera.layers.qkv import Grouped
 from tessera.models.decoder import Block, Decoder, DecoderConfig
-from tessera.models.fields import Checkpoint, Fields
+from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import read_attention, read_decoder, repeated
 from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
@@ -76,7 +76,7 @@ class SequentialBlock:
 
 
 def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _FALCON)
+    fields = ConfigFields(checkpoint, _FALCON)
     if fields.flag("alibi"):
         raise ModelError("Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).")
     config = _config(fields, max_model_len)
@@ -96,14 +96,14 @@ def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     )
 
 
-def _config(fields: Fields, max_model_len: int) -> DecoderConfig:
+def _config(fields: ConfigFields, max_model_len: int) -> DecoderConfig:
     heads = fields.count("num_attention_heads")
     kv_heads = fields.count("num_kv_heads", heads)
     if not fields.flag("new_decoder_architecture"):
         kv_heads = 1 if fields.flag("multi_query") else heads
     bias = fields.flag("bias")
     eps = fields.number("layer_norm_epsilon")
-    sized = Fields({**fields.said, "num_key_value_heads": kv_heads, "head_dim": None})
+    sized = ConfigFields({**fields.values, "num_key_value_heads": kv_heads, "head_dim": None})
     shape = read_attention(sized, max_model_len, eps=eps, bias=bias, output_bias=bias)
     return read_decoder(
         fields,
@@ -115,7 +115,7 @@ def _config(fields: Fields, max_model_len: int) -> DecoderConfig:
     )
 
 
-def _block(fields: Fields) -> Callable[[Build, DecoderConfig, int, RotaryTable], Block]:
+def _block(fields: ConfigFields) -> Callable[[Build, DecoderConfig, int, RotaryTable], Block]:
     new = fields.flag("new_decoder_architecture")
     if not new and not fields.flag("parallel_attn"):
         return SequentialBlock

@@ -25,15 +25,15 @@ ACTIVATIONS: Mapping[str, str] = {
 """Checkpoints' names of activations to those of the ops."""
 
 
-class Fields:
+class ConfigFields:
     """config.json on top of the family's defaults for omitted fields; null stays null. An invalid value raises
     ModelError."""
 
     def __init__(self, checkpoint: Checkpoint, defaults: Checkpoint | None = None) -> None:
-        self.said: Checkpoint = {**(defaults or {}), **checkpoint}
+        self.values: Checkpoint = {**(defaults or {}), **checkpoint}
 
     def get(self, name: str) -> Any:
-        return self.said.get(name)
+        return self.values.get(name)
 
     def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """An integer of at least `least`. default: used if the field is omitted or null."""
@@ -72,12 +72,12 @@ class Fields:
             raise ModelError(f"{name} must be true or false in config.json.")
         return value
 
-    def table(self, name: str) -> Fields:
+    def table(self, name: str) -> ConfigFields:
         """A nested object; empty if there is none."""
         value = self.get(name) or {}
         if not isinstance(value, Mapping):
             raise ModelError(f"{name} in config.json is not an object.")
-        return Fields(value)
+        return ConfigFields(value)
 
     def by_layer(self, name: str, number: int, holds: Callable[[Any], bool], what: str) -> Sequence[Any] | None:
         """A list with at least one entry per layer; None if omitted. what: the valid entries, for the error."""

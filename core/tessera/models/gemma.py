@@ -15,7 +15,7 @@ from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.norm import AddNorm, Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
-from tessera.models.fields import ACTIVATIONS, Checkpoint, Fields
+from tessera.models.fields import ACTIVATIONS, Checkpoint, ConfigFields
 from tessera.models.reading import (
     FULL,
     SLIDING,
@@ -87,7 +87,7 @@ class SandwichBlock:
 
 
 def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = _causal(Fields(checkpoint, _GEMMA))
+    fields = _causal(ConfigFields(checkpoint, _GEMMA))
     shape = read_attention(fields, max_model_len, norm_offset=1.0, **read_biases(fields))
     # Early checkpoints say "gelu" but use its tanh approximation.
     activation = ACTIVATIONS[_TANH] if fields.get("hidden_act") == "gelu" else fields.activation("hidden_act", _TANH)
@@ -98,7 +98,7 @@ def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = _causal(Fields(checkpoint, _GEMMA2))
+    fields = _causal(ConfigFields(checkpoint, _GEMMA2))
     kinds = layer_kinds(fields, [FULL if layer % 2 else SLIDING for layer in range(fields.count("num_hidden_layers"))])
     shape = _shape(fields, max_model_len, softcap=fields.positive_or_none("attn_logit_softcapping"))
     return _sandwich(build, fields, windowed(shape, by_kind(fields, kinds)))
@@ -106,15 +106,15 @@ def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Ignores attn_logit_softcapping, as transformers does for this model."""
-    fields = _causal(Fields(checkpoint, _GEMMA3))
+    fields = _causal(ConfigFields(checkpoint, _GEMMA3))
     number, pattern = fields.count("num_hidden_layers"), fields.count("sliding_window_pattern")
     kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
     reader = RopeReader(fields, read_head_dim(fields), max_model_len)
     said, scaling = fields.table("rope_parameters"), fields.table("rope_scaling")
-    full = Fields(scaling.said, said.table(FULL).said)
+    full = ConfigFields(scaling.values, said.table(FULL).values)
     ropes = {
-        FULL: reader.of(full, fields.positive("rope_theta")),
-        SLIDING: reader.of(said.table(SLIDING), fields.positive("rope_local_base_freq")),
+        FULL: reader.read_rope(full, fields.positive("rope_theta")),
+        SLIDING: reader.read_rope(said.table(SLIDING), fields.positive("rope_local_base_freq")),
     }
     shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True)
     layers = [
@@ -124,12 +124,12 @@ def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     return _sandwich(build, fields, layers)
 
 
-def _shape(fields: Fields, max_model_len: int, **differs: Any) -> AttentionShape:
+def _shape(fields: ConfigFields, max_model_len: int, **differs: Any) -> AttentionShape:
     scale = fields.positive("query_pre_attn_scalar") ** -0.5
     return read_attention(fields, max_model_len, scale=scale, norm_offset=1.0, **read_biases(fields), **differs)
 
 
-def _sandwich(build: Build, fields: Fields, layers: Any) -> Decoder:
+def _sandwich(build: Build, fields: ConfigFields, layers: Any) -> Decoder:
     config = read_decoder(
         fields,
         layers,
@@ -145,7 +145,7 @@ def _embedding_scale(build: Build, shape: AttentionShape) -> float:
     return float(torch.tensor(shape.hidden**0.5).to(torch_dtype(build.dtype)))
 
 
-def _causal(fields: Fields) -> Fields:
+def _causal(fields: ConfigFields) -> ConfigFields:
     if fields.flag("use_bidirectional_attention"):
         raise ModelError("use_bidirectional_attention is not supported: attention is causal.")
     return fields

@@ -9,7 +9,7 @@ from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.mlp import ExpertNames, Experts
 from tessera.models.decoder import Decoder, build_decoder
-from tessera.models.fields import Checkpoint, Fields
+from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.reading import read_attention, read_decoder, read_head_dim, repeated
 from tessera.models.rope import RopeReader
@@ -32,8 +32,8 @@ _SCORED_BY = 2  # a group's score is the sum of its two best
 
 def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers from num_hidden_layers on, which predict further tokens, are not read."""
-    fields = Fields(checkpoint, _GLM4_MOE)
-    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).one()
+    fields = ConfigFields(checkpoint, _GLM4_MOE)
+    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
     biased, normed = fields.flag("attention_bias"), fields.flag("use_qk_norm")
     shape = read_attention(fields, max_model_len, rope, bias=biased, head_norm=normed)
     dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
@@ -41,7 +41,7 @@ def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     return build_decoder(build, config)
 
 
-def _experts(fields: Fields) -> Experts:
+def _experts(fields: ConfigFields) -> Experts:
     """Experts are scored in float32 whatever the model's dtype, as in transformers."""
     moe, inner = "model.layers.{layer}.mlp", fields.count("moe_intermediate_size")
     gate, up, down = (f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
@@ -67,7 +67,7 @@ def _experts(fields: Fields) -> Experts:
     return replace(experts, shared=inner * fields.count("n_shared_experts", least=0), router_dtype="float32")
 
 
-def _groups(fields: Fields) -> dict[str, int]:
+def _groups(fields: ConfigFields) -> dict[str, int]:
     """Fields of RouteSpec. Raises ModelError for groups that cannot be formed, or that have too few experts."""
     number, top_k = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
     groups, chosen = fields.count("n_group", 1), fields.count("topk_group", 1)

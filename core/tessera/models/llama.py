@@ -11,7 +11,7 @@ from tessera.layers.build import Build
 from tessera.layers.mlp import ExpertNames, Experts
 from tessera.layers.qkv import Joined
 from tessera.models.decoder import Decoder, build_decoder
-from tessera.models.fields import Checkpoint, Fields
+from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import (
     FULL,
     SLIDING,
@@ -43,19 +43,19 @@ _PHI3 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_po
 
 
 def llama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint)
+    fields = ConfigFields(checkpoint)
     shape = read_attention(fields, max_model_len, **read_biases(fields))
     return build_decoder(build, read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("mlp_bias")))
 
 
 def mistral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _MISTRAL)
+    fields = ConfigFields(checkpoint, _MISTRAL)
     shape = read_attention(fields, max_model_len)
     return build_decoder(build, read_decoder(fields, windowed(shape, everywhere(fields))))
 
 
 def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _MIXTRAL)
+    fields = ConfigFields(checkpoint, _MIXTRAL)
     layers = windowed(read_attention(fields, max_model_len), everywhere(fields))
     moe = "model.layers.{layer}.block_sparse_moe"
     names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
@@ -63,7 +63,7 @@ def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
     return build_decoder(build, read_decoder(fields, layers, experts=experts))
 
 
-def read_experts(fields: Fields, number_name: str, names: ExpertNames, inner: int, **routing: Any) -> Experts:
+def read_experts(fields: ConfigFields, number_name: str, names: ExpertNames, inner: int, **routing: Any) -> Experts:
     """routing: fields of RouteSpec that differ from its defaults. Raises ModelError if a token would use more experts
     than there are."""
     number, top_k = fields.count(number_name), fields.count("num_experts_per_tok")
@@ -73,7 +73,7 @@ def read_experts(fields: Fields, number_name: str, names: ExpertNames, inner: in
 
 
 def granite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _GRANITE)
+    fields = ConfigFields(checkpoint, _GRANITE)
     shape = read_attention(
         fields, max_model_len, scale=fields.number("attention_multiplier", 1.0), **read_biases(fields)
     )
@@ -89,7 +89,7 @@ def granite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 
 
 def smollm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _SMOLLM3)
+    fields = ConfigFields(checkpoint, _SMOLLM3)
     number = fields.count("num_hidden_layers")
     turned = fields.by_layer("no_rope_layers", number, lambda entry: entry in (0, 1), "0 or 1")
     if turned is None:
@@ -106,8 +106,8 @@ def smollm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 
 
 def phi3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _PHI3)
+    fields = ConfigFields(checkpoint, _PHI3)
     called = {"su": "longrope", "yarn": "longrope"}
-    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).one()
+    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).read()
     layers = windowed(read_attention(fields, max_model_len, rope), everywhere(fields))
     return build_decoder(build, read_decoder(fields, layers, layout=Joined(), joined_mlp="gate_up_proj"))

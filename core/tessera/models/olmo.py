@@ -10,7 +10,7 @@ from tessera.layers.attention import Attention, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.norm import Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
-from tessera.models.fields import Checkpoint, Fields
+from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import read_attention, read_biases, read_decoder, repeated
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
@@ -39,6 +39,6 @@ class PostNormBlock:
 
 
 def olmo2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _OLMO2)
+    fields = ConfigFields(checkpoint, _OLMO2)
     shape = read_attention(fields, max_model_len, whole_norm=True, **read_biases(fields))
     return build_decoder(build, read_decoder(fields, repeated(fields, shape)), PostNormBlock, whole=True)

@@ -7,7 +7,7 @@ from typing import Any
 from tessera.layers.build import Build
 from tessera.layers.mlp import ExpertNames
 from tessera.models.decoder import Decoder, build_decoder
-from tessera.models.fields import Checkpoint, Fields
+from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.reading import (
     FULL,
@@ -36,19 +36,19 @@ _QWEN3_MOE: dict[str, Any] = {
 
 
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _QWEN)
+    fields = ConfigFields(checkpoint, _QWEN)
     shape = read_attention(fields, max_model_len, bias=True)
     return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
 
 
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, {**_QWEN, "head_dim": 128})
+    fields = ConfigFields(checkpoint, {**_QWEN, "head_dim": 128})
     shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
     return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
 
 
 def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = Fields(checkpoint, _QWEN3_MOE)
+    fields = ConfigFields(checkpoint, _QWEN3_MOE)
     shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
     number = fields.count("num_hidden_layers")
     windows = everywhere(fields) if fields.flag("use_sliding_window") else (None,) * number
@@ -62,13 +62,13 @@ def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
     return build_decoder(build, config)
 
 
-def _dense_layers(fields: Fields, number: int) -> frozenset[int]:
+def _dense_layers(fields: ConfigFields, number: int) -> frozenset[int]:
     """Layers with an MLP: mlp_only_layers, and all but every decoder_sparse_step-th layer."""
     step = fields.count("decoder_sparse_step", 1)
     return frozenset(fields.numbers("mlp_only_layers")) | {n for n in range(number) if (n + 1) % step}
 
 
-def _upper_layers(fields: Fields) -> Windows:
+def _upper_layers(fields: ConfigFields) -> Windows:
     """Windows for the layers from max_window_layers on, if use_sliding_window is set, or for those that layer_types
     names."""
     number = fields.count("num_hidden_layers")

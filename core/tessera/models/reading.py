@@ -10,7 +10,7 @@ from tessera.errors import ModelError
 from tessera.layers.attention import AttentionShape
 from tessera.layers.rotary import Rope
 from tessera.models.decoder import DecoderConfig
-from tessera.models.fields import Fields
+from tessera.models.fields import ConfigFields
 from tessera.models.rope import RopeReader
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -18,34 +18,36 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 Windows = Sequence[int | None]
 
 
-def everywhere(fields: Fields) -> Windows:
+def everywhere(fields: ConfigFields) -> Windows:
     """sliding_window, if set, on all layers."""
     return (sliding_window(fields),) * fields.count("num_hidden_layers")
 
 
-def by_kind(fields: Fields, kinds: Sequence[str]) -> Windows:
+def by_kind(fields: ConfigFields, kinds: Sequence[str]) -> Windows:
     """sliding_window on the layers of kind SLIDING."""
     window = sliding_window(fields)
     return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
-def layer_kinds(fields: Fields, default: Sequence[str]) -> Sequence[str]:
+def layer_kinds(fields: ConfigFields, default: Sequence[str]) -> Sequence[str]:
     """layer_types, or the family's default. Raises ModelError."""
     number = fields.count("num_hidden_layers")
     said = fields.by_layer("layer_types", number, lambda kind: kind in (SLIDING, FULL), f"{SLIDING} or {FULL}")
     return default if said is None else said
 
 
-def sliding_window(fields: Fields) -> int | None:
+def sliding_window(fields: ConfigFields) -> int | None:
     return None if fields.get("sliding_window") is None else fields.count("sliding_window")
 
 
-def read_head_dim(fields: Fields) -> int:
+def read_head_dim(fields: ConfigFields) -> int:
     """head_dim, or hidden_size / num_attention_heads if it is omitted."""
     return fields.count("head_dim", fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
-def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None, **differs: Any) -> AttentionShape:
+def read_attention(
+    fields: ConfigFields, max_model_len: int, rope: Rope | None = None, **differs: Any
+) -> AttentionShape:
     """The attention of a layer. rope: for families that read it differently. differs: fields of AttentionShape to
     override. Raises ModelError for a missing or invalid field."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
@@ -59,7 +61,7 @@ def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None,
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "scale": head_dim**-0.5,
-        "rope": rope or RopeReader(fields, head_dim, max_model_len).one(),
+        "rope": rope or RopeReader(fields, head_dim, max_model_len).read(),
         "max_positions": max_model_len,
     }
     if "eps" not in differs:
@@ -67,13 +69,13 @@ def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None,
     return AttentionShape(**{**values, **differs})
 
 
-def read_biases(fields: Fields) -> dict[str, Any]:
+def read_biases(fields: ConfigFields) -> dict[str, Any]:
     """attention_bias, which applies to all four projections."""
     bias = fields.flag("attention_bias")
     return {"bias": bias, "output_bias": bias}
 
 
-def read_decoder(fields: Fields, layers: Sequence[AttentionShape], **differs: Any) -> DecoderConfig:
+def read_decoder(fields: ConfigFields, layers: Sequence[AttentionShape], **differs: Any) -> DecoderConfig:
     """layers: at least one. differs: fields of DecoderConfig to override. Raises ModelError as read_attention does."""
     values: dict[str, Any] = {
         "architecture": str((fields.get("architectures") or ["?"])[0]),
@@ -92,7 +94,7 @@ def read_decoder(fields: Fields, layers: Sequence[AttentionShape], **differs: An
     return DecoderConfig(**{**values, **differs})
 
 
-def repeated(fields: Fields, shape: AttentionShape) -> Sequence[AttentionShape]:
+def repeated(fields: ConfigFields, shape: AttentionShape) -> Sequence[AttentionShape]:
     """The same shape for every layer."""
     return (shape,) * fields.count("num_hidden_layers")
 

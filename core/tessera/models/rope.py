@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tessera.errors import ModelError
 from tessera.layers.rotary import (
     Dynamic,
-    Linear,
+    LinearScaling,
     Llama3,
     LongRope,
     Rope,
@@ -17,52 +17,49 @@ from tessera.layers.rotary import (
     longrope_attention_factor,
     yarn_attention_factor,
 )
-from tessera.models.fields import Fields
+from tessera.models.fields import ConfigFields
 
-_OF = "of the rotary embedding"
+_PLACE = "of the rotary embedding"
 
 
 class RopeReader:
-    """fields: config.json. max_model_len: decides between scalings that depend on the length. partial: whether only a
-    part of each head may be rotated. renamed: the family's own names of kinds."""
-
     def __init__(
         self,
-        fields: Fields,
+        fields: ConfigFields,  # config.json
         head_dim: int,
-        max_model_len: int,
+        max_model_len: int,  # decides between scalings that depend on the length
         *,
-        partial: bool = False,
-        renamed: Mapping[str, str] | None = None,
+        partial: bool = False,  # whether only a part of each head may be rotated
+        renamed: Mapping[str, str] | None = None,  # the family's names of kinds
     ) -> None:
         self.fields, self.head_dim, self.max_model_len = fields, head_dim, max_model_len
         self.partial, self.renamed = partial, renamed or {}
-        self.kinds: Mapping[str, Callable[[Fields], Scaling | None]] = {
-            "default": lambda said: None,
-            "linear": lambda said: Linear(_positive(said, "factor")),
+        self.kinds: Mapping[str, Callable[[ConfigFields], Scaling | None]] = {
+            "default": lambda rope: None,
+            "linear": lambda rope: LinearScaling(_positive(rope, "factor")),
             "llama3": self._llama3,
             "yarn": self._yarn,
             "longrope": self._longrope,
             "dynamic": self._dynamic,
         }
 
-    def one(self) -> Rope:
+    def read(self) -> Rope:
         """The rotary embedding of all layers. Raises ModelError for an unsupported scaling or a missing number."""
         scaling = self.fields.table("rope_scaling")
-        said = scaling if scaling.said else self.fields.table("rope_parameters")
-        return self.of(said, _positive(self.fields, "rope_theta", 10000.0, above=1.0))
+        said = scaling if scaling.values else self.fields.table("rope_parameters")
+        return self.read_rope(said, _positive(self.fields, "rope_theta", 10000.0, above=1.0))
 
-    def of(self, said: Fields, theta: float) -> Rope:
+    def read_rope(self, rope: ConfigFields, theta: float) -> Rope:
         """The rotary embedding that an object of config.json describes. theta: used if the object has none."""
-        named = said.get("rope_type") or said.get("type") or "default"
+        named = rope.get("rope_type") or rope.get("type") or "default"
         kind = self.renamed.get(str(named), str(named))
         if kind not in self.kinds:
             raise ModelError(f"rotary scaling '{kind[:40]}' is not supported; supported are {', '.join(self.kinds)}.")
-        self.dim = self._dim(said)
-        return Rope(self.dim, _positive(said, "rope_theta", theta, above=1.0), self.kinds[kind](said))
+        self.dim = self._dim(rope)
+        return Rope(self.dim, _positive(rope, "rope_theta", theta, above=1.0), self.kinds[kind](rope))
 
-    def _dim(self, said: Fields) -> int:
-        share = _positive(said, "partial_rotary_factor", _positive(self.fields, "partial_rotary_factor", 1.0))
+    def _dim(self, rope: ConfigFields) -> int:
+        share = _positive(rope, "partial_rotary_factor", _positive(self.fields, "partial_rotary_factor", 1.0))
         if share != 1.0 and not self.partial:
             raise ModelError("a partial_rotary_factor below 1 is not supported for this architecture.")
         dim = int(self.head_dim * share)
@@ -71,68 +68,68 @@ class RopeReader:
             raise ModelError(f"{part} cannot be rotated: head_dim must be even, and so must what is rotated of it.")
         return dim
 
-    def _original(self, said: Fields) -> float:
+    def _original(self, rope: ConfigFields) -> float:
         """The context length of training, before the context was extended."""
         name = "original_max_position_embeddings"
-        source = self.fields if self.fields.get(name) is not None else said
+        source = self.fields if self.fields.get(name) is not None else rope
         return _positive(source, name, _positive(self.fields, "max_position_embeddings", above=1.0), above=1.0)
 
-    def _factor(self, said: Fields, original: float) -> float:
+    def _factor(self, rope: ConfigFields, original: float) -> float:
         """How many times longer the extended context is."""
-        if said.get("factor") is not None:
-            return _positive(said, "factor")
+        if rope.get("factor") is not None:
+            return _positive(rope, "factor")
         return _positive(self.fields, "max_position_embeddings") / original
 
-    def _llama3(self, said: Fields) -> Scaling:
-        factor, low, high = (_positive(said, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-        return Llama3(factor, low, high, self._original(said))
+    def _llama3(self, rope: ConfigFields) -> Scaling:
+        factor, low, high = (_positive(rope, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+        return Llama3(factor, low, high, self._original(rope))
 
-    def _yarn(self, said: Fields) -> Scaling:
-        original = self._original(said)
-        factor = self._factor(said, original)
-        usual = yarn_attention_factor(factor, said.number("mscale", 0.0), said.number("mscale_all_dim", 0.0))
+    def _yarn(self, rope: ConfigFields) -> Scaling:
+        original = self._original(rope)
+        factor = self._factor(rope, original)
+        usual = yarn_attention_factor(factor, rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0))
         return Yarn(
             factor,
             original,
-            attention_factor=_positive(said, "attention_factor", usual),
-            fast=_positive(said, "beta_fast", 32.0),
-            slow=_positive(said, "beta_slow", 1.0),
-            truncate=said.flag("truncate", default=True),
+            attention_factor=_positive(rope, "attention_factor", usual),
+            fast=_positive(rope, "beta_fast", 32.0),
+            slow=_positive(rope, "beta_slow", 1.0),
+            truncate=rope.flag("truncate", default=True),
         )
 
-    def _longrope(self, said: Fields) -> Scaling:
-        original = self._original(said)
+    def _longrope(self, rope: ConfigFields) -> Scaling:
+        original = self._original(rope)
         name = "long_factor" if self.max_model_len > original else "short_factor"
-        usual = longrope_attention_factor(self._factor(said, original), original)
+        usual = longrope_attention_factor(self._factor(rope, original), original)
         length, trained = f"max_model_len ({self.max_model_len})", f"the {original:.0f} tokens of training"
         relation = "exceeds" if name == "long_factor" else "is within"
         return LongRope(
-            tuple(_factors(said, name, self.dim // 2)),
-            _positive(said, "attention_factor", usual),
+            tuple(_factors(rope, name, self.dim // 2)),
+            _positive(rope, "attention_factor", usual),
             f"rotary embedding: the {name}s of longrope for every request, since {length} {relation} {trained}",
         )
 
-    def _dynamic(self, said: Fields) -> Scaling | None:
+    def _dynamic(self, rope: ConfigFields) -> Scaling | None:
         original = _positive(self.fields, "max_position_embeddings")
         length = max(self.max_model_len, original)
         note = f"rotary embedding: dynamic scaling is fixed at {length:.0f} tokens (max_model_len) for every request"
-        return Dynamic(_positive(said, "factor"), original, length, note=note)
+        return Dynamic(_positive(rope, "factor"), original, length, note=note)
 
 
-def _positive(fields: Fields, name: str, default: float | None = None, *, above: float = 0.0) -> float:
+def _positive(fields: ConfigFields, name: str, default: float | None = None, *, above: float = 0.0) -> float:
     value = fields.get(name)
     if value is None and default is not None:
         return default
     if not _is_positive(value) or value <= above:
         fault = "is missing" if value is None else "is not a positive number that it can have"
-        raise ModelError(f"{name} {_OF} {fault} in config.json.")
+        raise ModelError(f"{name} {_PLACE} {fault} in config.json.")
     return float(value)
 
 
-def _factors(said: Fields, name: str, count: int) -> Sequence[float]:
-    values = said.get(name)
+def _factors(rope: ConfigFields, name: str, count: int) -> Sequence[float]:
+    values = rope.get(name)
     if not isinstance(values, list) or len(values) != count or not all(_is_positive(value) for value in values):
-        raise ModelError(f"{name} {_OF} in config.json is not a list of {count} positive numbers.")
+        raise ModelError(f"{name} {_PLACE} in config.json is not a list of {count} positive numbers.")
     return [float(value) for value in values]
 
 

@@ -28,24 +28,19 @@ class RouteSpec:
     """The top_k experts with the best scores, and their weights. Of equal scores, the expert or group with the lower
     number is better.
 
-    scoring: how logits become scores, "softmax" over the experts or "sigmoid" of each. bias: experts are chosen by
-    their scores plus a bias, but weighted by their scores. groups, top_groups: experts are in groups of consecutive
-    ones, of equal size, and only those of the top_groups best groups can be chosen, whatever their scores. A group's
-    score is the sum of its group_top_k largest (biased) scores. renormalise: weights are scaled to sum to 1, except
-    that they stay 0 if all are 0. scale: multiplies them afterwards.
-
     DeepSeek-V2, arXiv:2405.04434 (groups, scored by their best); DeepSeek-V3, arXiv:2412.19437 (sigmoid, bias, groups
-    scored by their best two)."""
+    scored by their best two).
+    """
 
     experts: int
     top_k: int
-    renormalise: bool = True
-    scoring: str = "softmax"
-    bias: bool = False
-    groups: int = 1
-    top_groups: int = 1
-    group_top_k: int = 1
-    scale: float = 1.0
+    renormalise: bool = True  # weights are scaled to sum to 1, except that they stay 0 if all are 0
+    scoring: str = "softmax"  # how logits become scores, "softmax" over the experts or "sigmoid" of each
+    bias: bool = False  # experts are chosen by their scores plus a bias, but weighted by their scores
+    groups: int = 1  # of consecutive experts, of equal size
+    top_groups: int = 1  # only experts of so many best groups can be chosen, whatever their scores
+    group_top_k: int = 1  # a group's score is the sum of so many of its largest (biased) scores
+    scale: float = 1.0  # multiplies them afterwards
 
 
 _SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -145,12 +140,12 @@ def experts(
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(spec.gate_up.experts):
         share = (weights * (ids == spec.first + expert)).sum(-1, keepdim=True)
-        hidden = gate(spec.gate, linear(wide, x, _of(gate_up, expert)))
-        total += share * linear(back, hidden, _of(down, expert)).float()
+        hidden = gate(spec.gate, linear(wide, x, _of_expert(gate_up, expert)))
+        total += share * linear(back, hidden, _of_expert(down, expert)).float()
     return into(total.to(x.dtype), out)
 
 
-def _of(weights: Packed, expert: int) -> Packed:
+def _of_expert(weights: Packed, expert: int) -> Packed:
     return {name: tensor[expert] for name, tensor in weights.items()}
 
 

@@ -118,17 +118,17 @@ def meaning(parts: Packed, scheme: Scheme) -> Tensor:
     return _of_rows({**parts, "scale": parts["scale"].index_select(-2, rows)}, scheme)
 
 
-def meaning_of(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Tensor:
+def meaning_of(weight: Packed, scheme: Scheme, rows: slice | Tensor) -> Tensor:
     """Dequantizes some of the rows of a weight [n, k]: -> [rows, k] float32."""
-    parts = {part: weight[part][some] for part, spec in scheme.parts.items() if spec.per and part != "scale"}
-    return _of_rows({**parts, "scale": _scale_rows(weight["scale"], scheme, some, len(weight["weight"]))}, scheme)
+    parts = {part: weight[part][rows] for part, spec in scheme.parts.items() if spec.per and part != "scale"}
+    return _of_rows({**parts, "scale": _scale_rows(weight["scale"], scheme, rows, len(weight["weight"]))}, scheme)
 
 
-def _scale_rows(scale: Tensor, scheme: Scheme, some: slice | Tensor, n: int) -> Tensor:
+def _scale_rows(scale: Tensor, scheme: Scheme, selected: slice | Tensor, n: int) -> Tensor:
     """The scales of some of a weight's n rows, which share them with others if they are those of blocks."""
     if scheme.weight.block is None:
-        return scale[some]
-    rows = torch.arange(n, device=scale.device)[some] if isinstance(some, slice) else some
+        return scale[selected]
+    rows = torch.arange(n, device=scale.device)[selected] if isinstance(selected, slice) else selected
     return scale[rows // scheme.weight.block[0]]
 
 

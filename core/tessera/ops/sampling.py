@@ -467,14 +467,13 @@ def _rows(make: TrialInputs) -> SamplingRows:
 
 @dataclass(frozen=True)
 class LogitsSampleSpec:
-    """head: this rank's rows of the vocabulary; gather: the group whose ranks have the other rows; cap: soft cap of the
-    logits, 0 for none; scale: multiplies them first."""
+    """Logits from hidden states, by the head, and a token sampled from them."""
 
-    head: LinearSpec
+    head: LinearSpec  # this rank's rows of the vocabulary
     sample: SampleSpec
-    gather: str | None = None
-    cap: float = 0.0
-    scale: float = 1.0
+    gather: str | None = None  # the group whose ranks have the other rows
+    cap: float = 0.0  # soft cap of the logits, 0 for none
+    scale: float = 1.0  # multiplies them first
 
 
 def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.config.environment import read_environment
-from tessera.config.model_folder import shown
+from tessera.config.model_folder import printable
 from tessera.errors import ConfigError, ModelError, PlatformError
 from tessera.platform import WeightFormat
 from tessera.plugins.loading import CORE, Plugin, Plugins, load_plugins
@@ -48,7 +48,7 @@ def weight_format(checkpoint: Mapping[str, Any], registry: Registry | None = Non
         raise ModelError("quantization_config in config.json is not an object with a quant_method.")
     formats = (registry or load_registry()).formats
     if method not in formats:
-        raise formats.unsupported(shown(method, 40))
+        raise formats.unsupported(printable(method, 40))
     make: Callable[[Mapping[str, Any]], WeightFormat] = load_path(formats.resolve(method))
     return make(config)
 

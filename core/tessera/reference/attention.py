@@ -34,16 +34,15 @@ _BY_ROW = ActSpec(KV_INT8.dtype, granularity="token")
 
 @dataclass(frozen=True)
 class RowGrid:
-    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place in a row; valid [R, W]: whether
-    there is one. row, place [T]: the reverse mapping."""
+    """Tokens of a launch laid out by row."""
 
-    token: Tensor
-    valid: Tensor
-    row: Tensor
-    place: Tensor
+    token: Tensor  # [R, W] int64: the token at a place in a row
+    valid: Tensor  # [R, W]: whether there is one
+    row: Tensor  # [T]: the row of each token
+    place: Tensor  # [T]: its place there
 
     @classmethod
-    def of(cls, launch: Launch) -> RowGrid:
+    def from_launch(cls, launch: Launch) -> RowGrid:
         start, at = launch.query_start_loc[:-1], launch.query_start_loc.device
         place = torch.arange(launch.key.width, device=at)[None, :]
         valid = place < launch.query_lens[:, None]
@@ -102,7 +101,7 @@ class ReferenceAttention(AttentionBackend):
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
         filled = key < launch.seq_lens[:, None, None]
-        plan = PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, filled)
+        plan = PagedPlan(RowGrid.from_launch(launch), slots // size, slots % size, tables, query, key, filled)
         return persistent(plan, group.name, buffers)
 
 

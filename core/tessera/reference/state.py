@@ -72,7 +72,7 @@ class ReferenceLinearAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         fresh = launch.seq_lens == launch.query_lens
-        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group.number][:, 0], launch.query_lens, fresh)
+        plan = StatePlan(RowGrid.from_launch(launch), launch.block_tables[group.number][:, 0], launch.query_lens, fresh)
         return persistent(plan, group.name, buffers)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.config.adapter import WEIGHTS, Adapter, read_adapter, tensor_name
-from tessera.config.model_folder import open_weights, shown
+from tessera.config.model_folder import open_weights, printable
 from tessera.errors import ModelError
 from tessera.features.lora import SLOT
 from tessera.ops import LoraSpec
@@ -121,7 +121,7 @@ class LoraInWorker(WorkerFeature):
         adapter = read_adapter(folder, self.max_rank)
         reason = adapter.mismatch(self._layers)
         if reason is not None:
-            raise ModelError(f"The adapter '{shown(folder)}' cannot be used: {reason}.")
+            raise ModelError(f"The adapter '{printable(folder)}' cannot be used: {reason}.")
         tensor = open_weights(adapter.folder, WEIGHTS, "pt").get_tensor
         return adapter.scale, [product.read(adapter, tensor) for product in self._products]
 
@@ -162,7 +162,9 @@ class AdaptedProduct:
         kind = self.product.spec.dtype
         infinity = _INFINITY[kind]
         if any((half & infinity == infinity).any() for half in halves):
-            raise ModelError(f"'{shown(adapter.folder / WEIGHTS)}' holds NaN or infinity in {kind}; train it again.")
+            raise ModelError(
+                f"'{printable(adapter.folder / WEIGHTS)}' holds NaN or infinity in {kind}; train it again."
+            )
         return halves[0], halves[1]
 
     def fill(self, slot: int, halves: Halves | None) -> None:

@@ -93,7 +93,7 @@ def _everywhere(here: bool, group: Communicator, device: Device) -> bool:
 
 def _key(config: EngineConfig, device: Device, groups: Mapping[str, Communicator]) -> str:
     """All that the figure may depend on beyond versions and devices: configuration, and this worker's place."""
-    same = dataclasses.replace(config, folder="", log_format="", given=frozenset(), embedded=False)
+    same = dataclasses.replace(config, folder="", log_format="", explicit_fields=frozenset(), embedded=False)
     said = [
         "workspace",
         msgspec.to_builtins(same, str_keys=True),

@@ -22,11 +22,11 @@ from tessera.config.model_folder import (
     MAX_TOKENIZER_BYTES,
     first_line,
     names_in,
+    printable,
     read_bytes,
     read_json,
     read_text,
     refuse_tokenizer,
-    shown,
 )
 from tessera.errors import ModelError, RequestError
 from tessera.text.decoder import BytePieces, check_decoder
@@ -291,7 +291,7 @@ def _read_tokenizer(
     except BaseException as error:  # the library has no more specific exceptions, or panics
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        raise ModelError(f"'{shown(folder / 'tokenizer.json')}' cannot be read: {first_line(error)}.") from error
+        raise ModelError(f"'{printable(folder / 'tokenizer.json')}' cannot be read: {first_line(error)}.") from error
     # Settings that training left here would silently truncate prompts.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -326,7 +326,7 @@ def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
         tokenizer.add_tokens([tokenizers.AddedToken(content, **flags)])
         if tokenizer.token_to_id(content) != int(token_id):
             raise ModelError(
-                f"tokenizer_config.json gives the added token '{shown(content, 40)}' the id {token_id}, "
+                f"tokenizer_config.json gives the added token '{printable(content, 40)}' the id {token_id}, "
                 f"but tokenizer.json has room for it only at {tokenizer.token_to_id(content)}."
             )
 

@@ -9,7 +9,7 @@ import pytest
 
 from tessera._version import __version__
 from tessera.cli.commands import LazyGroup
-from tessera.cli.flag_command import FlagCommand, shown
+from tessera.cli.flag_command import FlagCommand, option_usage
 from tessera.cli.program import run, tessera
 from tessera.cli.serve import TABLE
 from tessera.errors import EXIT_CODES
@@ -170,7 +170,7 @@ def test_every_help_fits_a_screen(words, command, capsys):
     assert len(lines) <= 60
     assert max(map(len, lines)) <= 100
     if isinstance(command, FlagCommand):
-        assert all(shown(flag) in text for flag in command.table.flags if flag.common)
+        assert all(option_usage(flag) in text for flag in command.table.flags if flag.common)
         assert "--config FILE" in text
 
 
@@ -184,10 +184,10 @@ def test_a_group_alone_shows_what_there_is(capsys):
 
 def test_every_flag_is_in_its_group_and_in_the_whole(site):
     whole = site.run("serve", "--help-all").stdout
-    assert all(shown(flag) in whole for flag in TABLE.flags)
+    assert all(option_usage(flag) in whole for flag in TABLE.flags)
     for group in ("cache", "server"):
         text = site.run("serve", "--help", group).stdout
-        listed = {flag.name for flag in TABLE.flags if shown(flag) in text}
+        listed = {flag.name for flag in TABLE.flags if option_usage(flag) in text}
         assert listed == {flag.name for flag in TABLE.flags if flag.group == group}
 
 

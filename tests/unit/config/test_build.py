@@ -32,7 +32,7 @@ def test_defaults(folder):
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (256, 2048)
     assert config.cache.prefix_caching
     assert config.parallel.threads >= 1
-    assert config.given == {"model.path", "platform"}
+    assert config.explicit_fields == {"model.path", "platform"}
 
 
 def test_what_the_user_gave_is_taken_and_noted(folder):
@@ -62,7 +62,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)
-    assert {"model.path", "cache.block_size", "scheduler.max_num_seqs", "model.dtype", "seed"} <= config.given
+    assert {"model.path", "cache.block_size", "scheduler.max_num_seqs", "model.dtype", "seed"} <= config.explicit_fields
 
 
 OTHER_VALUES = {
@@ -126,7 +126,7 @@ def test_the_bundled_demo_is_served_where_no_model_is_named(folder, monkeypatch)
     monkeypatch.setattr("tessera.config.locate.demo_folder", lambda: path)
     config = build_config(platform=PLATFORM)
     assert (config.model.served_name, config.model.path) == ("tessera-demo", str(path))
-    assert "model.path" not in config.given
+    assert "model.path" not in config.explicit_fields
 
 
 def test_a_platforms_name_goes_to_the_choice(folder, monkeypatch):
@@ -185,7 +185,7 @@ def test_adapters_are_named_and_enabled_by_one_flag(folder):
     assert config.lora.modules == (("a", str(Path("x=y").absolute())), ("b", "/z"))
     assert (config.lora.slots, config.lora.max_rank) == (2, 64)
     assert config.features == ("structured_outputs", "lora")
-    assert "features" not in config.given
+    assert "features" not in config.explicit_fields
     assert build(model, enable_lora=True, features=("none",)).features == ("none", "lora")
     assert build(model, features=("lora",)).lora.enable
     assert build(model).features == ("structured_outputs",)

@@ -47,7 +47,7 @@ def test_what_a_field_says_and_what_follows_from_it():
     )
     assert (FLAGS["share"].group, FLAGS["count"].group) == ("usual", "other")
     assert {one.path for one in flags_of(Record, "usual")} == {""}
-    words = {name: one.default_in_words for name, one in FLAGS.items()}
+    words = {name: one.default_text for name, one in FLAGS.items()}
     assert [words[name] for name in ("called", "share", "rest", "size", "on", "off", "word", "words", "count")] == [
         "", "0.5", "a quarter", "2048", "on", "", "a", "", "",
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_what_a_field_says_and_what_follows_from_it():
 
 def test_zero_is_a_default_that_is_shown():
     (seed,) = (one for one in ENGINE_FLAGS if one.name == "seed")
-    assert seed.default_in_words == "0"
+    assert seed.default_text == "0"
 
 
 def test_a_record_of_what_was_given_and_its_defaults():

@@ -124,7 +124,7 @@ class ServingOptions:
     )  # fmt: skip
 
 
-def _own(*records: type) -> tuple[Flag, ...]:
+def _work_flags(*records: type) -> tuple[Flag, ...]:
     return tuple(replace(one, common=True) for record in records for one in flags_of(record, "work"))
 
 
@@ -132,39 +132,39 @@ _ENGINE_FLAGS = tuple(
     replace(one, common=False) for one in ENGINE_FLAGS if one.name not in ("seed", "served_model_name")
 )
 _ENGINE_RECORDS = frozenset(one.record for one in ENGINE_FLAGS)
-_WITHOUT_RATIO = tuple(one for one in _own(Lengths) if one.attribute != "range_ratio")
+_WITHOUT_RATIO = tuple(one for one in _work_flags(Lengths) if one.attribute != "range_ratio")
 _MODEL = "MODEL is a folder or ORGANIZATION/NAME on the Hugging Face Hub; without it, the bundled demo runs."
 _WORK = {"work": "Workload", "result": "Output"}
 
 LATENCY = FlagTable(
     usage="bench latency [MODEL] [FLAGS]",
     summary=f"Measure the time of one batch, from its start to its last token, repeatedly. {_MODEL}",
-    flags=(*_own(LatencyOptions), *_WITHOUT_RATIO, *_own(EngineOptions, RunOptions), *_ENGINE_FLAGS),
+    flags=(*_work_flags(LatencyOptions), *_WITHOUT_RATIO, *_work_flags(EngineOptions, RunOptions), *_ENGINE_FLAGS),
     groups={**_WORK, **GROUPS},
 )
 THROUGHPUT = FlagTable(
     usage="bench throughput [MODEL] [FLAGS]",
     summary=f"Measure the throughput of an engine that is given all requests at once. {_MODEL}",
-    flags=(*_own(Lengths, RequestOptions, EngineOptions, RunOptions), *_ENGINE_FLAGS),
+    flags=(*_work_flags(Lengths, RequestOptions, EngineOptions, RunOptions), *_ENGINE_FLAGS),
     groups={**_WORK, **GROUPS},
 )
 SERVE = FlagTable(
     usage="bench serve [FLAGS]",
     summary="Measure a running server with an OpenAI API (/v1/completions, streaming, prompts of token ids).",
-    flags=_own(Lengths, RequestOptions, ServingOptions, RunOptions),
+    flags=_work_flags(Lengths, RequestOptions, ServingOptions, RunOptions),
     groups={"server": "Server", "work": "Workload", "arrival": "Arrival of requests", "result": "Output"},
 )
 
 
 @dataclass(frozen=True)
-class _Run:
+class _BenchRun:
     """The validated flags of a run. values: those that were given."""
 
     table: FlagTable
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, table: FlagTable, flags: Mapping[str, Any]) -> _Run:
+    def from_flags(cls, table: FlagTable, flags: Mapping[str, Any]) -> _BenchRun:
         """Validates the flags and sets up logging. Raises ConfigError."""
         # build_config validates the engine's flags.
         own = [one for one in table.flags if one.record not in _ENGINE_RECORDS]
@@ -192,7 +192,7 @@ class _Run:
 @click.command(cls=FlagCommand, table=LATENCY, params=[model_argument()])
 def latency(model: str | None, **flags: Any) -> int:
     """Measure the time of one batch."""
-    run = _Run.of(LATENCY, flags)
+    run = _BenchRun.from_flags(LATENCY, flags)
     lengths, options, seed = run.record(Lengths), run.record(LatencyOptions), run.record(RunOptions).seed
     # It is only one batch if all rows run at once.
     rows = options.batch_size if flags["max_num_seqs"] is None else flags["max_num_seqs"]
@@ -223,7 +223,7 @@ def latency(model: str | None, **flags: Any) -> int:
 @click.command(cls=FlagCommand, table=THROUGHPUT, params=[model_argument()])
 def throughput(model: str | None, **flags: Any) -> int:
     """Measure an engine that is given all requests at once."""
-    run = _Run.of(THROUGHPUT, flags)
+    run = _BenchRun.from_flags(THROUGHPUT, flags)
     lengths, options, seed = run.record(Lengths), run.record(RequestOptions), run.record(RunOptions).seed
     config = run.config(model, flags)
     check_fits(lengths, config.model.max_model_len)
@@ -252,7 +252,7 @@ def throughput(model: str | None, **flags: Any) -> int:
     return run_until_end(measure)
 
 
-def _sampling(run: _Run) -> dict[str, Any]:
+def _sampling(run: _BenchRun) -> dict[str, Any]:
     """Sampling for a benchmark's own engine: as little work besides the model as possible, and text only if needed."""
     return {"temperature": 0.0, **({"detokenize": False} if run.record(EngineOptions).disable_detokenize else {})}
 
@@ -272,7 +272,7 @@ def _facts_of(client: LocalClient) -> dict[str, Any]:
 @click.command(cls=FlagCommand, table=SERVE)
 def serve(**flags: Any) -> int:
     """Measure a running server."""
-    run = _Run.of(SERVE, flags)
+    run = _BenchRun.from_flags(SERVE, flags)
     lengths, requests, options = run.record(Lengths), run.record(RequestOptions), run.record(ServingOptions)
     seed = run.record(RunOptions).seed
     vocabulary = vocabulary_of(options.tokenizer, options.vocab_size)

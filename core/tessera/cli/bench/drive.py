@@ -10,23 +10,21 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.cli.bench.workload import Job
+from tessera.cli.bench.workload import BenchRequest
 from tessera.cli.client import Client
 from tessera.errors import ServerError, TesseraError
 
 
 @dataclass
 class Record:
-    """The measurements of one request, in seconds on one clock. prompt_len, asked: in tokens. sent: when it was sent.
-    received: when each piece with tokens arrived. output_len: tokens of the answer. error: why the answer is
-    incomplete."""
+    """The measurements of one request, in seconds on one clock."""
 
-    prompt_len: int
-    asked: int
-    sent: float = 0.0
-    received: list[float] = field(default_factory=list)
-    output_len: int = 0
-    error: TesseraError | None = None
+    prompt_len: int  # in tokens
+    max_tokens: int  # in tokens
+    sent: float = 0.0  # when it was sent
+    received: list[float] = field(default_factory=list)  # when each piece with tokens arrived
+    output_len: int = 0  # tokens of the answer
+    error: TesseraError | None = None  # why the answer is incomplete
 
     @property
     def completed(self) -> bool:
@@ -64,19 +62,16 @@ def peak_concurrency(records: list[Record]) -> int:
 
 
 class Driver:
-    """sampling: of every request, except its length. max_concurrency: the most requests in flight; the others are sent
-    as these finish, and timed from then. timeout: seconds after which a request counts as failed. clock: in seconds.
-    on_done: called with the number of finished requests."""
-
     def __init__(
         self,
         client: Client,
-        sampling: Mapping[str, Any],
+        sampling: Mapping[str, Any],  # of every request, except its length
         *,
+        # The most requests in flight; the others are sent as these finish, and timed from then.
         max_concurrency: int | None = None,
-        timeout: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        on_done: Callable[[int], None] = lambda _count: None,
+        timeout: float | None = None,  # seconds after which a request counts as failed
+        clock: Callable[[], float] = time.perf_counter,  # in seconds
+        on_done: Callable[[int], None] = lambda _count: None,  # called with the number of finished requests
     ) -> None:
         self._client = client
         self._sampling = {**sampling, "ignore_eos": True}
@@ -85,13 +80,13 @@ class Driver:
         self._clock = clock
         self._on_done = on_done
 
-    async def run(self, jobs: Sequence[Job], times: Sequence[float]) -> tuple[list[Record], float]:
+    async def run(self, jobs: Sequence[BenchRequest], times: Sequence[float]) -> tuple[list[Record], float]:
         """Returns a record for each job, in order, and the duration in seconds. times: when to send each, in seconds
         after the start. A request's error is in its record."""
         records = [Record(len(job.prompt), job.output_len) for job in jobs]
         done = 0
 
-        async def one(job: Job, record: Record) -> None:
+        async def run_job(job: BenchRequest, record: Record) -> None:
             nonlocal done
             await self._record(job, record)
             done += 1
@@ -103,17 +98,17 @@ class Driver:
                 wait = began + at - self._clock()
                 if wait > 0:
                     await asyncio.sleep(wait)
-                tasks.create_task(one(job, record))
+                tasks.create_task(run_job(job, record))
         return records, self._clock() - began
 
-    async def _record(self, job: Job, record: Record) -> None:
+    async def _record(self, job: BenchRequest, record: Record) -> None:
         if self._free is None:
             await self._measure(job, record)
         else:
             async with self._free:
                 await self._measure(job, record)
 
-    async def _measure(self, job: Job, record: Record) -> None:
+    async def _measure(self, job: BenchRequest, record: Record) -> None:
         record.sent = self._clock()
         try:
             async with asyncio.timeout(self._timeout):
@@ -123,7 +118,7 @@ class Driver:
         except TesseraError as error:
             record.error = error
 
-    async def _receive(self, job: Job, record: Record) -> None:
+    async def _receive(self, job: BenchRequest, record: Record) -> None:
         counted, said = 0, None
         sampling = {**self._sampling, "max_tokens": job.output_len}
         async with aclosing(self._client.complete(job.prompt, sampling)) as pieces:
@@ -148,7 +143,7 @@ def exit_code_of(records: Sequence[Record]) -> int:
     return next((record.error.exit_code for record in records if record.error is not None), 0)
 
 
-def kept(record: Record, objectives: Mapping[str, float]) -> bool:
+def meets_objectives(record: Record, objectives: Mapping[str, float]) -> bool:
     """Whether a request met all goodput objectives (seconds by metric). A request with a single token has no TPOT, so
     it meets any TPOT objective."""
     return record.completed and all(

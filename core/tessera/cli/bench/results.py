@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tessera._version import __version__
-from tessera.cli.bench.drive import Record, failures, kept, peak_concurrency
+from tessera.cli.bench.drive import Record, failures, meets_objectives, peak_concurrency
 from tessera.cli.bench.workload import Lengths
 from tessera.config.environment import allowed_cores
 from tessera.errors import ConfigError
@@ -124,11 +124,11 @@ def serving_figures(records: Sequence[Record], seconds: float, objectives: Mappi
         "output_throughput": tokens_out / seconds,
         "total_token_throughput": (tokens_in + tokens_out) / seconds,
         "max_concurrent_requests": peak_concurrency(whole),
-        "short_answers": sum(record.output_len < record.asked for record in whole),
+        "short_answers": sum(record.output_len < record.max_tokens for record in whole),
         "errors": failures(records),
     }
     if objectives:
-        figures["request_goodput"] = sum(kept(record, objectives) for record in whole) / seconds
+        figures["request_goodput"] = sum(meets_objectives(record, objectives) for record in whole) / seconds
     for name, values in _times_of(whole).items():
         figures |= in_milliseconds(name, spread(values))
     return figures

@@ -19,7 +19,7 @@ _USUAL_VOCABULARY = 1000
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchRequest:
     """prompt: token ids. output_len: number of tokens to generate."""
 
     prompt: list[int]
@@ -51,13 +51,13 @@ def _bounds(length: int, ratio: float) -> tuple[int, int]:
     return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
-def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ...]) -> list[Job]:
+def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ...]) -> list[BenchRequest]:
     """Draws jobs. vocabulary: the token ids to draw from. seed: its numbers form a single seed."""
     random = np.random.default_rng(seed)
     inputs = random.integers(*lengths.inputs, size=count, endpoint=True)
     outputs = random.integers(*lengths.outputs, size=count, endpoint=True)
     return [
-        Job(vocabulary[random.integers(len(vocabulary), size=size)].tolist(), tokens)
+        BenchRequest(vocabulary[random.integers(len(vocabulary), size=size)].tolist(), tokens)
         for size, tokens in zip(inputs.tolist(), outputs.tolist(), strict=True)
     ]
 
@@ -97,10 +97,10 @@ def arrivals(count: int, request_rate: float, burstiness: float, seed: int) -> l
     return times
 
 
-def parse_objectives(given: Sequence[str]) -> dict[str, float]:
+def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
     """Parses texts such as "ttft:200" (milliseconds) to seconds by metric. Raises ConfigError."""
     objectives = {}
-    for text in (part for one in given for part in one.replace(",", " ").split()):
+    for text in (part for one in texts for part in one.replace(",", " ").split()):
         metric, _, limit = text.partition(":")
         value = _number(limit)
         if metric not in METRICS or value is None:

@@ -17,20 +17,20 @@ server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     prompt_tokens: int
     completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerDelta:
     """One piece of a streamed answer. num_tokens: new tokens, 0 if unknown. usage: of the whole request, on one of the
     last pieces."""
 
     text: str = ""
     num_tokens: int = 0
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
 
 class Client(Protocol):
@@ -44,6 +44,6 @@ class Client(Protocol):
         """In tokens, prompt and answer together; None if unknown."""
         ...
 
-    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]: ...
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]: ...
 
-    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]: ...
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]: ...

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.client import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.client import AnswerDelta, Message, Prompt, Sampling, TokenUsage
 from tessera.cli.model_text import TemplateOptions, text_workers_of
 from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, Supervision
@@ -51,18 +51,18 @@ class LocalClient:
     def info(self) -> EngineInfo:
         return self._engine.info
 
-    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]:
         """Raises ModelError if there is no chat template."""
         if self._engine.text is None or not self._engine.text.has_template:
             raise ModelError(f"'{self.model}' has no chat template; set --chat-template, or use tessera complete.")
         return self._chat(self._engine.text, messages, {"max_tokens": self._defaults.chat_tokens, **sampling})
 
-    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]:
         return self._generate(prompt, sampling, add_special_tokens=True)
 
     async def _chat(
         self, text: TextWorkers, messages: Sequence[Message], sampling: Sampling
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[AnswerDelta, None]:
         from tessera.text.worker import ChatJob
 
         kwargs = self._defaults.template.kwargs or {}
@@ -74,7 +74,7 @@ class LocalClient:
 
     async def _generate(
         self, prompt: Prompt, sampling: Mapping[str, Any], *, add_special_tokens: bool
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[AnswerDelta, None]:
         params = SamplingParams(
             **{
                 "output_kind": RequestOutputKind.DELTA,
@@ -88,8 +88,8 @@ class LocalClient:
             async for output in outputs:
                 (answer,) = output.outputs
                 count += len(answer.token_ids)
-                usage = Usage(len(output.prompt_token_ids), count) if output.finished else None
-                yield Piece(answer.text, len(answer.token_ids), answer.finish_reason, usage)
+                usage = TokenUsage(len(output.prompt_token_ids), count) if output.finished else None
+                yield AnswerDelta(answer.text, len(answer.token_ids), answer.finish_reason, usage)
 
 
 @asynccontextmanager

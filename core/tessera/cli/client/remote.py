@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tessera.cli.client import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.client import AnswerDelta, Message, Prompt, Sampling, TokenUsage
 from tessera.cli.listen import is_loopback
 from tessera.errors import (
     AuthenticationError,
@@ -44,7 +44,7 @@ _ERRORS: Mapping[int, type[TesseraError]] = {
 class RemoteClient:
     """One model of one server. See connect()."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, model: Model) -> None:
+    def __init__(self, http: httpx.AsyncClient, url: str, model: ListedModel) -> None:
         self._http = http
         self._url = url
         self._model = model
@@ -57,15 +57,15 @@ class RemoteClient:
     def max_model_len(self) -> int | None:
         return self._model.max_model_len
 
-    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]:
         return self._stream("/chat/completions", {"messages": list(messages), **sampling})
 
-    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]:
         """Requests token ids back if the prompt is token ids, so that tokens without text are counted too."""
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
 
-    async def _stream(self, route: str, fields: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def _stream(self, route: str, fields: Mapping[str, Any]) -> AsyncGenerator[AnswerDelta, None]:
         body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **fields}
         content = msgspec.json.encode(body)
         reader = EventReader()
@@ -103,7 +103,7 @@ async def connect(
         yield RemoteClient(http, base, await _model(http, base, model_name))
 
 
-async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> Model:
+async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> ListedModel:
     with _transport_errors(base):
         response = await http.get(f"{base}/models", timeout=LIST_SECONDS)
     if response.status_code == 404:
@@ -171,7 +171,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class _RemoteChoice(msgspec.Struct):
     """A choice of a chat (delta) or completion (text)."""
 
     text: str | None = None
@@ -180,47 +180,47 @@ class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
 
 
-class _Usage(msgspec.Struct):
+class _RemoteUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
+    choices: list[_RemoteChoice] = []
+    usage: _RemoteUsage | None = None
     error: Any = None
 
 
-class Model(msgspec.Struct):
+class ListedModel(msgspec.Struct):
     id: str
     max_model_len: int | None = None
 
 
 class _Models(msgspec.Struct):
-    data: list[Model]
+    data: list[ListedModel]
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
-def read_piece(data: bytes) -> Piece:
+def read_piece(data: bytes) -> AnswerDelta:
     """Parses an event's data. Raises ServerError for an error in the stream, and for anything that is not a chunk."""
     try:
         chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ServerError(f"The server sent an event that is not a chunk of an answer: {_shown(data)}") from error
+        raise ServerError(f"The server sent an event that is not a chunk of an answer: {_excerpt(data)}") from error
     if chunk.error is not None:
         raise ServerError(f"The server ended the answer: {_message(chunk.error) or 'no reason given'}")
-    usage = None if chunk.usage is None else Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens or 0)
+    usage = None if chunk.usage is None else TokenUsage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens or 0)
     if not chunk.choices:
-        return Piece(usage=usage)
+        return AnswerDelta(usage=usage)
     choice = chunk.choices[0]
     text = choice.delta.content if choice.delta is not None else choice.text
-    return Piece(text or "", len(choice.token_ids or ()), choice.finish_reason, usage)
+    return AnswerDelta(text or "", len(choice.token_ids or ()), choice.finish_reason, usage)
 
 
-def read_models(content: bytes, url: str) -> list[Model]:
+def read_models(content: bytes, url: str) -> list[ListedModel]:
     """Parses the answer of /models. Raises ServerError."""
     try:
         models = _decode_models(content).data
@@ -258,7 +258,7 @@ def _message(error: Any) -> str:
     return " ".join(text.split())[:MAX_SHOWN] if isinstance(text, str) else ""
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return " ".join(data[:80].decode("utf-8", "replace").split())
 
 

@@ -37,7 +37,7 @@ class BackgroundLoop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs the work and returns its result. Interrupting the waiting thread cancels the work; the interrupt is
         raised once the work has ended."""
-        running = _Work(work)
+        running = _Call(work)
         try:
             self._loop.call_soon_threadsafe(running.start)
             running.ended.wait()
@@ -74,7 +74,7 @@ class BackgroundLoop:
         try:
             yield value
         finally:
-            self.run(_left(manager))
+            self.run(_exit(manager))
 
     def _live(self) -> None:
         with self._runner:
@@ -86,7 +86,7 @@ class BackgroundLoop:
         await end.wait()
 
 
-class _Work(Generic[T]):
+class _Call(Generic[T]):
     """A coroutine that another thread waits for. Call start() and cancel() on the loop."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -114,5 +114,5 @@ async def _entered(manager: AbstractAsyncContextManager[T]) -> T:
     return await manager.__aenter__()
 
 
-async def _left(manager: AbstractAsyncContextManager[Any]) -> None:
+async def _exit(manager: AbstractAsyncContextManager[Any]) -> None:
     await manager.__aexit__(None, None, None)

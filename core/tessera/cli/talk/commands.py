@@ -16,7 +16,7 @@ from tessera.cli.client.remote import DEFAULT_URL, connect
 from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.cli.talk.background_loop import BackgroundLoop
-from tessera.cli.talk.session import Completions, Conversation, Dialogue, Session, Terminal
+from tessera.cli.talk.session import ChatSession, Completions, Dialogue, Session, Terminal
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
 from tessera.config.environment import read_environment
@@ -85,10 +85,10 @@ _LOCAL = frozenset(one.name for one in (*_ENGINE_FLAGS, *_TEMPLATE_FLAGS))
 """Flags that only apply to a model that runs here."""
 
 
-def _table(name: str, summary: str, quick: str, max_tokens: str, *own: Flag) -> FlagTable:
-    """own: the command's additional flags."""
+def _table(name: str, summary: str, quick: str, max_tokens: str, *extra: Flag) -> FlagTable:
+    """extra: the command's additional flags."""
     said = {"quick": {"help": quick}, "max_tokens": {"shown_default": max_tokens}}
-    flags = (*flags_of(TalkOptions, "talk"), *own, *SAMPLING_FLAGS, *_ENGINE_FLAGS)
+    flags = (*flags_of(TalkOptions, "talk"), *extra, *SAMPLING_FLAGS, *_ENGINE_FLAGS)
     return FlagTable(
         usage=f"{name} [MODEL] [FLAGS]",
         summary=summary,
@@ -125,7 +125,7 @@ COMPLETE = _table(
 @click.command(cls=FlagCommand, table=CHAT, params=[model_argument()])
 def chat(model: str | None, **values: Any) -> int:
     """Chat with a model."""
-    return talk(CHAT, model, values, lambda client: Conversation(client, sampling_of(values), values["system"]))
+    return talk(CHAT, model, values, lambda client: ChatSession(client, sampling_of(values), values["system"]))
 
 
 @click.command(cls=FlagCommand, table=COMPLETE, params=[model_argument()])

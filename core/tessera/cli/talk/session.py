@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, closing
 from typing import Protocol, TextIO
 
-from tessera.cli.client import Client, Message, Piece, Sampling
+from tessera.cli.client import AnswerDelta, Client, Message, Sampling
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.errors import EngineDeadError, TesseraError
 
@@ -37,11 +37,11 @@ class Session:
     def until_end(self) -> None:
         """Answers questions until the end. An error is printed and only ends its question. Raises EngineDeadError."""
         self._terminal.note(self._dialogue.greeting)
-        while (question := self._asked()) is not None:
+        while (question := self._read_question()) is not None:
             if question:
                 self._try(question)
 
-    def _asked(self) -> str | None:
+    def _read_question(self) -> str | None:
         """The next question; "" if the line was a command, None at the end."""
         try:
             line = self._terminal.question().strip()
@@ -95,10 +95,10 @@ class Dialogue(Protocol):
     @property
     def commands(self) -> Mapping[str, Callable[[], str]]: ...
 
-    def answer(self, question: str) -> AsyncGenerator[Piece, None]: ...
+    def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]: ...
 
 
-class Conversation:
+class ChatSession:
     """A chat: every question is sent with the conversation so far."""
 
     def __init__(self, client: Client, sampling: Sampling, system: str | None) -> None:
@@ -118,7 +118,7 @@ class Conversation:
     def commands(self) -> Mapping[str, Callable[[], str]]:
         return {"/reset": self._reset}
 
-    async def answer(self, question: str) -> AsyncGenerator[Piece, None]:
+    async def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]:
         """An interrupted answer is kept as far as it got; a question without an answer is dropped."""
         said: list[str] = []
         self._messages.append({"role": "user", "content": question})
@@ -156,19 +156,19 @@ class Completions:
     def commands(self) -> Mapping[str, Callable[[], str]]:
         return {}
 
-    def answer(self, question: str) -> AsyncGenerator[Piece, None]:
+    def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]:
         return self._client.complete(question, self._sampling)
 
 
 class Terminal:
     """Reads lines, and writes answers and notes. interactive: whether questions are typed at a terminal."""
 
-    def __init__(self, given: TextIO, answers: TextIO, notes: TextIO) -> None:
-        self._given = given
+    def __init__(self, lines: TextIO, answers: TextIO, notes: TextIO) -> None:
+        self._lines = lines
         self._answers = answers
         self._notes = notes
-        self._shown = answers.isatty()
-        self.interactive = given.isatty()
+        self._is_terminal = answers.isatty()
+        self.interactive = lines.isatty()
 
     @classmethod
     def of_process(cls) -> Terminal:
@@ -180,24 +180,24 @@ class Terminal:
 
     def question(self) -> str:
         """Reads a line. Raises EOFError at the end (Ctrl-D), or KeyboardInterrupt."""
-        if self._shown:
+        if self._is_terminal:
             # Importing it gives input() line editing, if Python has it. The history ends with the process.
             with contextlib.suppress(ImportError):
                 importlib.import_module("readline")
             return input(PROMPT)
         self._notes.write(PROMPT)
         self._notes.flush()
-        line = self._given.readline()
+        line = self._lines.readline()
         if not line:
             raise EOFError
         return line.rstrip("\n")
 
     def everything(self) -> str:
         """Reads stdin to the end, up to MAX_CHARS."""
-        return self._given.read(MAX_CHARS)
+        return self._lines.read(MAX_CHARS)
 
     def answer(self, text: str) -> None:
-        self._answers.write(_CONTROL.sub("", text) if self._shown else text)
+        self._answers.write(_CONTROL.sub("", text) if self._is_terminal else text)
         self._answers.flush()
 
     def note(self, text: str) -> None:

@@ -44,15 +44,21 @@ class AttentionCall:
     sinks: bool
 
     @classmethod
-    def of(
-        cls, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Mapping[str, Any]
+    def from_arguments(
+        cls,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        arguments: Mapping[str, Any],
     ) -> AttentionCall:
         """query [1, H, T, D], key and value [1, Hk, T, D]. Raises RefusedTypeError for anything that the bound layer
         does not compute."""
-        for name, said in asked.items():
+        for name, said in arguments.items():
             if name not in _ANSWERED | _WITHOUT_EFFECT and said is not None and said is not False:
                 raise RefusedTypeError(f"it needs {_NAMED.get(name, f'the argument {name} of attention')}")
-        if asked.get("dropout"):
+        if arguments.get("dropout"):
             raise RefusedTypeError("it needs dropout in attention")
         if key.shape != value.shape or query.shape[-1] != key.shape[-1]:
             sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
@@ -61,7 +67,7 @@ class AttentionCall:
             )
         if not (query.shape[2] == key.shape[2] and query.shape[1] % key.shape[1] == 0):
             raise RefusedTypeError("its attention is not grouped queries over a token's own keys")
-        scaling, softcap, sinks = asked.get("scaling"), asked.get("softcap"), asked.get(SINKS)
+        scaling, softcap, sinks = arguments.get("scaling"), arguments.get("softcap"), arguments.get(SINKS)
         if sinks is not None and sinks.shape != query.shape[1:2]:
             raise RefusedTypeError("it needs other attention sinks than one for each head")
         if isinstance(scaling, Tensor):
@@ -71,15 +77,15 @@ class AttentionCall:
             kv_heads=key.shape[1],
             head_dim=key.shape[-1],
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-            window=_window(module, mask, asked),
+            window=_window(module, mask, arguments),
             softcap=None if softcap is None else float(softcap),
             sinks=sinks is not None,
         )
 
 
-def _window(module: nn.Module, mask: Tensor | None, asked: Mapping[str, Any]) -> int | None:
+def _window(module: nn.Module, mask: Tensor | None, arguments: Mapping[str, Any]) -> int | None:
     """Reads the window from the mask, as transformers' eager attention does."""
-    causal = asked.get("is_causal")
+    causal = arguments.get("is_causal")
     if (getattr(module, "is_causal", True) if causal is None else causal) is False:
         raise RefusedTypeError("its attention looks ahead")
     if mask is None:
@@ -124,7 +130,7 @@ class BoundAttention:
         self.layer, self.mixer, self.step, self.has_sinks = spec.layer, mixer, step, spec.sinks
 
     def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
     ) -> Tensor:
         launch, caches = self.step.launch, self.step.caches
         assert launch is not None
@@ -132,7 +138,7 @@ class BoundAttention:
         plan = launch.plans[self.layer]
         q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
         if self.has_sinks:
-            self.weights["sinks"] = asked[SINKS]
+            self.weights["sinks"] = arguments[SINKS]
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
         return result[None]

@@ -15,7 +15,7 @@ from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
-from tessera.models.through_transformers.surgery import Product, exchange
+from tessera.models.through_transformers.surgery import BoundProduct, exchange
 from tessera.models.through_transformers.types import find_type
 from tessera.ops import LogitsSampleSpec, SampleSpec
 from tessera.ops.sampling import bind_finish
@@ -44,11 +44,11 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
             raise ModelError(
                 f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that."
             )
-    anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
+    anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
     names = CheckpointNames(anatomy.model, build.dtype)
-    if anatomy.tied and not build.are_one(names.of(anatomy.head.weight)):
+    if anatomy.tied and not build.are_one(names.candidates(anatomy.head.weight)):
         kind.config.tie_word_embeddings = False
-        anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
+        anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
         names = CheckpointNames(anatomy.model, build.dtype)
     return ThroughTransformers(build, kind.architecture, anatomy, names, max_model_len)
 
@@ -96,7 +96,7 @@ class ThroughTransformers:
 class SharedHead:
     """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
 
-    def __init__(self, build: Build, product: Product, shape: HeadShape) -> None:
+    def __init__(self, build: Build, product: BoundProduct, shape: HeadShape) -> None:
         self.product, self.shape = product, shape
         self.finish = bind_finish(self.sampling_spec(SampleSpec(product.n)), build.ops)
 

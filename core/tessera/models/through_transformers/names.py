@@ -63,7 +63,7 @@ class CheckpointNames:
         """Whether transformers keeps a weight or module of this name in float32."""
         return any(pattern in name for pattern in self._float32)
 
-    def of(self, weight: Tensor) -> list[str]:
+    def candidates(self, weight: Tensor) -> list[str]:
         """All names that a matrix may have in a checkpoint."""
         return [name for part in self.joins(weight)[0] for name in (part.name, *part.also)]
 

@@ -58,12 +58,12 @@ def rehearse(anatomy: Anatomy) -> Rehearsed:
         raise RefusedTypeError(
             f"its code does not run on embeddings and positions alone ({first_line(error)})"
         ) from error
-    return rehearsal.found
+    return rehearsal.rehearsed
 
 
 class _Rehearsal:
     def __init__(self, anatomy: Anatomy) -> None:
-        self.anatomy, self.found = anatomy, Rehearsed()
+        self.anatomy, self.rehearsed = anatomy, Rehearsed()
         self.draw = torch.Generator().manual_seed(0)
         self.hidden_size = anatomy.embedding.weight.shape[1]
         self.reached: set[nn.Module] = set()
@@ -82,17 +82,17 @@ class _Rehearsal:
                 hooks.enter_context(base.register_forward_hook(hear))
             hidden = self._random(1, TOKENS, self.hidden_size)
             logits = self._run("", torch.arange(TOKENS), inputs_embeds=hidden).logits
-        if not self.found.attention:
+        if not self.rehearsed.attention:
             raise RefusedTypeError(NO_INTERFACE)
         if not hidden_of:
             raise RefusedTypeError("it is not a model with a head on it")
         idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
         if idle:
             raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
-        self.found.base = next(name for name in self.anatomy.bases if name in hidden_of)
+        self.rehearsed.base = next(name for name in self.anatomy.bases if name in hidden_of)
         cap = getattr(self.anatomy.model.config.get_text_config(), "final_logit_softcapping", None)
         taken, product = self.heard["taken"], self.heard["product"]
-        self.found.head = HeadShape.of(hidden_of[self.found.base], taken, product, logits, cap or 0)
+        self.rehearsed.head = HeadShape.from_outputs(hidden_of[self.rehearsed.base], taken, product, logits, cap or 0)
 
     def compare_embeddings(self) -> None:
         """Checks that token ids and their embeddings give the same result."""
@@ -100,8 +100,8 @@ class _Rehearsal:
         tokens = places[None] % self.anatomy.embedding.num_embeddings
         name = next(name for name, module in self.anatomy.model.named_modules() if module is self.anatomy.embedding)
         embedded = functional_call(self.anatomy.embedding, self._weights_of(name), (tokens,))
-        by_tokens = self._run(self.found.base, places, input_ids=tokens)[0]
-        if not _same(by_tokens, self._run(self.found.base, places, inputs_embeds=embedded)[0]):
+        by_tokens = self._run(self.rehearsed.base, places, input_ids=tokens)[0]
+        if not _same(by_tokens, self._run(self.rehearsed.base, places, inputs_embeds=embedded)[0]):
             raise RefusedTypeError("it uses more than one embedding of its tokens")
 
     def compare_orders(self) -> None:
@@ -113,8 +113,8 @@ class _Rehearsal:
         others, back = torch.arange(count) != 1, torch.arange(count).flip(0)
         hidden = self._random(1, count, self.hidden_size)
         changed = torch.where(others[:, None], hidden, self._random(*hidden.shape))
-        plain = self._run(self.found.base, places, inputs_embeds=hidden)[0]
-        moved = self._run(self.found.base, places[back], inputs_embeds=changed[:, back])[0][:, back]
+        plain = self._run(self.rehearsed.base, places, inputs_embeds=hidden)[0]
+        moved = self._run(self.rehearsed.base, places[back], inputs_embeds=changed[:, back])[0][:, back]
         if not _same(plain[:, others], moved[:, others]):
             raise RefusedTypeError("tokens meet outside of attention, or positions are those of the batch")
 
@@ -156,21 +156,21 @@ class _Rehearsal:
                 del module.tessera_attention, module.tessera_experts
 
     def _attention(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
     ) -> Tensor:
         if self.anatomy.model.config._attn_implementation != SERVED:
-            if module in self.found.attention:
+            if module in self.rehearsed.attention:
                 raise RefusedTypeError("a layer attends more than once")
             if any(key is other for other in self.keys):
                 raise RefusedTypeError("layers share their keys and values")
             self.keys.append(key)
-            self.found.attention[module] = AttentionCall.of(module, query, key, value, mask, asked)
+            self.rehearsed.attention[module] = AttentionCall.from_arguments(module, query, key, value, mask, arguments)
         group = query.shape[1] // key.shape[1]
         own = value.repeat_interleave(group, 1) + 0.3 * key.repeat_interleave(group, 1) + 0.3 * query
         return own.transpose(1, 2).contiguous()
 
     def _experts(self, module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        self.found.experts[module] = ids.shape[-1]
+        self.rehearsed.experts[module] = ids.shape[-1]
         return hidden * (weights * torch.cos(ids.to(weights.dtype))).sum(-1, keepdim=True).to(hidden.dtype)
 
     def _linear(self, module: nn.Module, n: int, k: int, x: Tensor) -> Tensor:

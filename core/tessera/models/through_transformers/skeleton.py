@@ -36,11 +36,11 @@ def register() -> None:
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **asked: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> tuple[Tensor, None]:
     """query [1, H, T, D], key and value [1, Hk, T, D] -> [1, T, H, D]."""
     attend: Any = module.tessera_attention
-    return attend(module, query, key, value, attention_mask, asked), None
+    return attend(module, query, key, value, attention_mask, arguments), None
 
 
 def _experts(module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -76,19 +76,15 @@ def mask_kind(mask_function: Any, local_size: int | None) -> int:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """bases: candidates for the model below the head, outermost first. linears: linear layers to replace, by name,
-    without the head. experts: modules that transformers runs through its experts interface. embedding: that of token
-    ids."""
-
     model: PreTrainedModel
-    bases: dict[str, PreTrainedModel]
-    embedding: nn.Embedding
+    bases: dict[str, PreTrainedModel]  # candidates for the model below the head, outermost first
+    embedding: nn.Embedding  # that of token ids
     head: nn.Linear
-    linears: dict[str, nn.Module]
-    experts: dict[str, nn.Module]
+    linears: dict[str, nn.Module]  # linear layers to replace, by name, without the head
+    experts: dict[str, nn.Module]  # modules that transformers runs through its experts interface
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> Anatomy:
+    def from_model(cls, model: PreTrainedModel) -> Anatomy:
         """Raises RefusedTypeError for a model without the parts that every causal model must have here."""
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
@@ -211,7 +207,7 @@ class HeadShape:
     cap: float = 0.0
 
     @classmethod
-    def of(cls, hidden: Tensor, taken: Tensor, product: Tensor, logits: Tensor, cap: float) -> HeadShape:
+    def from_outputs(cls, hidden: Tensor, taken: Tensor, product: Tensor, logits: Tensor, cap: float) -> HeadShape:
         """hidden: output of the base model; taken: input of the head's linear layer; product: its output; logits:
         output of the whole model; cap: from the configuration. Raises RefusedTypeError if they do not fit together."""
         before = _ratio(taken, hidden)

@@ -27,7 +27,7 @@ from tessera.platform.model import ProductLayer
 from tessera.platform.ops import Packed
 
 
-class Product(nn.Module):
+class BoundProduct(nn.Module):
     """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep: the
     reason why it must not be quantized, if any. tied: the weight is the embedding's."""
 
@@ -96,11 +96,11 @@ class BoundExperts:
         return result
 
 
-def _parameter(build: Build, names: CheckpointNames, weight: Tensor, asked: LinearSpec) -> tuple[LinearSpec, Parameter]:
+def _parameter(build: Build, names: CheckpointNames, weight: Tensor, spec: LinearSpec) -> tuple[LinearSpec, Parameter]:
     joins = names.joins(weight)
     stacked = len(joins) > 1
     parts = {"weight": joins if stacked else joins[0]}
-    return product_parameter(build, asked, parts, stacked=stacked)
+    return product_parameter(build, spec, parts, stacked=stacked)
 
 
 def _aligned(module: Any) -> bool:
@@ -131,27 +131,27 @@ ROUTERS = ("gate", "router")
 
 
 def exchange(
-    build: Build, anatomy: Anatomy, names: CheckpointNames, found: Rehearsed, step: Step
-) -> tuple[Product, Any]:
+    build: Build, anatomy: Anatomy, names: CheckpointNames, rehearsed: Rehearsed, step: Step
+) -> tuple[BoundProduct, Any]:
     """Returns the head, and a callable from token ids [T] to [T, hidden]. Afterwards the model is ready to be served by
     its own code."""
-    attention: Mapping[Any, AttentionCall] = found.attention
+    attention: Mapping[Any, AttentionCall] = rehearsed.attention
     named = {module: name for name, module in anatomy.model.named_modules()}
     for module, call in attention.items():
         module.tessera_attention = BoundAttention(build, named[module], call, step)
-    for module, top_k in found.experts.items():
+    for module, top_k in rehearsed.experts.items():
         exchange_experts(build, names, module, top_k)
     for name, module in anatomy.linears.items():
         if module.weight.dtype == torch_dtype(build.dtype) and not names.keeps_float32(name):
             owner, _, key = name.rpartition(".")
             parent = anatomy.model.get_submodule(owner)
-            routes = any(child in found.experts for child in parent.children()) and key in ROUTERS
-            product = Product(build, names, module, keep=ROUTER if routes else "")
+            routes = any(child in rehearsed.experts for child in parent.children()) and key in ROUTERS
+            product = BoundProduct(build, names, module, keep=ROUTER if routes else "")
             layer = ProductLayer(name, product.spec.k, product.n, range(product.n), (0, product.spec.k))
             build.products.append(BuiltProduct(product.spec, (layer,), product.parameter.attach))
             setattr(parent, key, product)
     embed: Any = anatomy.embedding
-    head = Product(build, names, anatomy.head, tied=anatomy.tied)
+    head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
     exchanged: set[nn.Module] = {anatomy.head}
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
@@ -173,10 +173,10 @@ def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) ->
         joins = names.joins(weight, None if dtype == build.dtype else dtype)
         stacked = len(joins) > 1
         parts = {"weight": joins if stacked else joins[0]}
-        build.register_parameter(Parameter(parts, _Place(module, key, tuple(weight.shape)), stacked=stacked))
+        build.register_parameter(Parameter(parts, _WeightPlace(module, key, tuple(weight.shape)), stacked=stacked))
 
 
-class _Place:
+class _WeightPlace:
     """Puts a loaded weight into a module; a second load overwrites it in place."""
 
     def __init__(self, module: nn.Module, key: str, shape: tuple[int, ...]) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import shown
+from tessera.config.model_folder import printable
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import (
@@ -169,7 +169,7 @@ class _Patterns:
                 return self._timed(lambda: regex.compile(pattern), pattern, where)
             except (regex.error, RecursionError, OverflowError):
                 pass
-        raise ModelError(f"{where} in config.json has a pattern that cannot be used: {shown(pattern, 60)}.")
+        raise ModelError(f"{where} in config.json has a pattern that cannot be used: {printable(pattern, 60)}.")
 
     def matches(self, pattern: Any, name: str, where: str) -> bool:
         matched = self._timed(lambda: pattern.match(name, timeout=self._left), pattern.pattern, where)
@@ -184,7 +184,7 @@ class _Patterns:
             pass
         finally:
             self._left -= time.process_time() - began
-        raise ModelError(f"{where} in config.json has patterns that take too long to match: {shown(pattern, 60)}.")
+        raise ModelError(f"{where} in config.json has patterns that take too long to match: {printable(pattern, 60)}.")
 
 
 @dataclass(frozen=True)

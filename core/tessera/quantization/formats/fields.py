@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.config.model_folder import shown
+from tessera.config.model_folder import printable
 from tessera.errors import ModelError
 
 MAX_BLOCK = 1 << 20
@@ -25,7 +25,7 @@ class Fields:
         return default if value is None else value
 
     def table(self, name: str) -> Fields:
-        return Fields(f"{self.where}.{shown(name, 60)}", self.values.get(name))
+        return Fields(f"{self.where}.{printable(name, 60)}", self.values.get(name))
 
     def one_of(self, name: str, supported: Sequence[Any], default: Any = None) -> Any:
         value = self.get(name, default)
@@ -55,5 +55,5 @@ class Fields:
                 raise ModelError(f"{self.where}.{name} in config.json is not supported; use a model without it.")
 
     def unsupported(self, name: str, why: str, value: Any) -> ModelError:
-        text = shown(json.dumps(value), 60)
+        text = printable(json.dumps(value), 60)
         return ModelError(f"{self.where}.{name} in config.json is {text}, which is not supported; {why}.")

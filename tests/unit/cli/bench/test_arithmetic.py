@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tessera.cli.bench.drive import Record, exit_code_of, failures, kept, peak_concurrency
+from tessera.cli.bench.drive import Record, exit_code_of, failures, meets_objectives, peak_concurrency
 from tessera.cli.bench.results import in_milliseconds, spread
 from tessera.cli.bench.workload import Lengths, arrivals, check_fits, draw, parse_objectives
 from tessera.errors import ConfigError, OverloadedError, ServerError
@@ -99,11 +99,11 @@ def test_the_most_requests_at_one_moment():
 def test_goodput_keeps_every_promise():
     objectives = parse_objectives(["ttft:500,tpot:100", "e2el:5000"])
     assert objectives == {"ttft": 0.5, "tpot": 0.1, "e2el": 5.0}
-    assert kept(record(0, 0.5, 0.6), objectives)
-    assert not kept(record(0, 0.51, 0.6), objectives)
-    assert not kept(record(0, 0.5, 0.61), objectives)
-    assert not kept(record(0, 0.5, 0.6, error=ServerError("x")), objectives)
-    assert kept(record(0, 0.5), objectives)
+    assert meets_objectives(record(0, 0.5, 0.6), objectives)
+    assert not meets_objectives(record(0, 0.51, 0.6), objectives)
+    assert not meets_objectives(record(0, 0.5, 0.61), objectives)
+    assert not meets_objectives(record(0, 0.5, 0.6, error=ServerError("x")), objectives)
+    assert meets_objectives(record(0, 0.5), objectives)
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft:", "ttft:x", "itl:3", "ttft:-1", "ttft:nan", "ttft:inf"])

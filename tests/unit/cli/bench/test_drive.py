@@ -8,12 +8,12 @@ import pytest
 
 from tessera.cli.bench.drive import Driver
 from tessera.cli.bench.results import details, serving_figures, show_serving, throughput_figures
-from tessera.cli.bench.workload import Job
-from tessera.cli.client import Piece, Usage
+from tessera.cli.bench.workload import BenchRequest
+from tessera.cli.client import AnswerDelta, TokenUsage
 from tessera.cli.client.remote import connect
 from tests.unit.cli.fake_server import URL, FakeServer, Timing, VirtualTime
 
-ONE = Job([1, 2, 3, 4], 3)
+ONE = BenchRequest([1, 2, 3, 4], 3)
 
 
 def driven(timings, times, **settings):
@@ -106,7 +106,7 @@ def test_failures_are_counted_and_named_and_in_no_time():
 
 def test_answers_shorter_than_asked_are_counted():
     records, seconds, _ = driven([Timing(0.1)], [0.0, 0.0])
-    records[0].asked = 5  # of a server that does not know ignore_eos
+    records[0].max_tokens = 5  # of a server that does not know ignore_eos
     figures = serving_figures(records, seconds, {})
     assert figures["short_answers"] == 1
     assert "Answers shorter than requested" in show_serving(figures)
@@ -115,7 +115,7 @@ def test_answers_shorter_than_asked_are_counted():
 async def test_an_answer_without_tokens_is_a_failure():
     class Silent:
         async def complete(self, _prompt, _sampling):
-            yield Piece(usage=Usage(4, 0))
+            yield AnswerDelta(usage=TokenUsage(4, 0))
 
     (record,), _ = await Driver(Silent(), {}).run([ONE], [0.0])
     assert record.error.message == "The answer had no tokens."

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from tessera.cli.client import Piece
+from tessera.cli.client import AnswerDelta
 from tessera.cli.talk.background_loop import BackgroundLoop
-from tessera.cli.talk.session import Completions, Conversation, Session, Terminal
+from tessera.cli.talk.session import ChatSession, Completions, Session, Terminal
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
 
 
@@ -49,8 +49,8 @@ class Client:
                 await asyncio.sleep(3600)
             if isinstance(piece, Exception):
                 raise piece
-            yield Piece(piece)
-        yield Piece(finish_reason="length" if piece == "cut" else "stop")
+            yield AnswerDelta(piece)
+        yield AnswerDelta(finish_reason="length" if piece == "cut" else "stop")
 
 
 def talked(dialogue, lines):
@@ -62,7 +62,7 @@ def talked(dialogue, lines):
 
 
 def chat(client, lines, system=None):
-    return talked(Conversation(client, {"temperature": 0.5}, system), lines)
+    return talked(ChatSession(client, {"temperature": 0.5}, system), lines)
 
 
 def test_a_conversation_is_kept_until_it_is_reset():
@@ -127,9 +127,9 @@ def test_one_question_is_answered_plainly():
     terminal = Terminal(io.StringIO("What?\n"), answers, io.StringIO())
     assert not terminal.interactive
     with BackgroundLoop() as loop:
-        Session(loop, Conversation(Client(["a\x1b[2J", "b"]), {}, None), terminal).once(terminal.everything())
+        Session(loop, ChatSession(Client(["a\x1b[2J", "b"]), {}, None), terminal).once(terminal.everything())
         with pytest.raises(OverloadedError):
-            Session(loop, Conversation(Client([OverloadedError("full")]), {}, None), terminal).once("x")
+            Session(loop, ChatSession(Client([OverloadedError("full")]), {}, None), terminal).once("x")
     assert answers.getvalue() == "a\x1b[2Jb\n"
 
 

@@ -7,7 +7,7 @@ import sys
 
 ASKED = """
 import gc, sys
-from tessera.cli.own_process import answer_promptly
+from tessera.cli.process_settings import answer_promptly
 before = gc.get_freeze_count()
 answer_promptly()
 print(sys.getswitchinterval() < 0.001, gc.get_freeze_count() > before)
@@ -21,7 +21,7 @@ def test_threads_give_way_soon_and_the_collector_passes_over_what_stays() -> Non
 
 FREED = """
 import psutil
-from tessera.cli.own_process import return_memory
+from tessera.cli.process_settings import return_memory
 return_memory()
 before = psutil.Process().memory_info().rss
 del (largest := [b"x" * 2**24])[:]  # freed, so that the C library would keep blocks of this size

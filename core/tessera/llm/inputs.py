@@ -30,13 +30,13 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
-def keywords_of(given: Mapping[str, Any], own: Container[str]) -> dict[str, Any]:
-    """The keywords of LLM, without other programs' that have no effect. own: the names that LLM has. Raises ConfigError
+def keywords_of(keywords: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """The keywords of LLM, without other programs' that have no effect. names: those that LLM has. Raises ConfigError
     for one that may not be ignored."""
-    others = {name: other for name in given if name not in own and (other := _other_keyword(name)) is not None}
+    others = {name: other for name in keywords if name not in names and (other := _other_keyword(name)) is not None}
     for name, other in others.items():
-        other.checked(name, given[name], ConfigError, stacklevel=3)
-    return {name: value for name, value in given.items() if name not in others}
+        other.checked(name, keywords[name], ConfigError, stacklevel=3)
+    return {name: value for name, value in keywords.items() if name not in others}
 
 
 def _other_keyword(name: str) -> OtherName | None:
@@ -45,10 +45,10 @@ def _other_keyword(name: str) -> OtherName | None:
     return other_keyword(name)
 
 
-def refuse_others(call: str, given: Mapping[str, Any]) -> None:
+def refuse_others(call: str, keywords: Mapping[str, Any]) -> None:
     """Checks keywords of other programs' methods of this name. Raises RequestError for what is not done anyway, and
     TypeError for a keyword that nobody has."""
-    for name, value in given.items():
+    for name, value in keywords.items():
         from tessera.config.other_names import other_name
 
         other = other_name(f"{call}({name})") or other_name(f"call({name})")
@@ -69,19 +69,19 @@ def prompts_of(
     return [_prompt(prompt) for prompt in ([given] if one else given)]
 
 
-def _prompt(given: Any) -> str | Sequence[int]:
-    if isinstance(given, Mapping):
-        known = [name for name in ("prompt_token_ids", "prompt") if given.get(name) is not None]
+def _prompt(prompt: Any) -> str | Sequence[int]:
+    if isinstance(prompt, Mapping):
+        known = [name for name in ("prompt_token_ids", "prompt") if prompt.get(name) is not None]
         if not known:
             raise RequestError('A prompt that is a dictionary needs "prompt" or "prompt_token_ids".', param="prompts")
-        given = given[known[0]]
-    if isinstance(given, str) or (isinstance(given, Sequence) and not isinstance(given, bytes)):
-        return given
-    raise RequestError(f"A prompt must be a string or token ids, not {type(given).__name__}.", param="prompts")
+        prompt = prompt[known[0]]
+    if isinstance(prompt, str) or (isinstance(prompt, Sequence) and not isinstance(prompt, bytes)):
+        return prompt
+    raise RequestError(f"A prompt must be a string or token ids, not {type(prompt).__name__}.", param="prompts")
 
 
-def _is_ids(given: Sequence[Any]) -> bool:
-    return len(given) > 0 and all(isinstance(one, int) for one in given)
+def _is_ids(prompt: Sequence[Any]) -> bool:
+    return len(prompt) > 0 and all(isinstance(one, int) for one in prompt)
 
 
 def conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:
@@ -89,9 +89,9 @@ def conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:
     return [messages] if len(messages) > 0 and isinstance(messages[0], Mapping) else list(messages)
 
 
-def for_each(name: str, given: Any, kind: type | tuple[type, ...], count: int) -> list[Any]:
+def for_each(name: str, values: Any, kind: type | tuple[type, ...], count: int) -> list[Any]:
     """A value for each of count prompts, from one value or a list. Raises RequestError if the numbers differ."""
-    many = [given] * count if isinstance(given, kind) else list(given)
+    many = [values] * count if isinstance(values, kind) else list(values)
     if len(many) != count:
         raise RequestError(f"Got {count} prompts but {len(many)} {name}.", param=name)
     return many
