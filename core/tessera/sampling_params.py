@@ -154,6 +154,18 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
         return next(name for name in self.KINDS if self._asks(name))
 
 
+class GrammarSource(msgspec.Struct, frozen=True):
+    """What StructuredOutputsParams were translated to by the process that checked them. An engine compiles it as it
+    is, so that its own process runs no Python for the size of a schema."""
+
+    # The field of StructuredOutputsParams that was set.
+    kind: str
+    # What an error of the grammar names, below structured_outputs, such as ".json".
+    place: str
+    # llguidance's grammars, as JSON. Special tokens of the model are in it by their ids.
+    grammars: str
+
+
 class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reasoning that comes before what a grammar demands. begin, end: the texts around it. begun: whether the answer
     begins within it; if not, the model may begin it."""
@@ -201,9 +213,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     bad_words: texts that the completion does not write as the tokenizer writes them, with a space in front or without;
     bad_words_ids: the same as token ids. kept_special_tokens: texts of special tokens that skip_special_tokens leaves
     in the text. stream_interval: new tokens between two outputs of a stream. extra_args: numbers for features, by name.
-    structured_outputs: StructuredOutputsParams, or a mapping of its fields. reasoning: where the answer that the
-    grammar is for begins; None is at once. truncate_prompt_tokens: how many of a prompt's last tokens are kept, or of
-    its first ones if truncation_side is "right"; -1 keeps what leaves room for the answer.
+    structured_outputs: StructuredOutputsParams, or a mapping of its fields. grammar_source: what they were translated
+    to; None until they are checked. reasoning: where the answer that the grammar is for begins; None is at once.
+    truncate_prompt_tokens: how many of a prompt's last tokens are kept, or of its first ones if truncation_side is
+    "right"; -1 keeps what leaves room for the answer.
 
     thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
     invalid value. Fields may be set later; they are checked when a request takes its copy, so that setting several one
@@ -240,6 +253,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     stream_interval: int | None = None
     extra_args: dict[str, Any] | None = None
     structured_outputs: Any = None
+    grammar_source: GrammarSource | None = None
     reasoning: ReasoningParams | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Any = None

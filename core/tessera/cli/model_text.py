@@ -66,6 +66,7 @@ def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers
             content_format,
             asked.parse_special_tokens,
             config.allow_additional_properties,
+            config.model.eos_token_ids,
         )
     )
 
