@@ -9,8 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from tessera.processes.frames import read_frame
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, changed
 from tessera.text import Tokenizer
+from tessera.text.grammar import special_tokens
 from tessera.text.worker import (
     ChatJob,
     Checked,
@@ -22,6 +23,7 @@ from tessera.text.worker import (
     Grammars,
     Job,
     Listed,
+    Start,
     Texts,
 )
 from tessera.text.workers import packed
@@ -39,7 +41,7 @@ class TextInProcess:
         self._texts = Texts(tokenizer, template)
         self.has_template, self.template = self._texts.has_template, self._texts.template
         self.response_template = self._texts.response_template
-        self._grammars = Grammars()
+        self._grammars = Grammars(Start(None, special_tokens=special_tokens(tokenizer, ())))
         self._jobs = msgspec.msgpack.Decoder(Job)
 
     async def chat(self, job: ChatJob, owner: str = "") -> Encoded:
@@ -65,10 +67,11 @@ class TextInProcess:
         return self._do(DecodeJob(list(ids), skip_special_tokens, below), Decoded).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> SamplingParams:
-        if params.structured_outputs is None:
+        if params.structured_outputs is None or params.grammar_source is not None:
             return params
-        found = self._do(GrammarJob(params.structured_outputs), Checked).instead
-        return params if found is None else msgspec.structs.replace(params, structured_outputs=found)
+        checked = self._do(GrammarJob(params.structured_outputs), Checked)
+        asked = checked.instead or params.structured_outputs
+        return changed(params, structured_outputs=asked, grammar_source=checked.source)
 
     def _do(self, job: Job, kind: type[T]) -> T:
         """By way of the bytes that would go to a worker."""

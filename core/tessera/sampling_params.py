@@ -152,6 +152,18 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
         return next(name for name in self.KINDS if self._asks(name))
 
 
+class GrammarSource(msgspec.Struct, frozen=True):
+    """What StructuredOutputsParams were translated to by the process that checked them. An engine compiles it as it
+    is, so that its own process runs no Python for the size of a schema."""
+
+    # The field of StructuredOutputsParams that was set.
+    kind: str
+    # What an error of the grammar names, below structured_outputs, such as ".json".
+    place: str
+    # llguidance's grammars, as JSON. Special tokens of the model are in it by their ids.
+    grammars: str
+
+
 class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reasoning that comes before what a grammar demands. begin, end: the texts around it. begun: whether the answer
     begins within it; if not, the model may begin it."""
@@ -210,9 +222,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     presence_penalty: float = 0.0  # subtracted once from the logits of tokens in the completion
     frequency_penalty: float = 0.0  # subtracted once per occurrence
-    repetition_penalty: float = (
-        1.0  # divides (multiplies, if negative) the logits of tokens in the prompt or completion
-    )
+    # Divides (multiplies, if negative) the logits of tokens in the prompt or completion.
+    repetition_penalty: float = 1.0
     prompt_logprobs: int | None = None  # as logprobs, for the tokens of the prompt
     # The alternatives are these tokens, at most 1024, and the sampled one instead of the most likely ones; sets
     # logprobs to their number.
@@ -227,6 +238,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     stream_interval: int | None = None  # new tokens between two outputs of a stream
     extra_args: dict[str, Any] | None = None  # numbers for features, by name
     structured_outputs: Any = None  # StructuredOutputsParams, or a mapping of its fields
+    grammar_source: GrammarSource | None = None  # what they were translated to; None until they are checked
     reasoning: ReasoningParams | None = None  # where the answer that the grammar is for begins; None is at once
     thinking_token_budget: int | None = None  # tokens of reasoning after which the model is made to end it
     repetition_detection: Any = None  # recognised, but not supported yet

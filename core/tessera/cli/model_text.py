@@ -66,6 +66,7 @@ def text_workers_of(config: EngineConfig, options: TemplateOptions) -> TextWorke
             content_format,
             options.parse_special_tokens,
             config.allow_additional_properties,
+            config.model.eos_token_ids,
         )
     )
 

@@ -20,9 +20,9 @@ from tessera.errors import ConfigError, RequestError
 from tessera.features.grammar import CompiledGrammar, Grammar, bit, without
 from tessera.features.reasoning import Gate, Place, Spelling
 from tessera.platform.feature import EngineFeature, Failure, Feature, FeatureState
-from tessera.sampling_params import ReasoningParams, StructuredOutputsParams
+from tessera.sampling_params import GrammarSource, ReasoningParams, StructuredOutputsParams
 from tessera.text import Vocabulary
-from tessera.text.grammar import FIELD, TokenTable, compile_grammar
+from tessera.text.grammar import FIELD, TokenTable, compile_grammar, compile_source
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -52,7 +52,7 @@ class StructuredOutputs(EngineFeature):
         self._table: TokenTable | None = None
         self._spelling: Spelling | None = None
         self._tokenizer: LLTokenizer | None = None
-        self._grammars: OrderedDict[StructuredOutputsParams, CompiledGrammar] = OrderedDict()
+        self._grammars: OrderedDict[StructuredOutputsParams | GrammarSource, CompiledGrammar] = OrderedDict()
         self._gates: OrderedDict[tuple[ReasoningParams, int | None], Future[Gate]] = OrderedDict()
 
     def fields(self) -> frozenset[str]:
@@ -70,7 +70,7 @@ class StructuredOutputs(EngineFeature):
             )
         eos = self._model.eos_token_ids
         never = eos if params.ignore_eos else ()
-        grammar = None if asked is None else Grammar(self._compiled(asked), eos, never)
+        grammar = None if asked is None else Grammar(self._compiled(params.grammar_source or asked), eos, never)
         if reasoning is None:
             assert grammar is not None, "a budget comes with reasoning"
             return grammar
@@ -101,8 +101,9 @@ class StructuredOutputs(EngineFeature):
         for place in plain:
             grammars[place].forbid(bits[place])
 
-    def _compiled(self, asked: StructuredOutputsParams) -> CompiledGrammar:
-        """Compiled on the compiler's thread; again if it was refused."""
+    def _compiled(self, asked: StructuredOutputsParams | GrammarSource) -> CompiledGrammar:
+        """Compiled on the compiler's thread; again if it was refused. asked: its source, where the text worker sent
+        it."""
         found = self._grammars.get(asked)
         if found is None or found.refused:
             found = CompiledGrammar(asked.kind, partial(self._compile, asked), self._compiler.submit)
@@ -124,11 +125,13 @@ class StructuredOutputs(EngineFeature):
             self._table = TokenTable.of(vocabulary, model.vocab_size, model.eos_token_ids)
         return self._table
 
-    def _compile(self, asked: StructuredOutputsParams) -> LLMatcher:
+    def _compile(self, asked: StructuredOutputsParams | GrammarSource) -> LLMatcher:
         """A matcher at the start of the grammar, for each request to copy. Raises RequestError."""
         table = self._tokens()
         if self._tokenizer is None:
             self._tokenizer = table.tokenizer()
+        if isinstance(asked, GrammarSource):
+            return compile_source(asked, self._tokenizer)
         return compile_grammar(asked, self._tokenizer, table.special)
 
     def _gate(self, reasoning: ReasoningParams, budget: int | None) -> Gate:

@@ -69,7 +69,11 @@ class LLM:
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
         # The tokenizer loads in parallel with the engine.
-        start = Start(config.model.tokenizer, allow_additional_properties=config.allow_additional_properties)
+        start = Start(
+            config.model.tokenizer,
+            allow_additional_properties=config.allow_additional_properties,
+            eos_token_ids=config.model.eos_token_ids,
+        )
         self._text = BlockingTextWorkers(start) if config.model.tokenizer else None
         with ExitStack() as undo:
             undo.callback(self._end_text)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tessera.text.json_schema import SchemaError, shown, subschemas
+from tessera.text.json_schema import SchemaError, format_place, subschemas
 
 Judge = Callable[[dict[str, Any], bytes], bool]
 
@@ -26,8 +26,8 @@ def check_patterns(schema: Any, exhausts: Judge) -> None:
         own = {"type": "string", "pattern": found.get("pattern"), **lengths}
         if "pattern" in found and lengths and exhausts(own, b'"'):
             beside = " and ".join(lengths)
-            raise SchemaError(shown((*place, "pattern")), f"it is too complex beside {beside}; lower its counts")
+            raise SchemaError(format_place((*place, "pattern")), f"it is too complex beside {beside}; lower its counts")
         names = found.get("patternProperties")
         for name in names if isinstance(names, dict) else ():
             if _LARGE_COUNT.search(name) and exhausts({"type": "object", "patternProperties": {name: True}}, b'{"'):
-                raise SchemaError(shown((*place, "patternProperties")), "it is too complex; lower its counts")
+                raise SchemaError(format_place((*place, "patternProperties")), "it is too complex; lower its counts")

@@ -14,18 +14,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera.errors import RequestError
-from tessera.sampling_params import StructuredOutputsParams
+from tessera.sampling_params import GrammarSource, StructuredOutputsParams
 from tessera.text import quoted_grammar
 from tessera.text.costly_patterns import check_patterns
+from tessera.text.grammar_errors import lark_reason, regex_reason
 from tessera.text.json_schema import (
     MAX_REASON_CHARS,
     TOO_COMPLEX,
     WHITESPACE,
     Rules,
     SchemaError,
-    compiled,
-    explained,
-    slashed,
+    compile_schema,
+    escape_slashes,
+    explain_refusal,
 )
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
@@ -40,10 +41,7 @@ FIELD = "structured_outputs"
 _OPTIONS = '%llguidance {"no_forcing": true}'
 _OF_JSON = '%llguidance {"no_forcing": true, "ignore_once": true}'
 _NO_SPACE: Mapping[str, Any] = MappingProxyType({"whitespace_flexible": False})
-_WRONG = re.compile(r"regex parse error:\n    (?P<shown>.*)\n    (?P<before> *)\^+\nerror: (?P<reason>.+)")
-_WRONG_GRAMMAR = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?P<reason>.+)")
 _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
-_ANCHORS = "lookarounds not supported"
 _NO_TEXT = "no text is allowed, or only the empty one"
 _PROBED = 4  # bytes of a text that is tried
 _LETTERS = b"a0A Z_-.:/@"
@@ -61,25 +59,31 @@ def limits() -> LLParserLimits:
 
 
 def compile_grammar(
-    asked: StructuredOutputsParams, tokenizer: LLTokenizer, special: Mapping[str, int] = NONE
+    params: StructuredOutputsParams, tokenizer: LLTokenizer, special: Mapping[str, int] = NONE
 ) -> LLMatcher:
     """A matcher that has computed its first mask. special: the tokenizer's special tokens, by their text. Raises
     RequestError for a grammar that is wrong, too large, or allows no text."""
-    grammar = Grammar(asked, tokenizer)
-    matcher = grammar.matcher(special)
-    said = matcher.get_error()
-    if said:
-        raise grammar.refusal(said)
+    return Grammar(params, tokenizer).compile(special)
+
+
+def compile_source(source: GrammarSource, tokenizer: LLTokenizer) -> LLMatcher:
+    """The same of a grammar that was checked and translated before. Raises RequestError for one that takes too much
+    with this vocabulary, or allows no text that it can spell."""
+    matcher = _matcher(tokenizer, source.grammars)
+    error = TOO_COMPLEX if matcher.is_error() else _first_mask_error(matcher, tokenizer)
+    if error:
+        raise _refusal(source.place, error)
+    return matcher
+
+
+def _first_mask_error(matcher: LLMatcher, tokenizer: LLTokenizer) -> str:
+    """Why no answer can begin; "" if one can."""
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")
     for token in tokenizer.eos_tokens:
         allowed &= ~(1 << token)
     if matcher.is_error() and not is_dead_end(matcher):
-        raise grammar.refusal(TOO_COMPLEX)
-    if not allowed:
-        raise grammar.refusal(_NO_TEXT)
-    if asked.structural_tag is not None:
-        grammar.check_parts()
-    return matcher
+        return TOO_COMPLEX
+    return "" if allowed else _NO_TEXT
 
 
 def is_dead_end(matcher: LLMatcher) -> bool:
@@ -93,47 +97,69 @@ def is_lexer_error(matcher: LLMatcher) -> bool:
 
 
 class Part(NamedTuple):
-    """A grammar within the grammar. place: where the client gave it. definition: llguidance's. named: further ones,
-    which it mentions by their names."""
+    """A grammar within the grammar."""
 
+    # json_schema, regex or grammar.
     kind: str
+    # Where the client wrote it, below the field.
     place: str
-    given: Any
+    # What the client wrote.
+    content: Any
+    # As llguidance has it.
     definition: dict[str, Any]
-    named: tuple[dict[str, Any], ...] = ()
+    # Further grammars, which the definition mentions by their names.
+    embedded: tuple[dict[str, Any], ...] = ()
 
     def definitions(self, name: str) -> list[dict[str, Any]]:
-        return [{"name": name, **self.definition}, *self.named]
+        return [{"name": name, **self.definition}, *self.embedded]
 
 
 class Grammar:
-    """What one request asked for, in llguidance's terms: a grammar in Lark's syntax, and the parts that it names."""
+    """What one request asks for, in llguidance's terms: a grammar in Lark's syntax, and the parts that it names."""
 
-    def __init__(self, asked: StructuredOutputsParams, tokenizer: LLTokenizer) -> None:
-        self._asked = asked
+    def __init__(self, params: StructuredOutputsParams, tokenizer: LLTokenizer) -> None:
+        self.params = params
         self._tokenizer = tokenizer
-        self._parts: list[Part] = []
+        self._parts: dict[str, Part] = {}  # by their places
         self._bytes: LLTokenizer | None = None
 
-    def matcher(self, special: Mapping[str, int]) -> LLMatcher:
-        """Raises RequestError for what is wrong before llguidance sees it."""
-        start = self._start(special)
-        parts = [each for number, part in enumerate(self._parts) for each in part.definitions(f"g{number}")]
-        return self._made([{"name": "start", "lark_grammar": f"{start}\n{_OPTIONS}"}, *parts])
+    def compile(self, special: Mapping[str, int] = NONE) -> LLMatcher:
+        """See compile_grammar."""
+        matcher = _matcher(self._tokenizer, self._grammars(special))
+        error = matcher.get_error() or _first_mask_error(matcher, self._tokenizer)
+        if error:
+            raise self._error(error)
+        if self.params.structural_tag is not None:
+            self._check_parts()
+        return matcher
 
-    def refusal(self, said: str) -> RequestError:
+    def source(self, special: Mapping[str, int]) -> GrammarSource:
+        """What an engine with these special tokens compiles. Parts that were translated before are not again."""
+        return GrammarSource(self.params.kind, self._place, self._grammars(special))
+
+    @property
+    def _place(self) -> str:
+        """What an error of the whole grammar names."""
+        return next(iter(self._parts)) if len(self._parts) == 1 else f".{self.params.kind}"
+
+    def _grammars(self, special: Mapping[str, int]) -> str:
+        """As JSON. Raises RequestError for what is wrong before llguidance sees it."""
+        start = self._start(special)
+        parts = (each for number, part in enumerate(self._parts.values()) for each in part.definitions(f"g{number}"))
+        return json.dumps({"grammars": [{"name": "start", "lark_grammar": f"{start}\n{_OPTIONS}"}, *parts]})
+
+    def _error(self, reason: str) -> RequestError:
         """The error to raise for what llguidance says of the grammar. Parts are tried alone, to name the wrong one."""
-        for part in self._parts:
+        for part in self._parts.values():
             alone = self._alone(part)
             if alone.is_error():
-                return self._explained(part, alone.get_error())
-        place = self._parts[0].place if len(self._parts) == 1 else f".{self._asked.kind}"
-        return _refusal(place, said if said in (TOO_COMPLEX, _NO_TEXT) else TOO_COMPLEX)
+                return self._explain(part, alone.get_error())
+        return _refusal(self._place, reason if reason in (TOO_COMPLEX, _NO_TEXT) else TOO_COMPLEX)
 
-    def check_parts(self) -> None:
+    def _check_parts(self) -> None:
         """Raises RequestError for a part of a structural tag that allows no text: an answer that began it could not go
         on. Those of schemas are found before (text/json_schema)."""
-        for part in self._parts:
+        for part in self._parts.values():
             if part.kind != "json_schema":
                 alone = _over_bytes({"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part"))
                 alone.compute_bitmask()
@@ -141,117 +167,126 @@ class Grammar:
                     raise _refusal(part.place, "no text is allowed")
 
     def _start(self, special: Mapping[str, int]) -> str:
-        asked = self._asked
-        if asked.choice is not None:
-            return f"start: {' | '.join(map(json.dumps, asked.choice))}"
-        if asked.regex is not None:
-            return f"start: {self.regex(asked.regex, '.regex')}"
-        if asked.grammar is not None:
-            return f"start: {self.grammar(asked.grammar, '.grammar')}"
-        if asked.json is not None:
-            return f"start: {self.json_schema(json.loads(asked.json), '.json')}"
-        if asked.json_object:
+        params = self.params
+        if params.choice is not None:
+            return f"start: {' | '.join(map(json.dumps, params.choice))}"
+        if params.regex is not None:
+            return f"start: {self.regex(params.regex, '.regex')}"
+        if params.grammar is not None:
+            return f"start: {self.grammar(params.grammar, '.grammar')}"
+        if params.json is not None:
+            return f"start: {self.json_schema(json.loads(params.json), '.json')}"
+        if params.json_object:
             return f"start: {self.json_schema({'type': 'object'}, '.json_object')}"
         try:
-            return Builder(self, special).build(json.loads(asked.structural_tag))
+            return Builder(self, special).build(json.loads(params.structural_tag))
         except TagError as error:
             raise _refusal(f".structural_tag{error.place}", error.reason) from None
 
     def _alone(self, part: Part) -> LLMatcher:
         """The grammar of one part, whose names are those that it has within the whole."""
-        return self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part")])
-
-    def _made(self, grammars: list[dict[str, Any]]) -> LLMatcher:
-        from llguidance import LLMatcher
-
-        return LLMatcher(self._tokenizer, json.dumps({"grammars": grammars}), log_level=0, limits=limits())
+        grammars = [{"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part")]
+        return _matcher(self._tokenizer, json.dumps({"grammars": grammars}))
 
     # ---- parts: each returns the name by which the grammar mentions it
 
-    def json_schema(self, given: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str:
+    def json_schema(self, schema: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str:
         """A JSON text that is valid by this schema. strict, lenient: as text/json_schema has them. Raises
         RequestError."""
-        asked = self._asked
-        whitespace = None if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
+        if place in self._parts:
+            return self._mention(place)
+        params = self.params
+        whitespace = None if params.disable_any_whitespace else params.whitespace_pattern or WHITESPACE
         rules = Rules(
-            closed=asked.disable_additional_properties is not False,
-            strict=asked.strict if strict is None else strict,
+            closed=params.disable_additional_properties is not False,
+            strict=params.strict if strict is None else strict,
             lenient=lenient,
         )
         try:
-            lark, embedded = compiled(given, f"g{len(self._parts)}s", rules, self._of_bytes)
-            check_patterns(given, _exhausts)
+            lark, embedded = compile_schema(schema, f"g{len(self._parts)}s", rules, self._byte_matcher)
+            check_patterns(schema, _exhausts)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
-        options = _OPTIONS if whitespace is None else f"{_OF_JSON}\n%ignore /{slashed(whitespace)}/"
+        options = _OPTIONS if whitespace is None else f"{_OF_JSON}\n%ignore /{escape_slashes(whitespace)}/"
         within = _NO_SPACE if whitespace is None else {"whitespace_pattern": whitespace}
         named = (
             {"name": name, "json_schema": {**schema, "x-guidance": dict(_NO_SPACE if initial else within)}}
             for name, (schema, initial) in embedded.items()
         )
-        return self._named(Part("json_schema", place, given, {"lark_grammar": f"{lark}\n{options}"}, tuple(named)))
+        return self._add(Part("json_schema", place, schema, {"lark_grammar": f"{lark}\n{options}"}, tuple(named)))
 
-    def regex(self, given: str, place: str, *, quoted: bool = False) -> str:
+    def regex(self, pattern: str, place: str, *, quoted: bool = False) -> str:
         """A text that a regular expression matches as a whole. quoted: as a JSON string writes it. Raises
         RequestError."""
         from llguidance import LLMatcher
 
-        if len(given) - len(given.rstrip("\\")) & 1:  # llguidance would leave the last one out
-            raise _refusal(place, f"incomplete escape sequence (at character {len(given)})")
-        (made,) = json.loads(LLMatcher.grammar_from_regex(given))["grammars"]
-        return self._named(self._of_lark("regex", place, given, made["lark_grammar"], quoted=quoted))
+        if place in self._parts:
+            return self._mention(place)
+        if len(pattern) - len(pattern.rstrip("\\")) & 1:  # llguidance would leave the last one out
+            raise _refusal(place, f"incomplete escape sequence (at character {len(pattern)})")
+        (translated,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+        return self._add(self._lark_part("regex", place, pattern, translated["lark_grammar"], quoted=quoted))
 
-    def grammar(self, given: str, place: str, *, quoted: bool = False) -> str:
+    def grammar(self, grammar: str, place: str, *, quoted: bool = False) -> str:
         """A text of a grammar in Lark's or GBNF's syntax. quoted: as a JSON string writes it. Raises RequestError."""
         from llguidance.gbnf_to_lark import any_to_lark
 
+        if place in self._parts:
+            return self._mention(place)
         try:
-            lark = any_to_lark(given)
+            lark = any_to_lark(grammar)
         except RecursionError:
             raise _refusal(place, "it is nested too deeply") from None
         except Exception as error:  # noqa: BLE001 - llguidance raises no other
             reason = _AT.sub(r" (at line \g<line>)", str(error))[:MAX_REASON_CHARS]
             raise _refusal(place, f"{reason[:1].lower()}{reason[1:]}") from None
-        return self._named(self._of_lark("grammar", place, given, lark, quoted=quoted))
+        return self._add(self._lark_part("grammar", place, grammar, lark, quoted=quoted))
 
-    def _of_lark(self, kind: str, place: str, given: str, lark: str, *, quoted: bool) -> Part:
+    def _lark_part(self, kind: str, place: str, content: str, lark: str, *, quoted: bool) -> Part:
         if quoted:
-            plain = Part(kind, place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+            plain = Part(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
             alone = self._alone(plain)
-            if alone.is_error():  # said of what the client gave, before it is changed
-                raise self._explained(plain, alone.get_error())
+            if alone.is_error():  # said of what the client wrote, before it is changed
+                raise self._explain(plain, alone.get_error())
             try:
-                lark = quoted_grammar.quoted(lark, self._bytes_of)
+                lark = quoted_grammar.quoted(lark, self._class_bytes)
             except NotQuotable as error:
                 raise _refusal(place, str(error)) from None
-        return Part(kind, place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+        return Part(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
 
-    def _bytes_of(self, one: str) -> frozenset[int]:
+    def _class_bytes(self, character_class: str) -> frozenset[int]:
         """The single bytes that a class of a regular expression matches; none if it is wrong, which is said later."""
-        matcher = _over_bytes({"lark_grammar": f"start: /{one}/\n{_OPTIONS}"})
+        matcher = self._byte_matcher({"lark_grammar": f"start: /{character_class}/\n{_OPTIONS}"})
         bits = b"" if matcher.is_error() else matcher.compute_bitmask()
         return frozenset(byte for byte in range(min(256, 8 * len(bits))) if bits[byte >> 3] >> (byte & 7) & 1)
 
-    def _named(self, part: Part) -> str:
-        self._parts.append(part)
-        return f"@g{len(self._parts) - 1}"
+    def _add(self, part: Part) -> str:
+        self._parts[part.place] = part
+        return self._mention(part.place)
 
-    def _explained(self, part: Part, said: str) -> RequestError:
+    def _mention(self, place: str) -> str:
+        return f"@g{list(self._parts).index(place)}"
+
+    def _explain(self, part: Part, error: str) -> RequestError:
         match part.kind:
             case "json_schema":
-                error = explained(part.given, self._of_bytes)
-                return _refusal(f"{part.place}{error.place}", error.reason)
+                wrong = explain_refusal(part.content, self._byte_matcher)
+                return _refusal(f"{part.place}{wrong.place}", wrong.reason)
             case "regex":
-                return _refusal(part.place, _reason(part.given, said))
-        return _refusal(part.place, _reason_of_grammar(said))
+                return _refusal(part.place, regex_reason(part.content, error))
+        return _refusal(part.place, lark_reason(error))
 
-    def _of_bytes(self, grammar: dict[str, Any]) -> LLMatcher:
+    def _byte_matcher(self, *grammars: dict[str, Any]) -> LLMatcher:
         """A matcher over single bytes."""
-        from llguidance import LLMatcher
-
         if self._bytes is None:
             self._bytes = byte_tokenizer()
-        return LLMatcher(self._bytes, json.dumps({"grammars": [grammar]}), log_level=0, limits=limits())
+        return _matcher(self._bytes, json.dumps({"grammars": grammars}))
+
+
+def _matcher(tokenizer: LLTokenizer, grammars: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(tokenizer, grammars, log_level=0, limits=limits())
 
 
 def _exhausts(schema: Any, begun: bytes) -> bool:
@@ -269,46 +304,12 @@ def _exhausts(schema: Any, begun: bytes) -> bool:
 
 
 def _over_bytes(*grammars: dict[str, Any]) -> LLMatcher:
-    from llguidance import LLMatcher
-
-    return LLMatcher(byte_tokenizer(), json.dumps({"grammars": grammars}), log_level=0, limits=limits())
+    return _matcher(byte_tokenizer(), json.dumps({"grammars": grammars}))
 
 
 def _refusal(place: str, reason: str) -> RequestError:
     """place: below the field, as `.json.properties.name`."""
     return RequestError(f"{FIELD}{place} cannot be used: {reason}.", param=f"{FIELD}{place}")
-
-
-def _reason(regex: str, said: str) -> str:
-    """Of what llguidance says of a regular expression: what is wrong, and where."""
-    if match := _WRONG.search(said):
-        return f"{match['reason']} (at character {_place(regex, match['shown'], len(match['before']))})"
-    if _ANCHORS in said:
-        return r"^ may only be its beginning and $ its end; \b and \B are not supported"
-    return TOO_COMPLEX
-
-
-def _place(regex: str, shown: str, column: int) -> int:
-    """The character of the expression, from 1 on, that stands in a column of the error. There, a slash or a line break
-    of the expression has a backslash before it."""
-    at = 0
-    for number, character in enumerate(regex, 1):
-        at += 1 if shown.startswith(character, at) else 2
-        if at > column:
-            return number
-    return len(regex)
-
-
-def _reason_of_grammar(said: str) -> str:
-    """Of what llguidance says of a grammar in Lark's syntax: what is wrong, and where."""
-    match = _WRONG_GRAMMAR.match(said)
-    if match is None:
-        first = said.partition("\n")[0]
-        return first if first and "NoExtension" not in first and "oo complex" not in first else TOO_COMPLEX
-    reason = match["reason"][:MAX_REASON_CHARS].rstrip(".:")
-    if reason.startswith("unknown special token"):
-        reason = "special tokens are not supported in a grammar"
-    return f"{reason[:1].lower()}{reason[1:]} (at line {match['line']}, column {match['column']})"
 
 
 # ---- vocabularies ---------------------------------------------------------------------------------------------------
@@ -350,6 +351,16 @@ class TokenTable:
     def __call__(self, text: str | bytes) -> list[int]:
         """llguidance tokenizes only text that it forces, and it forces none."""
         return []
+
+
+def special_tokens(vocabulary: Vocabulary, ends: tuple[int, ...]) -> dict[str, int]:
+    """A model's special tokens by their texts, and those that end a text; none where tokens do not stand for bytes."""
+    if vocabulary.pieces is None:
+        return {}
+    return {
+        vocabulary.token_bytes(token).decode(errors="replace"): token
+        for token in sorted({*vocabulary.special_ids, *ends})
+    }
 
 
 def byte_tokenizer() -> LLTokenizer:

@@ -16,12 +16,12 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
-from tessera.text.grammar import compile_grammar
+from tessera.text.grammar import Grammar, compile_grammar
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-Refuses = Callable[[Any], bool]
+Judge = Callable[[Any], bool]
 
 MAX_TRIES = 400
 """Schemas that are tried; after that, what has not been shown to be enforced is left out."""
@@ -48,38 +48,41 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 """Keywords that would forbid more if one of these were left out beside them."""
 
 
-def settled(asked: StructuredOutputsParams, tokenizer: LLTokenizer) -> StructuredOutputsParams:
-    """What is asked for, as it can be compiled: without what cannot be enforced of the schemas in a structural tag that
-    are lenient. Raises RequestError."""
+def compile_leniently(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> Grammar:
+    """What a request asks for, compiled: without what cannot be enforced of the schemas in a structural tag that are
+    lenient, so its params may be others. Raises RequestError."""
+    whole = Grammar(params, tokenizer)
     try:
-        compile_grammar(asked, tokenizer)
+        whole.compile()
     except RequestError:
-        if '"lenient"' not in (asked.structural_tag or ""):
+        if '"lenient"' not in (params.structural_tag or ""):
             raise
     else:
-        return asked
+        return whole
 
-    def refuses(schema: Any) -> bool:
+    def is_refused(schema: Any) -> bool:
         form = {"type": "json_schema", "json_schema": schema, "lenient": True}
         try:
-            compile_grammar(_with_tag(asked, {"format": form}), tokenizer)
+            compile_grammar(_with_tag(params, {"format": form}), tokenizer)
         except RequestError:
             return True
         return False
 
-    tag = json.loads(asked.structural_tag)
+    tag = json.loads(params.structural_tag)
     try:
-        left = _with_tag(asked, _mapped(tag, lambda schema: enforced(schema, refuses)))
-        compile_grammar(left, tokenizer)
+        remainder = Grammar(
+            _with_tag(params, _map_schemas(tag, lambda schema: remainder_of(schema, is_refused))), tokenizer
+        )
+        remainder.compile()
     except RequestError:  # each may be compiled by itself, and all together take too much
-        left = _with_tag(asked, _mapped(tag, any_of_type))
-        compile_grammar(left, tokenizer)
-    return left
+        remainder = Grammar(_with_tag(params, _map_schemas(tag, any_of_type)), tokenizer)
+        remainder.compile()
+    return remainder
 
 
-def enforced(schema: Any, refuses: Refuses) -> Any:
-    """What is left of a schema. refuses: whether a schema cannot be enforced, by itself."""
-    return _Remainder(schema, refuses).of(schema, 0) or any_of_type(schema)
+def remainder_of(schema: Any, is_refused: Judge) -> Any:
+    """What is left of a schema. is_refused: whether a schema cannot be enforced, by itself."""
+    return _Remainder(schema, is_refused).reduce(schema, 0) or any_of_type(schema)
 
 
 def any_of_type(schema: Any) -> dict[str, Any]:
@@ -89,36 +92,36 @@ def any_of_type(schema: Any) -> dict[str, Any]:
     return {"type": kinds} if kinds else {}
 
 
-def _with_tag(asked: StructuredOutputsParams, tag: Any) -> StructuredOutputsParams:
-    return msgspec.structs.replace(asked, structural_tag=json.dumps(tag))
+def _with_tag(params: StructuredOutputsParams, tag: Any) -> StructuredOutputsParams:
+    return msgspec.structs.replace(params, structural_tag=json.dumps(tag))
 
 
-def _mapped(form: Any, leave_out: Callable[[Any], Any]) -> Any:
+def _map_schemas(form: Any, replace: Callable[[Any], Any]) -> Any:
     """A structural tag with what is left of its schemas that are lenient."""
     match form:
         case {"type": "json_schema", "lenient": True, "json_schema": schema}:
-            return {**form, "json_schema": leave_out(schema)}
+            return {**form, "json_schema": replace(schema)}
         case {"type": "json_schema"}:
             return form
         case dict():
-            return {key: _mapped(value, leave_out) for key, value in form.items()}
+            return {key: _map_schemas(value, replace) for key, value in form.items()}
         case list():
-            return [_mapped(each, leave_out) for each in form]
+            return [_map_schemas(each, replace) for each in form]
     return form
 
 
 class _Remainder:
     """of one schema; definitions are shared by its parts."""
 
-    def __init__(self, schema: Any, refuses: Refuses) -> None:
-        self._refuses = refuses
+    def __init__(self, schema: Any, is_refused: Judge) -> None:
+        self._is_refused = is_refused
         self._tries = 0
         self._definitions: dict[str, dict[str, Any]] = {}
         if isinstance(schema, dict):
             self._definitions = {key: dict(schema[key]) for key in _DEFINITIONS if isinstance(schema.get(key), dict)}
         self._seen: set[tuple[str, str]] = set()
 
-    def of(self, schema: Any, depth: int) -> Any:
+    def reduce(self, schema: Any, depth: int) -> Any:
         """A part without what is refused of it; what it refers to has been seen to before."""
         if not isinstance(schema, dict):
             return schema if isinstance(schema, bool) else {}
@@ -132,9 +135,9 @@ class _Remainder:
         inner = {key: self._within(key, value, depth + 1) for key, value in whole.items()}
         if self._enforces(inner):
             return self._with_definitions(inner)
-        return self._with_definitions(self._kept(inner))
+        return self._with_definitions(self._select_keywords(inner))
 
-    def _kept(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _select_keywords(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """As many keywords as are enforced together."""
         kept: dict[str, Any] = {}
         rank = {key: place for place, key in enumerate(_FIRST)}
@@ -152,7 +155,7 @@ class _Remainder:
         return self._part(value, depth) if key in _SINGLE and isinstance(value, dict) else value
 
     def _part(self, schema: Any, depth: int) -> Any:
-        left = self.of(schema, depth)
+        left = self.reduce(schema, depth)
         return (
             {key: value for key, value in left.items() if key not in _DEFINITIONS} if isinstance(left, dict) else left
         )
@@ -167,7 +170,7 @@ class _Remainder:
 
     def _enforces(self, schema: dict[str, Any]) -> bool:
         self._tries += 1
-        return self._tries <= MAX_TRIES and not self._refuses(self._with_definitions(schema))
+        return self._tries <= MAX_TRIES and not self._is_refused(self._with_definitions(schema))
 
     def _with_definitions(self, schema: dict[str, Any]) -> dict[str, Any]:
         """A part with the definitions that it leads to."""

@@ -27,9 +27,9 @@ from tessera.errors import ModelError, RequestError, TesseraError, TextLimitErro
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.processes.parent import die_with_parent, leave_signals_to_parent, watch_parent
-from tessera.sampling_params import StructuredOutputsParams
+from tessera.sampling_params import GrammarSource, StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer
-from tessera.text.leniency import settled
+from tessera.text.leniency import compile_leniently
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
 from tessera.text.user_text import Piece, SpecialTexts
@@ -46,6 +46,8 @@ _MIB = 1 << 20
 _MOST_TOKENS_PER_CHAR = 16
 _MOST_TOKENS = 1024
 _MOST_BEGUN = 2**16
+MAX_SOURCE_CHARS = 2**20
+"""Of a grammar that is sent to the engine with each request that has it."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,16 @@ class Start(msgspec.Struct):
     """tokenizer: its folder; None: a worker that only checks grammars. template: source of a chat template to use
     instead of the model's. content_format: the form of content it expects; None detects it. parse_special_tokens:
     special tokens in a chat's messages are tokens; else they are text (text/user_text.py). allow_additional_properties:
-    what a grammar's disable_additional_properties is the opposite of where a request does not say."""
+    what a grammar's disable_additional_properties is the opposite of where a request does not say. eos_token_ids: the
+    model's. special_tokens: the model's, by their texts, for a worker that only checks grammars."""
 
     tokenizer: str | None
     template: str | None = None
     content_format: Literal["string", "openai"] | None = None
     parse_special_tokens: bool = False
     allow_additional_properties: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    special_tokens: dict[str, int] = {}
 
 
 class ChatJob(msgspec.Struct, tag="chat"):
@@ -183,8 +188,11 @@ class Decoded(msgspec.Struct, tag="decoded"):
 
 
 class Checked(msgspec.Struct, tag="checked"):
-    """A grammar can be used. instead: the one to use in its place; None: itself."""
+    """A grammar can be used."""
 
+    # What an engine compiles; None if it is too long to be sent with each request.
+    source: GrammarSource | None
+    # What to use in place of what was asked for; None: that.
     instead: StructuredOutputsParams | None = None
 
 
@@ -302,13 +310,13 @@ def _after(anchor: str, prompt: str) -> str:
 
 
 class Grammars:
-    """Checks grammars, over single bytes. allow_additional_properties: as of Start."""
+    """Checks grammars, over single bytes, and translates them for an engine."""
 
     has_template = False
     template = response_template = ""
 
-    def __init__(self, *, allow_additional_properties: bool = False) -> None:
-        self._allow_additional_properties = allow_additional_properties
+    def __init__(self, start: Start) -> None:
+        self._start = start
 
     @cached_property
     def _bytes(self) -> LLTokenizer:
@@ -317,11 +325,15 @@ class Grammars:
     def do(self, job: Job) -> Checked:
         """Raises RequestError or MemoryError."""
         assert isinstance(job, GrammarJob)
-        asked = job.asked
-        if self._allow_additional_properties and asked.disable_additional_properties is None:
-            asked = msgspec.structs.replace(asked, disable_additional_properties=False)
-        asked = settled(asked, self._bytes)
-        return Checked() if asked is job.asked else Checked(asked)
+        params = job.asked
+        if self._start.allow_additional_properties and params.disable_additional_properties is None:
+            params = msgspec.structs.replace(params, disable_additional_properties=False)
+        grammar = compile_leniently(params, self._bytes)
+        source = grammar.source(self._start.special_tokens)
+        return Checked(
+            source if len(source.grammars) <= MAX_SOURCE_CHARS else None,
+            None if grammar.params is job.asked else grammar.params,
+        )
 
 
 def main() -> int:
@@ -339,7 +351,7 @@ def main() -> int:
     try:
         LOADING.apply()
         start = msgspec.msgpack.decode(started, type=Start)
-        texts: Texts | Grammars = Grammars(allow_additional_properties=start.allow_additional_properties)
+        texts: Texts | Grammars = Grammars(start)
         if start.tokenizer is not None:
             tokenizer = Tokenizer.from_folder(start.tokenizer)
             special = start.parse_special_tokens

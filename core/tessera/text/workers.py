@@ -27,10 +27,10 @@ from tessera.errors import ModelError, RequestError, TesseraError, TextLimitErro
 from tessera.processes.child import Child
 from tessera.processes.frames import frame_bytes, read_frame_async
 from tessera.processes.processor_time import processor_seconds
-from tessera.sampling_params import SamplingParams, StructuredOutputsParams
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams, changed
 from tessera.text.conversation import plain_value
 from tessera.text.fair_queue import FairQueue
-from tessera.text.grammar import FIELD
+from tessera.text.grammar import FIELD, special_tokens
 from tessera.text.tokenizer import Vocabulary, half_a_pair
 from tessera.text.worker import (
     LOADING,
@@ -356,8 +356,7 @@ class TextWorkers:
         self._short = _Lane(start)
         self._long = _Lane(start)
         self._listing = _Lane(start)
-        self._grammars = _Lane(Start(None, allow_additional_properties=start.allow_additional_properties))
-        self._right: dict[StructuredOutputsParams, StructuredOutputsParams] = {}  # the one used last is the last
+        self._checked: dict[StructuredOutputsParams, Checked] = {}  # the one used last is the last
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="text packing")
         self.has_template = False
         self.template = self.response_template = ""
@@ -367,6 +366,9 @@ class TextWorkers:
         except BaseException:
             process.close()
             raise
+        special = special_tokens(self.vocabulary, start.eos_token_ids)
+        allow = start.allow_additional_properties
+        self._grammars = _Lane(Start(None, allow_additional_properties=allow, special_tokens=special))
 
     async def __aenter__(self) -> Self:
         await self.ready()
@@ -423,27 +425,26 @@ class TextWorkers:
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens, below), Decoded, owner)).text
 
     async def check_grammar(self, params: SamplingParams, owner: str = "") -> SamplingParams:
-        """The params with a grammar that can be used; see leniency.settled. owner, errors: as of chat(). Those that
-        were right last are not compiled again: many requests have the same."""
+        """The params with a grammar that can be used, and its source; see leniency.compile_leniently. owner, errors: as
+        of chat(). Those that were right last are not compiled again: many requests have the same."""
         asked = params.structured_outputs
-        if asked is None:
+        if asked is None or params.grammar_source is not None:
             return params
-        if asked in self._right:
-            found = self._right.pop(asked)
-        else:
+        checked = self._checked.pop(asked, None)
+        if checked is None:
             try:
-                found = (await self._ask(GrammarJob(asked), Checked, owner)).instead or asked
+                checked = await self._ask(GrammarJob(asked), Checked, owner)
             except TextLimitError as error:
                 raise TextLimitError(
                     f"{FIELD}.{asked.kind} cannot be used: compiling it took more time or memory than it may.",
                     param=f"{FIELD}.{asked.kind}",
                 ) from error
-        for known in (asked, found):
-            self._right.pop(known, None)
-            self._right[known] = found
-        while len(self._right) > MAX_GRAMMARS:
-            del self._right[next(iter(self._right))]
-        return params if found is asked else msgspec.structs.replace(params, structured_outputs=found)
+        self._checked[asked] = checked
+        if checked.instead is not None:
+            self._checked[checked.instead] = Checked(checked.source)
+        while len(self._checked) > MAX_GRAMMARS:
+            del self._checked[next(iter(self._checked))]
+        return changed(params, structured_outputs=checked.instead or asked, grammar_source=checked.source)
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""

@@ -19,7 +19,7 @@ from tessera.features import structured_outputs
 from tessera.features.grammar import CompiledGrammar, Grammar
 from tessera.features.structured_outputs import StructuredOutputs
 from tessera.request import Request
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import GrammarSource, SamplingParams
 from tessera.text import grammar as grammar_module
 from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 
@@ -131,6 +131,31 @@ def test_as_many_grammars_are_kept_as_were_used_last(
     for regex in ("a", "b", "c", "a", "d", "a", "b"):
         ready(begin(feature, regex))
     assert compiled == ["a", "b", "c", "d", "b"]
+
+
+def test_a_grammar_that_was_translated_before_is_compiled_as_it_is(
+    feature: StructuredOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(structured_outputs, "compile_grammar", None)
+    for asked, text in (({"json": {"const": 5}}, "5"), ({"choice": ["ab"]}, "ab")):
+        params = SamplingParams(structured_outputs=asked)
+        params.grammar_source = grammar_module.Grammar(
+            params.structured_outputs, grammar_module.byte_tokenizer()
+        ).source({})
+        grammar = ready(feature.begin(Request(0, "0", int32([1]), params, 5, 0)))
+        for byte in text.encode():
+            assert allowed(grammar) == [byte]
+            assert grammar.accept(byte)
+        assert grammar.complete
+
+
+def test_an_error_of_a_grammar_that_was_translated_before_names_its_place(feature: StructuredOutputs) -> None:
+    ends = GrammarSource("json", ".json", json.dumps({"grammars": [{"lark_grammar": 'start: ""'}]}))
+    wrong = GrammarSource("structural_tag", ".structural_tag.format", json.dumps({"grammars": [{"lark_grammar": "("}]}))
+    for source, reason in ((ends, "no text is allowed"), (wrong, "it is too large or too complex")):
+        params = SamplingParams(structured_outputs={"json": {}}, grammar_source=source)
+        with pytest.raises(RequestError, match=rf"^structured_outputs\{source.place} cannot be used: {reason}"):
+            ready(feature.begin(Request(0, "0", int32([1]), params, 5, 0)))
 
 
 def test_without_a_tokenizer_a_grammar_is_refused() -> None:

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tessera.text.leniency import MAX_TRIES, enforced, settled
+from tessera.text.leniency import MAX_TRIES, compile_leniently, remainder_of
 from tests.unit.text.test_json_schema import drawn
 
 BYTES = byte_tokenizer()
@@ -59,7 +59,7 @@ TO_A = object_of(a={"$ref": "#/$defs/A"})
     ids=range(13),
 )  # fmt: skip
 def test_as_little_as_can_be_is_left_out(schema: Any, left: Any) -> None:
-    assert enforced(schema, refuses) == left
+    assert remainder_of(schema, refuses) == left
 
 
 def test_schemas_are_tried_a_bounded_number_of_times() -> None:
@@ -71,7 +71,7 @@ def test_schemas_are_tried_a_bounded_number_of_times() -> None:
         return True
 
     many = object_of(**{f"p{number}": {"anyOf": [LOOKS] * 10} for number in range(100)})
-    assert enforced(many, all_refused) == {"type": ["object"]}
+    assert remainder_of(many, all_refused) == {"type": ["object"]}
     assert tries == MAX_TRIES
 
 
@@ -92,8 +92,8 @@ def test_what_is_left_is_compiled_and_allows_only_what_else_is_demanded(name: st
     lenient = {"type": "json_schema", "json_schema": schema, "lenient": True}
     strict = {"type": "json_schema", "json_schema": object_of(a={"const": 1})}
     form = {"type": "or", "elements": [{"type": "tag", "begin": "x", "content": lenient, "end": ""}, strict]}
-    found = settled(StructuredOutputsParams(structural_tag={"format": form}), BYTES)
-    assert settled(found, BYTES) == found
+    found = compile_leniently(StructuredOutputsParams(structural_tag={"format": form}), BYTES).params
+    assert compile_leniently(found, BYTES).params is found
     matcher = compile_grammar(found, BYTES)
     assert matcher.consume_tokens(list(b"x"))
     left = object_of(k={}, n={"enum": [1, 2]})
@@ -106,13 +106,13 @@ def test_what_is_strict_is_refused_still() -> None:
     form = {"type": "json_schema", "json_schema": object_of(k=LOOKS)}
     for given in (form, {"type": "or", "elements": [form, {**form, "lenient": True}]}):
         with pytest.raises(RequestError, match="cannot be used"):
-            settled(StructuredOutputsParams(structural_tag={"format": given}), BYTES)
+            compile_leniently(StructuredOutputsParams(structural_tag={"format": given}), BYTES)
 
 
 def test_schemas_that_are_too_much_together_are_left_out_together() -> None:
     large = {"type": "json_schema", "json_schema": object_of(k={"type": "string", "maxLength": 900}), "lenient": True}
     tags = [{"type": "tag", "begin": f"{number}:", "content": large, "end": ""} for number in range(400)]
     asked = StructuredOutputsParams(structural_tag={"format": {"type": "or", "elements": tags}})
-    matcher = compile_grammar(settled(asked, BYTES), BYTES)
+    matcher = compile_grammar(compile_leniently(asked, BYTES).params, BYTES)
     assert matcher.consume_tokens(list(b'7:{"k": "a"}'))
     assert matcher.is_accepting()

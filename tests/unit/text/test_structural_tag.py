@@ -8,7 +8,7 @@ import pytest
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
-from tessera.text.grammar import TokenTable, byte_tokenizer, compile_grammar
+from tessera.text.grammar import Grammar, TokenTable, byte_tokenizer, compile_grammar, compile_source
 
 BYTES = byte_tokenizer()
 NUMBER = {"type": "regex", "pattern": "[0-9]+"}
@@ -85,15 +85,20 @@ def test_special_tokens_of_the_model_stand_for_themselves() -> None:
     asked = StructuredOutputsParams(
         structural_tag={"type": "structural_tag", "format": {**TRIGGERED, "triggers": ["<call>"], "tags": [CALL]}}
     )
-    matcher = compile_grammar(asked, table.tokenizer(), table.special)
-    for tokens, right in (
-        ([*b"x", 256, *b'{"a":1}', 257, *b"y"], True),
-        ([*b"<call>5</call>"], True),  # free text
-        ([256, *b"5"], False),
-        ([*b"x", 257], False),
+    checked = Grammar(asked, BYTES)
+    checked.compile()
+    for matcher in (
+        compile_grammar(asked, table.tokenizer(), table.special),
+        compile_source(checked.source(table.special), table.tokenizer()),
     ):
-        own = matcher.deep_copy()
-        assert (own.consume_tokens(tokens) and own.is_accepting()) == right, tokens
+        for tokens, right in (
+            ([*b"x", 256, *b'{"a":1}', 257, *b"y"], True),
+            ([*b"<call>5</call>"], True),  # free text
+            ([256, *b"5"], False),
+            ([*b"x", 257], False),
+        ):
+            own = matcher.deep_copy()
+            assert (own.consume_tokens(tokens) and own.is_accepting()) == right, tokens
 
 
 REFUSED: list[tuple[Any, str, str]] = [

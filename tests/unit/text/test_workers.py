@@ -22,11 +22,12 @@ import tokenizers
 from tessera.cli.model_text import TemplateOptions, text_workers_of
 from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text import Tokenizer, Vocabulary
+from tessera.text import worker as worker_module
 from tessera.text import workers as workers_module
-from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tessera.text.worker import ChatJob, EncodeJob, Job, Limits, Ready, Start
+from tessera.text.grammar import byte_tokenizer, compile_grammar, compile_source
+from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, Limits, Ready, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -152,6 +153,30 @@ async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, mo
             with pytest.raises(RequestError) if regex == "(" else nullcontext():
                 await workers.check_grammar(SamplingParams(structured_outputs={"regex": regex}))
     assert compiled == ["a", "b", "(", "(", "c", "b"]
+
+
+async def test_a_checked_grammar_comes_with_what_an_engine_compiles(served: Served) -> None:
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "a<|im_end|>b"}}
+    async with served() as workers:
+        for asked, taken in (({"json": {"const": 5}}, b"5"), ({"structural_tag": tag}, None)):
+            params = SamplingParams(structured_outputs=asked)
+            checked = await workers.check_grammar(params)
+            assert params.grammar_source is None
+            assert checked.grammar_source is not None
+            assert await workers.check_grammar(checked) is checked
+            if taken is None:
+                (token,) = (await workers.encode(["<|im_end|>"], add_special_tokens=False))[0]
+                assert f"<[{token}]>" in checked.grammar_source.grammars
+            else:
+                assert compile_source(checked.grammar_source, byte_tokenizer()).consume_tokens(list(taken))
+
+
+def test_a_grammar_that_is_too_long_to_be_sent_is_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "MAX_SOURCE_CHARS", 600)
+    grammars = Grammars(Start(None))
+    for choice, is_sent in (("a", True), ("a" * 600, False)):
+        checked = grammars.do(GrammarJob(StructuredOutputsParams(choice=[choice])))
+        assert (checked.source is not None) is is_sent
 
 
 @pytest.mark.parametrize("allow", [False, True])

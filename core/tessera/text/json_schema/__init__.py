@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera.text.json_schema.cases import TOO_COMPLEX, WRONG, Cases, Rules
-from tessera.text.json_schema.document import MAX_DEPTH, MAX_SUBSCHEMAS, Document, SchemaError, shown, subschemas
+from tessera.text.json_schema.document import MAX_DEPTH, MAX_SUBSCHEMAS, Document, SchemaError, format_place, subschemas
 from tessera.text.json_schema.formats import FORMATS
 from tessera.text.json_schema.lark import Embedded, Writer
 from tessera.text.json_schema.patterns import Patterns
-from tessera.text.json_schema.strings import Strings, slashed
+from tessera.text.json_schema.strings import Strings, escape_slashes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -29,10 +29,10 @@ __all__ = (
     "Compiled",
     "Rules",
     "SchemaError",
-    "compiled",
-    "explained",
-    "shown",
-    "slashed",
+    "compile_schema",
+    "escape_slashes",
+    "explain_refusal",
+    "format_place",
     "subschemas",
 )
 
@@ -51,7 +51,7 @@ class Compiled(NamedTuple):
     embedded: dict[str, Embedded]
 
 
-def compiled(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:
+def compile_schema(schema: Any, name: str, rules: Rules, make: Make) -> Compiled:
     """A schema as a grammar. name: with which the names of its strings begin. Raises SchemaError."""
     if not rules.lenient:
         _refuse_unserved(schema)
@@ -76,12 +76,12 @@ def _refuse_unserved(schema: Any) -> None:
             continue
         for keyword in _UNSERVED:
             if each.get(keyword, True) is not True:
-                raise SchemaError(shown((*place, keyword)), f"{keyword} is not supported")
+                raise SchemaError(format_place((*place, keyword)), f"{keyword} is not supported")
         if "$ref" in each and "$id" in each and not each.get("$schema", ""):
-            raise SchemaError(shown((*place, "$ref")), "a $ref beside an $id is not supported")
+            raise SchemaError(format_place((*place, "$ref")), "a $ref beside an $id is not supported")
 
 
-def explained(schema: Any, make: Make) -> SchemaError:
+def explain_refusal(schema: Any, make: Make) -> SchemaError:
     """Why llguidance refuses what a schema was compiled to."""
     for place, each in subschemas(schema):
         if not isinstance(each, dict):
@@ -89,7 +89,7 @@ def explained(schema: Any, make: Make) -> SchemaError:
         for pattern in (each.get("pattern"), *(each.get("patternProperties") or ())):
             if isinstance(pattern, str) and _wrong(pattern, make):
                 keyword = "pattern" if pattern == each.get("pattern") else "patternProperties"
-                return SchemaError(shown((*place, keyword)), WRONG)
+                return SchemaError(format_place((*place, keyword)), WRONG)
     return SchemaError("", TOO_COMPLEX)
 
 

@@ -31,7 +31,7 @@ from tessera.text.json_schema.literals import (
 from tessera.text.json_schema.negation import TYPES, negation
 from tessera.text.json_schema.numbers import Numbers
 from tessera.text.json_schema.patterns import Patterns
-from tessera.text.json_schema.strings import Strings, Unanchored, quoted, texts
+from tessera.text.json_schema.strings import Strings, Unanchored, quote_pattern, texts
 
 MAX_CASES = 1_000
 """Of one conjunction."""
@@ -624,7 +624,9 @@ class Cases:
         if not (matching or others or names or strings):
             return None
         try:
-            more = [quoted(pattern) for pattern in matching] + [f"~{quoted(pattern)}" for pattern in others]
+            more = [quote_pattern(pattern) for pattern in matching] + [
+                f"~{quote_pattern(pattern)}" for pattern in others
+            ]
             more += [f"({' | '.join(f'({each.terminal()})' for each in strings)})"] if strings else []
             return Strings(excluded=names).terminal(more, escapes=not more)
         except Unanchored:

@@ -36,7 +36,7 @@ class SchemaError(Exception):
         self.reason = reason
 
 
-def shown(place: Place) -> str:
+def format_place(place: Place) -> str:
     """As `.properties.name`, `.anyOf[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{str(part)[:64]}" for part in place)
 
@@ -79,7 +79,7 @@ class Subschema:
         return Subschema(self._document, schema, self.base, self.place, derived=self.derived)
 
     def error(self, reason: str, *path: Any) -> SchemaError:
-        return SchemaError(shown((*self.place, *path)), reason)
+        return SchemaError(format_place((*self.place, *path)), reason)
 
 
 def _base(value: Any, base: str) -> str:

@@ -20,7 +20,7 @@ from tessera.text.json_schema.cases import (
     Literals,
     Objects,
 )
-from tessera.text.json_schema.document import SchemaError, shown
+from tessera.text.json_schema.document import SchemaError, format_place
 from tessera.text.json_schema.literals import is_number
 from tessera.text.json_schema.numbers import Numbers
 from tessera.text.json_schema.patterns import Patterns
@@ -227,7 +227,7 @@ class Writer:
             return self._terminal(strings.terminal())
         except Unanchored:
             place = next((place for _, place in (*strings.unlike, *strings.patterns)), ())
-            raise SchemaError(shown(place), ANCHORS) from None
+            raise SchemaError(format_place(place), ANCHORS) from None
 
     def _of_schema(self, schema: dict[str, Any]) -> str:
         key = repr(schema)

@@ -59,9 +59,9 @@ class Strings:
         most = "" if self.most is None else self.most
         bounds = f"{{{self.least},{most}}}" if self.least or most != "" else "*"
         parts = [f'/"{_CHARACTER if escapes else _PLAIN}{bounds}"/', *more]
-        parts += [quoted(pattern) for pattern, _ in self.patterns]
-        parts += [f'/"(?:{slashed(whole)})"/' for whole in self.wholes]
-        parts += [f"~{quoted(pattern)}" for pattern, _ in self.unlike]
+        parts += [quote_pattern(pattern) for pattern, _ in self.patterns]
+        parts += [f'/"(?:{escape_slashes(whole)})"/' for whole in self.wholes]
+        parts += [f"~{quote_pattern(pattern)}" for pattern, _ in self.unlike]
         if self.excluded:
             parts.append(f"~({' | '.join(literal(text) for text in dict.fromkeys(self.excluded))})")
         return " & ".join(parts)
@@ -84,18 +84,18 @@ def texts(pattern: str) -> list[str]:
     return list(match["characters"] or ()) or (match["text"] or match["texts"]).split("|")
 
 
-def quoted(pattern: str) -> str:
+def quote_pattern(pattern: str) -> str:
     """A pattern as a terminal of the strings that it matches somewhere, which hold nothing to escape. Raises
     Unanchored."""
-    return f'/"(?:{slashed(searched(pattern))})"/'
+    return f'/"(?:{escape_slashes(match_anywhere(pattern))})"/'
 
 
-def slashed(regex: str) -> str:
+def escape_slashes(regex: str) -> str:
     """A regular expression as Lark's syntax wants it: no slashes and line breaks but as escapes."""
-    return re.sub(r"\\\n|\\.|[/\n\r]", lambda match: _SLASHED.get(match[0], match[0]), regex)
+    return re.sub(r"\\\n|\\.|[/\n\r]", lambda match: _SLASH_ESCAPES.get(match[0], match[0]), regex)
 
 
-_SLASHED = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n"}
+_SLASH_ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n"}
 
 
 class Unanchored(Exception):  # noqa: N818 - says what of a pattern cannot be said otherwise
@@ -109,7 +109,7 @@ _ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A
 _ASCII_WITHIN = {r"\d": "0-9", r"\w": "0-9A-Za-z_"}
 
 
-def searched(pattern: str) -> str:
+def match_anywhere(pattern: str) -> str:
     """A pattern, which matches anywhere, as a regular expression that matches a whole text. Raises Unanchored."""
     branches: list[list[str]] = [[]]
     depth = 0
@@ -134,7 +134,7 @@ def _ascii(piece: str) -> str:
 
 def _whole(pieces: list[str]) -> str:
     if _in_one_group(pieces):
-        return f"(?:{searched(''.join(pieces[1:-1]))})"
+        return f"(?:{match_anywhere(''.join(pieces[1:-1]))})"
     begun = bool(pieces) and pieces[0] == "^"
     ended = len(pieces) > begun and pieces[-1] == "$"
     inner = pieces[begun : len(pieces) - ended]
