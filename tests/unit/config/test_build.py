@@ -98,7 +98,7 @@ def test_a_flag_sets_its_field_and_is_noted_as_it(flag, folder):
         value = getattr(value, name)
     assert value == stored
     assert value != flag.default
-    assert flag.path in config.given
+    assert flag.path in config.explicit_fields
 
 
 def test_a_name_that_is_no_flag_gets_the_nearest(folder):
