@@ -40,16 +40,16 @@ class InProcessExecutor(Executor):
 
     def allocate(self, plans: Sequence[CachePlan]) -> None:
         (plan,) = plans
-        self.worker.allocate(plan)
+        self.worker.runner.allocate(plan)
 
     def warm_up(self, report: Report) -> None:
-        self.worker.warm_up(report)
+        self.worker.runner.warm_up(report)
 
     def execute(self, step: SchedulerOutput) -> Any:
-        return self.worker.execute(step)
+        return self.worker.runner.execute(step)
 
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        return self.worker.sample(pending, masks)
+        return self.worker.runner.sample(pending, masks)
 
     def close(self) -> None:
         self.worker.close()

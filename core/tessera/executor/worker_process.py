@@ -115,15 +115,15 @@ class WorkerProcess:
                 (needs,) = (needs for needs in self.loaded.needs if needs.layer == layer)
                 send(Layout(needs.layout(block_size)))
             case Allocate(plan):
-                worker.allocate(plan)
+                worker.runner.allocate(plan)
                 send(Done())
             case WarmUp():
-                worker.warm_up(lambda progress: self._report(worker, progress))
+                worker.runner.warm_up(lambda progress: self._report(worker, progress))
                 send(Done())
             case Execute(step):
-                self.pending = worker.execute(step)
+                self.pending = worker.runner.execute(step)
             case Sample(masks):
-                self.results.add(worker.sample(self.pending, masks))
+                self.results.add(worker.runner.sample(self.pending, masks))
 
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None
