@@ -136,7 +136,8 @@ def test_the_hints_are_those_that_the_code_takes():
 
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():
-    text = re.sub(r"curl (.* )?--(json|unix-socket)", "curl", PAGE + APIS)
+    beside = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("deployment.md", "troubleshooting.md"))
+    text = re.sub(r"(curl|pip) ?([^\n]* )?`?--(json|unix-socket|upgrade)", "", PAGE + APIS + beside)
     named = set(re.findall(r"--[a-z][a-z-]+\b(?!-)", text))
     known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | {"--help", "--help-all"}
     assert {name for name in named - known if other_flag(name) is None} == set()
