@@ -22,9 +22,10 @@ from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
+from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
-from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
+from tessera.platform.runner import CachePlan, ModelRunner, Progress
 from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
