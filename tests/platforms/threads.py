@@ -18,8 +18,9 @@ from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Future
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
-from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks

@@ -37,7 +37,6 @@ UNCOVERED: tuple[tuple[str, str], ...] = (
     ("fields", "tools"),
     ("names", "benchmarks"),
     ("names", "core/tessera/engine"),
-    ("names", "core/tessera/executor"),
     ("names", "core/tessera/features"),
     ("names", "core/tessera/kvcache"),
     ("names", "core/tessera/loader"),

@@ -9,7 +9,8 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.device import Future
-from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.platform.loaded_model import LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.plugins import load_platform
 from tessera.plugins.levels import API, Api
 from tessera.runner.kv_memory import budget

@@ -36,7 +36,8 @@ from tessera.executor.messages import (
 )
 from tessera.log import set_up_logging
 from tessera.platform.device import Future
-from tessera.platform.runner import LoadedModel, Progress
+from tessera.platform.loaded_model import LoadedModel
+from tessera.platform.runner import Progress
 from tessera.plugins import load_platform
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
@@ -106,7 +107,7 @@ class WorkerProcess:
         worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.results.start()
-        self.stream.send(Loaded.of(self.loaded))
+        self.stream.send(Loaded(self.loaded))
 
     def _do(self, worker: Worker, order: Order) -> None:
         send = self.stream.send

@@ -12,8 +12,9 @@ from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
-from tessera.platform.runner import LoadedModel, ModelRunner, Progress
+from tessera.platform.runner import ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
 from tessera.runner.invariance import refuse_variance
