@@ -9,7 +9,7 @@ from tessera.config.engine import QUANTIZATIONS
 from tessera.layers.build import BoundMixer, Build
 from tessera.platform.attention import layer_place
 from tessera.platform.explain import Explained, op_place
-from tessera.platform.ops import Choice, Emission
+from tessera.platform.ops import Emission, OpChoice
 from tessera.platform.quantization import KV_FP8
 from tessera.quantization.weights import Weights
 
@@ -104,7 +104,7 @@ def _emission(emission: Emission) -> Explained:
     return Explained("quantization", place, "none", ((wanted, emission.reason),))
 
 
-def _op(choice: Choice) -> Explained:
+def _op(choice: OpChoice) -> Explained:
     place = op_place(choice.spec)
     if choice.how == "native":
         chosen = f"kernel {choice.kernel}"
