@@ -34,7 +34,6 @@ UNCOVERED: tuple[tuple[str, str], ...] = (
     ("names", "core/tessera/kvcache"),
     ("names", "core/tessera/platform"),
     ("names", "core/tessera/plugins"),
-    ("names", "core/tessera/runner"),
     ("names", "core/tessera/scheduler"),
     ("names", "core/tessera/server"),
     ("names", "platforms/cpu"),
