@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.errors import EngineStepError
 from tessera.platform.device import Device, Future
 from tessera.platform.launch import Launch
@@ -260,8 +260,7 @@ class KVCanary:
             for at in np.flatnonzero(found[: len(rows)] != right)[:1]:
                 raise self._error(rows[at], f"is launched with {name} {found[at]}: expected {right[at]}")
         owner, firsts = np.repeat(np.arange(len(rows)), lengths), np.cumsum(lengths) - lengths
-        within = np.arange(len(owner)) - firsts[owner]
-        places, positions = launch.query_start_loc[owner] + within, starts[owner] + within
+        places, positions = ranges(launch.query_start_loc[: len(rows)], lengths), ranges(starts, lengths)
         told = launch.positions.take(places, mode="clip")
         for at in np.flatnonzero(told != positions)[:1]:
             raise self._error(rows[owner[at]], f"computes position {positions[at]} as position {told[at]}")
