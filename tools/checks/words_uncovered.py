@@ -6,7 +6,6 @@ from __future__ import annotations
 UNCOVERED: tuple[tuple[str, str], ...] = (
     ("classes", "core/tessera/cli"),
     ("classes", "core/tessera/engine"),
-    ("classes", "core/tessera/executor"),
     ("classes", "core/tessera/features"),
     ("classes", "core/tessera/parsing"),
     ("classes", "core/tessera/platform"),
