@@ -25,6 +25,13 @@ def int32(values: Any = ()) -> Array:
     return np.asarray(values, dtype=np.int32)
 
 
+def ranges(starts: Array, counts: Array) -> Array:
+    """counts[i] numbers from starts[i] on, for each i, one range after the other: [sum of counts] int64."""
+    ends = np.cumsum(counts)
+    numbers: Array = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    return numbers
+
+
 def encode_array(value: Any) -> Any:
     """For msgspec's enc_hook. Raises TypeError for what is no array."""
     if isinstance(value, np.ndarray):

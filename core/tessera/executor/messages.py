@@ -21,7 +21,7 @@ from tessera.processes.frames import frame, read_frame
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 
-class Start(msgspec.Struct, tag=True):
+class StartWorker(msgspec.Struct, tag=True):
     """rendezvous: a URL in `folder`, where the workers meet. folder: exists as long as the executor does."""
 
     config: EngineConfig
@@ -56,7 +56,7 @@ class Close(msgspec.Struct, tag=True):
     pass
 
 
-Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Close
+Order = StartWorker | DescribeLayout | Allocate | WarmUp | Execute | Sample | Close
 
 
 class Loaded(msgspec.Struct, tag=True):
@@ -72,7 +72,7 @@ class Under(msgspec.Struct, tag=True):
     total: int
 
 
-class Layout(msgspec.Struct, tag=True):
+class DescribedLayout(msgspec.Struct, tag=True):
     layout: KVLayout
 
 
@@ -84,7 +84,7 @@ class Stepped(msgspec.Struct, tag=True):
     output: StepOutput
 
 
-class Failed(msgspec.Struct, tag=True):
+class WorkerFailed(msgspec.Struct, tag=True):
     """What ended the worker."""
 
     # The exception's class and message, in one line.
@@ -93,7 +93,7 @@ class Failed(msgspec.Struct, tag=True):
     failure: ErrorMessage | None = None
 
 
-Answer = Loaded | Under | Layout | Done | Stepped | Failed
+Answer = Loaded | Under | DescribedLayout | Done | Stepped | WorkerFailed
 
 
 def encoder() -> msgspec.msgpack.Encoder:

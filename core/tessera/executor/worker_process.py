@@ -20,19 +20,19 @@ from tessera.errors import TesseraError
 from tessera.executor.messages import (
     Allocate,
     Close,
+    DescribedLayout,
     DescribeLayout,
     Done,
     Execute,
-    Failed,
-    Layout,
     Loaded,
     MessageStream,
     Order,
     Sample,
-    Start,
+    StartWorker,
     Stepped,
     Under,
     WarmUp,
+    WorkerFailed,
 )
 from tessera.log import set_up_logging
 from tessera.platform.device import Future
@@ -47,7 +47,7 @@ from tessera.step import StepOutput
 log = logging.getLogger(__name__)
 
 
-class Results(threading.Thread):
+class OutputSender(threading.Thread):
     """Waits for the outputs of steps and sends them, in the order of the steps, while the main thread takes the next
     order. send: called with each output. failed: called with the first error of a step or of sending; nothing is sent
     after it."""
@@ -80,7 +80,7 @@ class WorkerProcess:
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
         self.folder: Path | None = None
-        self.results = Results(self._send, self._failed)
+        self.results = OutputSender(self._send, self._failed)
         self.worker: Worker | None = None
         self.loaded: LoadedModel
         self.pending: Any = None
@@ -93,13 +93,13 @@ class WorkerProcess:
                     self.results.close()
                     self.stream.send(Done())
                     return
-                case Start() as start:
+                case StartWorker() as start:
                     self._start(start)
                 case order:
                     assert self.worker is not None, order
                     self._do(self.worker, order)
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: StartWorker) -> None:
         set_up_logging(start.log_level, start.config.log_format)
         self.folder = Path(start.folder)
         stacks.write_on_signal(self.folder)
@@ -114,7 +114,7 @@ class WorkerProcess:
         match order:
             case DescribeLayout(layer, block_size):
                 (needs,) = (needs for needs in self.loaded.needs if needs.layer == layer)
-                send(Layout(needs.layout(block_size)))
+                send(DescribedLayout(needs.layout(block_size)))
             case Allocate(plan):
                 worker.runner.allocate(plan)
                 send(Done())
@@ -168,7 +168,7 @@ def main() -> int:
 
 def report_failure(stream: MessageStream, error: Exception) -> int:
     """Tells the executor, if it is still there, which error ends this worker. Returns the exit code."""
-    failed, exit_code = Failed(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
+    failed, exit_code = WorkerFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
     if isinstance(error, TesseraError):
         failed.failure, exit_code = ErrorMessage.from_error(error), error.exit_code
     else:

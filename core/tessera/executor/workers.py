@@ -27,14 +27,14 @@ from tessera.executor.messages import (
     Close,
     DescribeLayout,
     Execute,
-    Failed,
     Loaded,
     MessageStream,
     Order,
     Sample,
-    Start,
+    StartWorker,
     Under,
     WarmUp,
+    WorkerFailed,
 )
 from tessera.platform.attention import KVLayout
 from tessera.platform.device import Future
@@ -78,7 +78,7 @@ class WorkersExecutor(Executor):
         rendezvous = (self.folder / "rendezvous").as_uri()
         log_level = logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
-            self._send(worker, Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
+            self._send(worker, StartWorker(self.config, worker.spec, rendezvous, str(self.folder), log_level))
         answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
         return [self._stage(stage, [answers[worker.spec.rank].model for worker in stage]) for stage in self.stages]
 
@@ -145,7 +145,7 @@ class WorkersExecutor(Executor):
                     answer: Answer = ready.stream.receive()
                 except (EOFError, ConnectionError):
                     raise self._gone(ready) from None
-                if isinstance(answer, Failed):
+                if isinstance(answer, WorkerFailed):
                     raise self._failure(ready, answer)
                 if isinstance(answer, Under):
                     if report is not None:
@@ -166,13 +166,13 @@ class WorkersExecutor(Executor):
     def _gone(self, worker: _WorkerHandle) -> TesseraError:
         """Why a worker has closed its socket: its last message if that says why, else its exit code."""
         with suppress(EOFError, ConnectionError):
-            while not isinstance(answer := worker.stream.receive(), Failed):
+            while not isinstance(answer := worker.stream.receive(), WorkerFailed):
                 pass
             return self._failure(worker, answer)
         code = worker.process.wait(CLOSE_SECONDS)
         return EngineStepError(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
 
-    def _failure(self, worker: _WorkerHandle, failed: Failed) -> TesseraError:
+    def _failure(self, worker: _WorkerHandle, failed: WorkerFailed) -> TesseraError:
         if failed.failure is not None:
             return failed.failure.error()
         return EngineStepError(f"worker {worker.spec.rank} failed: {failed.message}")

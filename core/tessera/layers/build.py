@@ -26,7 +26,7 @@ from tessera.platform.device import Device, Reason
 from tessera.platform.model import Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, QuantSpec
-from tessera.quantization.negotiation import AsTheyAre, Weights
+from tessera.quantization.weights import NotQuantized, Weights
 
 TENSOR_GROUP: Axis = "tensor"
 PIPELINE_GROUP: Axis = "pipeline"
@@ -68,7 +68,7 @@ class Build:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
-        self.weights: Weights = weights or AsTheyAre()
+        self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
         self.notes: list[str] = []  # lines about the model, to say at start-up
         self.parameters: list[Parameter] = []

@@ -43,7 +43,7 @@ class Embedding:
     ) -> None:
         part, start = vocabulary_part(build, name, vocab, n, tied=tied)
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
-        build.weights.leave(name, "a table to look up in, which is no product")
+        build.weights.skip(name, "a table to look up in, which is no product")
         self.complete = build.group.all_reduce if whole else _as_it_is
         self.parameter = build.register_parameter(
             Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))

@@ -15,7 +15,7 @@ from tessera.ops import LinearSpec
 from tessera.platform.model import Product, ProductLayer
 from tessera.platform.ops import Packed
 from tessera.platform.quantization import Part
-from tessera.quantization.negotiation import Chosen
+from tessera.quantization.weights import ProductWeight
 
 Parts = Mapping[str, Join | Sequence[Join]]
 
@@ -33,8 +33,8 @@ def product_parameter(
     code; "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
-        build.weights.leave(weight[0][0].name.removesuffix(".weight"), keep)
-        chosen = Chosen(spec, {"weight": weight})
+        build.weights.skip(weight[0][0].name.removesuffix(".weight"), keep)
+        chosen = ProductWeight(spec, {"weight": weight})
     else:
         chosen = build.weights.choose(spec, weight, build.ops, module)
     read = {name: joins if stacked else joins[0] for name, joins in chosen.parts.items()}
@@ -42,8 +42,8 @@ def product_parameter(
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
         if module == "Conv1D":
             raw["weight"] = raw["weight"].T.contiguous()
-        if chosen.made is not None:
-            chosen.made(raw)
+        if chosen.convert is not None:
+            chosen.convert(raw)
         return build.ops.prepare("linear", chosen.spec, raw, into)
 
     return chosen.spec, build.register_parameter(Parameter({**parts, **read}, prepare, stacked=stacked))

@@ -86,18 +86,18 @@ class Safetensors:
         first, *others = [name for name in names if self.holds(name)] or [""]
         return any(not self._equal(first, other, torch_dtype(dtype)) for other in others)
 
-    def _equal(self, one: str, other: str, dtype: torch.dtype) -> bool:
+    def _equal(self, first: str, second: str, dtype: torch.dtype) -> bool:
         """Whether two weights have the same values in a dtype. Quantized ones are equal to none."""
-        if one not in self._where or other not in self._where:
+        if first not in self._where or second not in self._where:
             return False
-        stored = [self._stored(name) for name in (one, other)]
+        stored = [self._stored(name) for name in (first, second)]
         shape, *shapes = [tuple(tensor.get_shape()) for tensor in stored]
         if shapes != [shape] or not shape or any(tensor.get_dtype() not in _FLOATS for tensor in stored):
             return False
         step = max(1, COMPARED // max(1, math.prod(shape[1:])))
         for start in range(0, shape[0], step):
             rows = start, start + step
-            left, right = (self.read(Part(name, shape, rows)).to(dtype) for name in (one, other))
+            left, right = (self.read(Part(name, shape, rows)).to(dtype) for name in (first, second))
             if not torch.equal(left, right):
                 return False
         return True

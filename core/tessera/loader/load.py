@@ -39,7 +39,7 @@ def load_weights(
     read once and shared. The arena counts the bytes. place: what each parameter then holds instead of its tensors."""
     counted: set[object] = set()
     placed: dict[object, Tensor] = {}
-    with Copies() as copies:
+    with CopyThreads() as copies:
         loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(parameters), copies)
         for number, parameter in enumerate(parameters):
             parameter.fill({name: loader.joined(parameter, name) for name in parameter.parts})
@@ -79,10 +79,10 @@ def _memory_of(tensor: Tensor) -> object:
 
 class _Loader:
     def __init__(
-        self, source: WeightSource, dtype: torch.dtype, device: Device, shared: frozenset[Part], copies: Copies
+        self, source: WeightSource, dtype: torch.dtype, device: Device, shared: frozenset[Part], copies: CopyThreads
     ) -> None:
         self.source, self.dtype, self.device, self.shared, self.copies = source, dtype, device, shared, copies
-        self.kept: dict[Part, Tensor] = {}
+        self.shared_tensors: dict[Part, Tensor] = {}
 
     def joined(self, parameter: Parameter, name: str) -> Tensor:
         joins = parameter.joins(name)
@@ -110,8 +110,8 @@ class _Loader:
         return whole
 
     def _part(self, part: Part) -> Tensor:
-        if part in self.kept:
-            return self.kept[part]
+        if part in self.shared_tensors:
+            return self.shared_tensors[part]
         tensor = _converted(self.source.read(part), self.dtype if part.dtype is None else torch_dtype(part.dtype), part)
         if tensor.shape != part.shape:
             tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
@@ -119,7 +119,7 @@ class _Loader:
             tensor = part.unpacking.call(tensor.contiguous())
         tensor = tensor.to(self.device.target).contiguous()
         if part in self.shared:
-            self.kept[part] = tensor
+            self.shared_tensors[part] = tensor
         return tensor
 
 
@@ -147,7 +147,7 @@ def _taken_twice(parameters: Sequence[Parameter]) -> frozenset[Part]:
     return frozenset(part for part, times in alone.items() if times > 1)
 
 
-class Copies:
+class CopyThreads:
     """Copies tensors with its own threads. After a copy, torch's threads spin for milliseconds and slow down the
     kernels that prepare the copied weights. A context manager: leaving it ends the threads."""
 
@@ -155,7 +155,7 @@ class Copies:
         self._number = torch.get_num_threads()
         self._threads = ThreadPoolExecutor(self._number, thread_name_prefix="copies")
 
-    def __enter__(self) -> Copies:
+    def __enter__(self) -> CopyThreads:
         return self
 
     def __exit__(
@@ -168,10 +168,10 @@ class Copies:
         if not (_plain(to) and _plain(source) and to.dtype == source.dtype):
             to.copy_(source)
             return
-        target, given = (one.view(-1).view(torch.uint8).numpy() for one in (to, source))
+        target, values = (one.view(-1).view(torch.uint8).numpy() for one in (to, source))
 
         def copy(begin: int) -> None:
-            target[begin : begin + step] = given[begin : begin + step]
+            target[begin : begin + step] = values[begin : begin + step]
 
         step = max(LEAST, -(-len(target) // self._number))
         if len(target) <= step:

@@ -21,5 +21,5 @@ from tessera.platform.ops import OpSet
 GROUPS = (linear, norms, rotary, mlp, quantize, moe, lora, sampling)
 """Modules of ops, in the order of the table. The names in a group's __all__ are part of tessera.platform."""
 
-REFERENCE = OpSet.of(op for group in GROUPS for op in group.OPS)
+REFERENCE = OpSet.collect(op for group in GROUPS for op in group.OPS)
 """All ops of core, none with a kernel."""

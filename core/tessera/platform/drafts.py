@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.platform.runner import HostSampled
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
 
@@ -14,8 +14,7 @@ def write_drafts(step: SchedulerOutput, tokens: Array) -> None:
     InputBatch.tokens. Nothing to write if the step has no drafts."""
     if len(step.drafts):
         counts = step.num_scheduled_tokens - 1
-        within = np.arange(len(step.drafts)) - np.repeat(np.cumsum(counts) - counts, counts)
-        tokens[np.repeat(step.rows, counts), np.repeat(step.starts + 1, counts) + within] = step.drafts
+        tokens[np.repeat(step.rows, counts), ranges(step.starts + 1, counts)] = step.drafts
 
 
 def sampled_at(step: SchedulerOutput) -> tuple[Array, Array]:
@@ -25,8 +24,7 @@ def sampled_at(step: SchedulerOutput) -> tuple[Array, Array]:
     if not len(step.drafts):
         chosen = np.isin(step.rows, step.samples)
         return step.rows[chosen], (starts + counts)[chosen]
-    within = np.arange(counts.sum(), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(step.rows, counts), (np.repeat(starts, counts) + 1 + within).astype(np.int32)
+    return np.repeat(step.rows, counts), ranges(starts + 1, counts).astype(np.int32)
 
 
 def step_output(step: SchedulerOutput, sampled: HostSampled) -> StepOutput:
@@ -39,14 +37,13 @@ def step_output(step: SchedulerOutput, sampled: HostSampled) -> StepOutput:
     ends = np.cumsum(step.num_scheduled_tokens) - 1
     follows[np.delete(np.arange(len(rows)), ends)] = step.drafts
     first, counts = accepted(follows, sampled.tokens)
-    keep = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     logprobs = []
     for row, count in zip(step.rows.tolist(), counts.tolist(), strict=True):
         own = [one for one in sampled.logprobs if one.row == row][:count]
         if own:
             parts = (np.concatenate(part) for part in zip(*((x.ids, x.logprobs, x.ranks) for x in own), strict=True))
             logprobs.append(RowLogprobs(row, *parts))
-    return StepOutput(step.step, step.rows, counts, sampled.tokens[keep], logprobs)
+    return StepOutput(step.step, step.rows, counts, sampled.tokens[ranges(first, counts)], logprobs)
 
 
 def accepted(drafts: Array, tokens: Array) -> tuple[Array, Array]:

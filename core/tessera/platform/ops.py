@@ -133,12 +133,15 @@ PATH_TOKENS = (3, 5, 8, 16, 32, 64, 128, 256, 520, 1030)
 
 
 class TrialInputs(Protocol):
-    """Helpers with which Op.inputs creates random arguments on the host. tokens: T. ops: prepares weights; None leaves
-    them raw. dtype: of activations if the spec does not say. random: the generator."""
+    """Helpers with which Op.inputs creates random arguments on the host."""
 
+    # T.
     tokens: int
+    # Prepares weights; None leaves them raw.
     ops: BoundOps | None
+    # Of activations if the spec does not say.
     dtype: str
+    # The generator.
     random: Any
 
     def normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> Tensor:
@@ -162,18 +165,6 @@ class Op(Generic[S]):
     the parts and returns the hot call. An op without parts that communicates with its group has only compose. A
     reference has static shapes, reads nothing back to the host and has no Python loop over rows, so that it can run in
     a captured graph, in a trace or on a static-shape device.
-
-    emits_by: for a composite, the part that would emit a quantized result, and its spec. takes_by: the part that
-    receives its input. any_dtype: activations have the model's dtype, which the spec does not name; if the spec names
-    none and this is False, they are float32. batch_invariant: on every device, the reference gives a
-    row the same bits whatever other rows there are, since it only moves, compares, adds and multiplies numbers, in an
-    order of its own.
-
-    For conformance: sample_specs are the specs to test; sample_tokens(spec) are the numbers of tokens to test one with;
-    large_samples are pairs of a spec and a number of tokens at which kernels change their path, of which only the
-    result is compared; inputs(spec, make) returns random positional arguments of the hot call, on the host; tolerances
-    are by dtype, if tighter than tessera.testing.TOLERANCES; served_spec(dtype) has the size of a served model, for
-    measuring speed (default: the first sample).
     """
 
     name: str
@@ -183,15 +174,27 @@ class Op(Generic[S]):
     parts: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     kernel: Kernel[S] | None = None
+    # For a composite, the part that would emit a quantized result, and its spec.
     emits_by: Callable[[S], tuple[str, Any]] | None = None
+    # For a composite, the part that receives its input, and its spec.
     takes_by: Callable[[S], tuple[str, Any]] | None = None
+    # Activations have the model's dtype, which the spec does not name. If the spec names none and this is False, they
+    # are float32.
     any_dtype: bool = False
+    # On every device, the reference gives a row the same bits whatever other rows there are, since it only moves,
+    # compares, adds and multiplies numbers, in an order of its own.
     batch_invariant: bool = False
+    # What follows is for conformance. The specs to test.
     sample_specs: Callable[[], Iterator[S]] | None = None
+    # The numbers of tokens to test one with.
     sample_tokens: Callable[[S], Sequence[int]] = lambda _: SAMPLE_TOKENS
+    # Pairs of a spec and a number of tokens at which kernels change their path, of which only the result is compared.
     large_samples: Callable[[], Iterator[tuple[S, int]]] = lambda: iter(())
+    # Random positional arguments of the hot call, on the host.
     inputs: Callable[[S, TrialInputs], tuple[Any, ...]] | None = None
+    # By dtype, if tighter than tessera.testing.TOLERANCES.
     tolerances: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # By dtype: a spec of the size of a served model, for measuring speed. Default: the first sample.
     served_spec: Callable[[str], S] | None = None
 
 
@@ -203,7 +206,7 @@ class OpSet:
     ops: Mapping[str, Op[Any]]
 
     @classmethod
-    def of(cls, ops: Iterable[Op[Any]]) -> OpSet:
+    def collect(cls, ops: Iterable[Op[Any]]) -> OpSet:
         """A table of these ops, in this order. Raises PlatformError if two have the same name."""
         return with_extra(cls({}), list(ops))
 
@@ -241,17 +244,20 @@ def with_extra(base: OpSet, ops: Sequence[Op[Any]]) -> OpSet:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The implementation that was bound for an op at one place. how: "native", "parts" or "reference". reason: why it
-    is not native. inside: ops whose reference a native kernel uses. kernel: its name if native. instead: what would run
-    without the kernel."""
+class OpChoice:
+    """The implementation that was bound for an op at one place."""
 
     op: str
     spec: Any
+    # "native", "parts" or "reference".
     how: str
+    # Why it is not native.
     reason: str = ""
+    # Ops whose reference a native kernel uses.
     inside: tuple[str, ...] = ()
+    # Its name if native.
     kernel: str = ""
+    # What would run without the kernel.
     instead: str = ""
 
 
@@ -266,14 +272,7 @@ class Emission:
 
 
 class BoundOps:
-    """Binds ops for one device, so that the cost of dispatch is paid once and never in a step.
-
-    groups: communicators by name. wrappers: how features wrap ops, by the op's name. no_fallback: using the reference
-    is an error, also inside a kernel. fallbacks: how often each op's reference ran; a captured graph counts once, when
-    it is captured. referenced: ops whose reference is bound, directly or inside a kernel. batch_invariant: the user
-    asked for batch invariance; then variant has the reason of each place whose implementation does not promise it, by
-    op and spec.
-    """
+    """Binds ops for one device, so that the cost of dispatch is paid once and never in a step."""
 
     def __init__(
         self,
@@ -285,16 +284,27 @@ class BoundOps:
         wrappers: Mapping[str, Wrapper] | None = None,
         batch_invariant: bool = False,
     ) -> None:
-        self.ops, self.device, self.no_fallback, self.batch_invariant = ops, device, no_fallback, batch_invariant
+        self.ops, self.device = ops, device
+        # Using the reference is an error, also inside a kernel.
+        self.no_fallback = no_fallback
+        # The user wants batch invariance.
+        self.batch_invariant = batch_invariant
+        # Communicators by name.
         self.groups = dict(groups or {})
+        # How features wrap ops, by the op's name.
         self.wrappers = dict(wrappers or {})
-        self.choices: dict[tuple[str, Any], Choice] = {}
+        # What was bound, by op and spec, like the following.
+        self.choices: dict[tuple[str, Any], OpChoice] = {}
         self.emissions: dict[tuple[str, Any], Emission] = {}
+        # How often each op's reference ran; a captured graph counts once, when it is captured.
         self.fallbacks: Counter[str] = Counter()
+        # Ops whose reference is bound, directly or inside a kernel.
         self.referenced: set[str] = set()
+        # With batch_invariant: why the implementation at a place does not promise it.
         self.variant: dict[tuple[str, Any], Reason] = {}
         self._calls: dict[tuple[str, Any], HotCall] = {}
-        self._kernels: list[tuple[str, list[str]]] = []  # being bound: op, references taken
+        # Of those being bound, innermost last: the op, and the references that the kernel takes.
+        self._kernels: list[tuple[str, list[str]]] = []
 
     def bind(self, name: str, spec: Any) -> HotCall:
         """The hot call of an op at a place. Raises PlatformError if it would be the reference and --no-fallback forbids
@@ -324,8 +334,8 @@ class BoundOps:
     def wants(self, name: str, spec: Any) -> ActSpec | None:
         """How the kernel that receives an op's input wants it quantized; None if there is no such kernel."""
         op = self.ops[name]
-        free = name not in self.wrappers and not self._wrapping(op)
-        if op.kernel is not None and free and op.kernel.supports(spec) is None:
+        wrapped = name in self.wrappers or _part_wrappers(op, self.ops, self.wrappers)
+        if op.kernel is not None and not wrapped and op.kernel.supports(spec) is None:
             return op.kernel.wants(spec)
         return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
@@ -357,13 +367,14 @@ class BoundOps:
         reason = "no kernel"
         if op.kernel is not None:
             reason = op.kernel.supports(spec) or ""
-            wrapping = self._wrapping(op)
-            always = None in wrapping or (self.batch_invariant and wrapping)  # or a row's bits depend on who is wrapped
+            wrappers = _part_wrappers(op, self.ops, self.wrappers)
+            # With batch_invariant, or a row's bits would depend on which others are wrapped.
+            always = any(wrapper.active is None for wrapper in wrappers) or (self.batch_invariant and wrappers)
             if not reason and not always:
                 native = self._native(op, op.kernel, spec)
-                return _either(wrapping, self._composed(op, spec), native) if wrapping else native
+                return _parts_while_active(wrappers, self._composed(op, spec), native) if wrappers else native
             reason = reason or "a part is wrapped"
-        self.choices[op.name, spec] = Choice(op.name, spec, _without_kernel(op), reason)
+        self.choices[op.name, spec] = OpChoice(op.name, spec, _without_kernel(op), reason)
         return self._composed(op, spec) if op.parts else self._reference(op, spec, reason)
 
     def _native(self, op: Op[Any], kernel: Kernel[Any], spec: Any) -> HotCall:
@@ -375,7 +386,7 @@ class BoundOps:
         finally:
             self._kernels.pop()
         inside = tuple(dict.fromkeys(taken))
-        self.choices[op.name, spec] = Choice(
+        self.choices[op.name, spec] = OpChoice(
             op.name, spec, "native", inside=inside, kernel=kernel_name(kernel), instead=_without_kernel(op)
         )
         return call
@@ -410,17 +421,19 @@ class BoundOps:
         if reason is not None:
             self.variant[name, spec] = reason
 
-    def _wrapping(self, op: Op[Any]) -> list[Callable[[], bool] | None]:
-        """active of each wrapper of a composite's parts, at any depth."""
-        own = [self.wrappers[part].active for part in op.parts if part in self.wrappers]
-        return own + [active for part in op.parts for active in self._wrapping(self.ops[part])]
+
+def _part_wrappers(op: Op[Any], ops: OpSet, wrappers: Mapping[str, Wrapper]) -> list[Wrapper]:
+    """Of a composite's parts, at any depth."""
+    direct = [wrappers[part] for part in op.parts if part in wrappers]
+    return direct + [wrapper for part in op.parts for wrapper in _part_wrappers(ops[part], ops, wrappers)]
 
 
-def _either(wrapping: Sequence[Callable[[], bool] | None], parts: HotCall, native: HotCall) -> HotCall:
+def _parts_while_active(wrappers: Sequence[Wrapper], parts: HotCall, native: HotCall) -> HotCall:
     """Calls the parts while a wrapper is active, else the kernel."""
+    conditions = [wrapper.active for wrapper in wrappers]
 
     def call(*tensors: Any, **keywords: Any) -> Any:
-        wrapped = any(active is None or active() for active in wrapping)
+        wrapped = any(active is None or active() for active in conditions)
         return (parts if wrapped else native)(*tensors, **keywords)
 
     return call

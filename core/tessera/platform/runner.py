@@ -237,15 +237,16 @@ class HostAdapter(NamedTuple):
 
 
 class RunnerServices(Protocol):
-    """What core provides to a runner, so that a platform imports only tessera.platform. groups: by axis of the mesh of
-    workers, such as "tensor"; of one worker, where nothing is divided along the axis. devices: all of this worker's, in
-    the order of WorkerSpec.devices; device: the first of them. artifacts: a cache on disk for compiled programs, the
-    same as the devices have."""
+    """What core provides to a runner, so that a platform imports only tessera.platform."""
 
     config: EngineConfig
+    # By axis of the mesh of workers, such as "tensor"; of one worker, where nothing is divided along the axis.
     groups: Mapping[str, Communicator]
+    # The first of `devices`.
     device: Device
+    # All of this worker's, in the order of WorkerSpec.devices.
     devices: Sequence[Device]
+    # A cache on disk for compiled programs, the same as the devices have.
     artifacts: Artifacts
 
     def reference(self) -> OpSet:

@@ -77,9 +77,9 @@ def _in_blocks(scheme: Scheme, block: tuple[int, int]) -> Scheme:
     return replace(scheme, weight=replace(scheme.weight, block=block), parts=parts)
 
 
-def _then(given: Unpacking | None, copies: int, count: int) -> Callable[[Tensor], Tensor]:
+def _then(unpacking: Unpacking | None, copies: int, count: int) -> Callable[[Tensor], Tensor]:
     finer = _with_fewer_rows(copies, 0, count)
-    return finer if given is None else lambda scales: finer(given.call(scales))
+    return finer if unpacking is None else lambda scales: finer(unpacking.call(scales))
 
 
 def _with_fewer_rows(copies: int, begin: int, count: int) -> Callable[[Tensor], Tensor]:

@@ -3,6 +3,7 @@ backend if there is one, else through host memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -29,8 +30,9 @@ def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommu
     own = dist.Backend.default_device_backend_map.get(device.target.type)
     if own is not None:
         return TorchCommunicator.join(torch, own, rendezvous, spec.rank, spec.world_size)
-    world = TorchCommunicator.join(torch, HOST_BACKEND, rendezvous, spec.rank, spec.world_size)
-    return StagedCommunicator(world.group, device)
+    staged = StagedCommunicator.join(torch, HOST_BACKEND, rendezvous, spec.rank, spec.world_size)
+    staged.device = device
+    return staged
 
 
 def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
@@ -55,11 +57,15 @@ def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
 
 class StagedCommunicator(TorchCommunicator):
     """For a device without a torch.distributed backend: copies tensors through host memory, so that a chip without
-    collectives of its own can still serve on several devices. group: over gloo."""
+    collectives of its own can still serve on several devices. Over gloo."""
 
-    def __init__(self, group: Any, device: Device) -> None:
-        super().__init__(torch, group, group)
-        self.device = device
+    # Whose tensors are copied; set by torch_group(), and the same in groups of some of these ranks.
+    device: Device
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        group = super().new_group(ranks, role, options)
+        group.device = self.device
+        return group
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x.copy_(super().all_reduce(self._staged(x)))
@@ -85,9 +91,6 @@ class StagedCommunicator(TorchCommunicator):
     def recv(self, x: Tensor, source: int) -> Transfer:
         staged = torch.empty(x.shape, dtype=x.dtype)
         return _Staged(x, staged, super().recv(staged, source))
-
-    def _of(self, group: Any, host: Any) -> Self:
-        return type(self)(group, self.device)
 
     def _staged(self, x: Tensor) -> Tensor:
         copy = x.to("cpu", non_blocking=True)

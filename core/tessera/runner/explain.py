@@ -9,9 +9,9 @@ from tessera.config.engine import QUANTIZATIONS
 from tessera.layers.build import BoundMixer, Build
 from tessera.platform.attention import layer_place
 from tessera.platform.explain import Explained, op_place
-from tessera.platform.ops import Choice, Emission
+from tessera.platform.ops import Emission, OpChoice
 from tessera.platform.quantization import KV_FP8
-from tessera.quantization.negotiation import Weights
+from tessera.quantization.weights import Weights
 
 
 def explain(build: Build) -> tuple[Explained, ...]:
@@ -66,14 +66,14 @@ def _weights(weights: Weights) -> Iterator[Explained]:
         yield Explained("quantization", f"weight of {names[0]}{more}", "none", ((weights.name, reason),))
 
 
-def left_in_words(weights: Weights) -> Iterator[str]:
+def describe_skipped_weights(weights: Weights) -> Iterator[str]:
     """Weights of matrix products that could not be quantized, one line per reason."""
     for reason, names in _by_reason(weights, of_products=True):
         first = f"the first is {names[0]}" if len(names) > 1 else names[0]
         yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
 
 
-def kv_in_words(build: Build) -> Iterator[str]:
+def describe_kv(build: Build) -> Iterator[str]:
     """How keys and values are kept, if in fp8 or if the checkpoint says so."""
     if build.kv != KV_FP8:
         return
@@ -86,9 +86,9 @@ def kv_in_words(build: Build) -> Iterator[str]:
 def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:
     """Names of the weights that were not quantized, by reason. of_products: only those that were meant to be."""
     reasons: dict[str, list[str]] = {}
-    for left in weights.left:
-        if left.wanted or not of_products:
-            reasons.setdefault(left.reason, []).append(left.name)
+    for skipped in weights.skipped:
+        if skipped.wanted or not of_products:
+            reasons.setdefault(skipped.reason, []).append(skipped.name)
     return reasons.items()
 
 
@@ -104,7 +104,7 @@ def _emission(emission: Emission) -> Explained:
     return Explained("quantization", place, "none", ((wanted, emission.reason),))
 
 
-def _op(choice: Choice) -> Explained:
+def _op(choice: OpChoice) -> Explained:
     place = op_place(choice.spec)
     if choice.how == "native":
         chosen = f"kernel {choice.kernel}"

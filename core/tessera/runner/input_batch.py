@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.config.engine import EngineConfig
 from tessera.errors import ConfigError
 from tessera.platform.feature import Column
@@ -64,9 +64,7 @@ def write_blocks(table: Array, delta: BlockDelta) -> None:
     if len(delta.blocks) == len(delta.rows):
         table[delta.rows, delta.starts] = delta.blocks
         return
-    ends = np.cumsum(delta.counts)
-    columns = np.arange(ends[-1]) + np.repeat(delta.starts - (ends - delta.counts), delta.counts)
-    table[np.repeat(delta.rows, delta.counts), columns] = delta.blocks
+    table[np.repeat(delta.rows, delta.counts), ranges(delta.starts, delta.counts)] = delta.blocks
 
 
 def refuse_uncounted(config: EngineConfig, index_dtype: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.platform.launch import ALL_POSITIONS
 from tessera.platform.shapes import LaunchShape
 
@@ -41,7 +41,7 @@ class InputLayout:
         padded, query_lens = fill_up(rows, key.rows, null_row), fill_up(lengths, key.rows, 0)
         query_start_loc = _start_loc(shape, query_lens)
         row_of = np.repeat(np.arange(num_rows), lengths)
-        within = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        within = ranges(np.zeros_like(lengths), lengths)
         at = query_start_loc[row_of] + within
         in_order = num_tokens == key.tokens and bool((at == np.arange(num_tokens)).all())
         token_rows = np.full(key.tokens, null_row)

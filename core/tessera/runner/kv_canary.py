@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.errors import EngineStepError
 from tessera.platform.device import Device, Future
 from tessera.platform.launch import Launch
@@ -66,7 +66,7 @@ class CopiedLaunch:
 
 
 @dataclass(frozen=True)
-class Writer:
+class SlotWriter:
     request: str
     step: int
 
@@ -84,17 +84,17 @@ class Writes:
 class GroupRecord:
     """A cache group: who holds its blocks, and what their slots hold. A state counts as a block of one slot.
 
-    tables [rows, blocks] int32: the block table of each row. identity uint64, position int32, writer (a Writer; None:
-    nothing was written yet): of what each slot holds, [num_blocks + 1, size]. The block after the last one is never
-    written, and numbers that are no block's stand for it.
-    """
+    The block after the last one is never written, and numbers that are no block's stand for it."""
 
     def __init__(self, number: int, group: CacheGroup, plan: CachePlan) -> None:
         self.number, self.num_blocks, self.window = number, group.num_blocks, group.window
         self.is_state = group.kind == "state"
         self.size = 1 if self.is_state else group.block_size
         shape = (group.num_blocks + 1, self.size)
+        # [rows, blocks]: the block table of each row.
         self.tables: Array = np.zeros((plan.num_rows, group.blocks_of(plan.max_model_len)), np.int32)
+        # Of what each slot holds, [num_blocks + 1, size]: identity, position, and its SlotWriter, which is None where
+        # nothing was written yet.
         self.identity: Array = np.zeros(shape, np.uint64)
         self.position: Array = np.zeros(shape, np.int32)
         self.writer: Array = np.full(shape, None, object)
@@ -146,16 +146,16 @@ class GroupRecord:
     def where(self, slot: int) -> str:
         return f"group {self.number}, block {slot // self.size}, slot {slot}"
 
-    def found(self, slot: int, position: int) -> str:
+    def describe(self, slot: int, position: int) -> str:
         """What is there in place of a position."""
         block, offset = divmod(slot, self.size)
         if not 0 < block < self.num_blocks:
             return "no block of the group" if block else "the null block"
-        writer, held = self.writer[block, offset], int(self.position[block, offset])
+        writer, stored = self.writer[block, offset], int(self.position[block, offset])
         if writer is None:
             return "nothing, as it was never written"
-        other = " after other tokens" if held == position else ""
-        return f"position {held} of request '{writer.request}'{other}, written in step {writer.step}"
+        other = " after other tokens" if stored == position else ""
+        return f"position {stored} of request '{writer.request}'{other}, written in step {writer.step}"
 
 
 class KVCanary:
@@ -165,18 +165,20 @@ class KVCanary:
     The identity of what a slot holds is a hash of the row's tokens up to its position, and of its adapter. Keys and
     values follow from these, so a block that was found by its prefix, shared with a sibling or copied is right, whoever
     wrote it.
-
-    By row: requests: ids. lengths: tokens in the cache; -1: the row is free. known: how many tokens were known when the
-    row was opened; the device drew the others. expected [rows, max_model_len] uint64: the identity of each position.
     """
 
     def __init__(self, plan: CachePlan) -> None:
         self.step = -1
         self.records = [GroupRecord(number, group, plan) for number, group in enumerate(plan.groups)]
+        # By row: the ids of requests.
         self.requests = [""] * plan.num_rows
+        # [rows]: tokens in the cache; -1: the row is free.
         self.lengths: Array = np.full(plan.num_rows, -1, np.int32)
-        self.known: Array = np.zeros(plan.num_rows, np.int32)
+        # [rows]: how many tokens the host knew when the row was opened; the device sampled the others.
+        self.host_tokens: Array = np.zeros(plan.num_rows, np.int32)
+        # [rows]: what the identities of a row begin with, by its adapter.
         self.seeds: Array = np.zeros(plan.num_rows, np.uint64)
+        # [rows, max_model_len]: the identity of each position.
         self.expected: Array = np.zeros((plan.num_rows, plan.max_model_len), np.uint64)
         # A sum of tokens times random odd weights, modulo 2**64: a hash of every prefix at once.
         most = np.iinfo(np.uint64).max
@@ -206,7 +208,11 @@ class KVCanary:
 
     def _open(self, opened: RowOpened) -> None:
         row, count = opened.row, len(opened.tokens)
-        self.requests[row], self.lengths[row], self.known[row] = opened.request_id, opened.num_computed_tokens, count
+        self.requests[row], self.lengths[row], self.host_tokens[row] = (
+            opened.request_id,
+            opened.num_computed_tokens,
+            count,
+        )
         self.seeds[row] = int.from_bytes(sha256(opened.adapter.encode()).digest()[:8], "little")
         self.expected[row, :count] = self._terms(opened.tokens, slice(count)).cumsum() + self.seeds[row]
         for record in self.records:
@@ -232,7 +238,7 @@ class KVCanary:
         writes = self._writes(launch, rows, starts, lengths)
         writers = np.empty(len(self.requests), object)
         for row in rows.tolist():
-            writers[row] = Writer(self.requests[row], self.step)
+            writers[row] = SlotWriter(self.requests[row], self.step)
         for record in self.records:
             slots, wrote = record.written(launch, writes)
             if record.is_state:
@@ -254,8 +260,7 @@ class KVCanary:
             for at in np.flatnonzero(found[: len(rows)] != right)[:1]:
                 raise self._error(rows[at], f"is launched with {name} {found[at]}: expected {right[at]}")
         owner, firsts = np.repeat(np.arange(len(rows)), lengths), np.cumsum(lengths) - lengths
-        within = np.arange(len(owner)) - firsts[owner]
-        places, positions = launch.query_start_loc[owner] + within, starts[owner] + within
+        places, positions = ranges(launch.query_start_loc[: len(rows)], lengths), ranges(starts, lengths)
         told = launch.positions.take(places, mode="clip")
         for at in np.flatnonzero(told != positions)[:1]:
             raise self._error(rows[owner[at]], f"computes position {positions[at]} as position {told[at]}")
@@ -263,7 +268,7 @@ class KVCanary:
         sums = terms.cumsum()
         before = np.where(starts > 0, self.expected[rows, starts - 1], self.seeds[rows])
         writes = Writes(rows[owner], positions, places, sums + (before + terms[firsts] - sums[firsts])[owner])
-        drawn = positions >= self.known[writes.rows]
+        drawn = positions >= self.host_tokens[writes.rows]
         self.expected[writes.rows[drawn], positions[drawn]] = writes.identities[drawn]
         return writes
 
@@ -271,7 +276,7 @@ class KVCanary:
         """Rows write into blocks of the group, padding into the null block."""
         mine, size = slots[writes.places], record.size
         for at in np.flatnonzero((mine < size) | (mine >= record.num_blocks * size))[:1]:
-            raise self._wrong_write(record, writes, at, mine, record.found(int(mine[at]), -1))
+            raise self._wrong_write(record, writes, at, mine, record.describe(int(mine[at]), -1))
         padding = np.ones(len(slots), bool)
         padding[writes.places] = False
         for slot in slots[padding & ((slots < 0) | (slots >= size))][:1]:
@@ -287,8 +292,8 @@ class KVCanary:
         np.minimum.at(first, blocks, offsets)
         for at in np.flatnonzero(writer[blocks] != writes.rows)[:1]:
             other = writer[blocks[at]]
-            found = f"that request '{self.requests[other]}' (row {other}) writes to the block in the same step"
-            raise self._wrong_write(record, writes, at, slots, found)
+            finding = f"that request '{self.requests[other]}' (row {other}) writes to the block in the same step"
+            raise self._wrong_write(record, writes, at, slots, finding)
         width = self.lengths.max(initial=0) // record.size + 1
         held = record.tables[:, :width].clip(0, record.num_blocks)
         holders, columns = np.nonzero(writer[held] >= 0)
@@ -296,8 +301,10 @@ class KVCanary:
         needed = columns * record.size + first[block] < self.lengths[holders]
         for one in np.flatnonzero(needed & ((writer[block] != holders) | (column[block] != columns)))[:1]:
             at, holder = np.flatnonzero(blocks == block[one])[0], holders[one]
-            found = f"{record.found(int(slots[at]), -1)}, which request '{self.requests[holder]}' (row {holder}) needs"
-            raise self._wrong_write(record, writes, at, slots, found)
+            finding = (
+                f"{record.describe(int(slots[at]), -1)}, which request '{self.requests[holder]}' (row {holder}) needs"
+            )
+            raise self._wrong_write(record, writes, at, slots, finding)
 
     def _check_reads(self, record: GroupRecord, launch: HostLaunch, rows: Array, starts: Array, ends: Array) -> None:
         each = zip(rows.tolist(), launch.block_tables[record.number], starts.tolist(), ends.tolist(), strict=False)
@@ -316,14 +323,14 @@ class KVCanary:
         raise self._error(
             row,
             f"{verb} position {position} in {record.where(slot)}: expected position {position} of its own tokens, "
-            f"found {record.found(slot, position)}",
+            f"found {record.describe(slot, position)}",
         )
 
-    def _wrong_write(self, record: GroupRecord, writes: Writes, at: int, slots: Array, found: str) -> EngineStepError:
+    def _wrong_write(self, record: GroupRecord, writes: Writes, at: int, slots: Array, finding: str) -> EngineStepError:
         where = record.where(int(slots[at]))
         return self._error(
             writes.rows[at],
-            f"writes position {writes.positions[at]} to {where}: expected a block of its own, found {found}",
+            f"writes position {writes.positions[at]} to {where}: expected a block of its own, found {finding}",
         )
 
     def _error(self, row: int, text: str) -> EngineStepError:

@@ -46,7 +46,7 @@ def refuse_dummy(config: EngineConfig, granted: MemoryBudget, weights: int) -> N
 
 def least(budgets: Sequence[MemoryBudget]) -> MemoryBudget:
     """The budget of the device with the least, for all devices of a worker, which hold the same."""
-    return min(budgets, key=lambda one: one.total)
+    return min(budgets, key=lambda budget: budget.total)
 
 
 def cache_bytes(
@@ -85,19 +85,20 @@ class PlanePlace(NamedTuple):
 
 
 class CacheMemory:
-    """The allocated KV cache. needs: by layer. buffers: by group, [num_blocks, bytes] uint8 each: one with the blocks
-    of all layers that share them, and one for each dense or separate plane. stacks: the same memory by group, [buffers,
-    num_blocks, ...] for buffers of one size, so that a block is copied in all of them at once, and for each separate
-    plane. places: of the planes of each layer. planes: by layer, with the shapes and dtypes of its layout: separate
-    ones, or views of the buffers. In a shared block each layer starts at its required alignment. Raises
+    """The allocated KV cache. In a shared block each layer starts at its required alignment. needs: by layer. Raises
     MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.device = device
         self.layouts = {layer: needs[layer].layout(group.block_size) for group in plan.groups for layer in group.layers}
-        self._parts: list[list[Tensor]] = []  # by group: buffers, and separate planes as they are
+        # By group: buffers, and separate planes as they are.
+        self._parts: list[list[Tensor]] = []
+        # The same memory by group, [buffers, num_blocks, ...] for buffers of one size, so that a block is copied in all
+        # of them at once, and for each separate plane.
         self.stacks: list[list[Tensor]] = []
+        # By layer, with the shapes and dtypes of its layout: separate ones, or views of the buffers.
         self.planes: list[Sequence[Tensor]] = [()] * len(self.layouts)
+        # Of the planes of each layer.
         self.places: dict[int, list[PlanePlace]] = {}
         with device.arena("kv") as arena:
             for group in plan.groups:
@@ -121,6 +122,8 @@ class CacheMemory:
 
     @property
     def buffers(self) -> list[list[Tensor]]:
+        """By group, [num_blocks, bytes] uint8 each: one with the blocks of all layers that share them, and one for each
+        dense or separate plane."""
         return [[_as_bytes(part) for part in parts] for parts in self._parts]
 
     def _lay(self, group: CacheGroup, needs: Mapping[int, CacheNeeds]) -> list[int | Plane]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.arrays import Array
+from tessera.arrays import Array, ranges
 from tessera.platform.feature import WorkerFeature, asked_bits
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey
 from tessera.platform.runner import CachePlan
@@ -154,8 +154,7 @@ class LaunchBuilder:
         if not len(step.drafts):
             return
         counts, width = step.num_scheduled_tokens - 1, self.batch.tokens.shape[1]
-        within = np.arange(len(step.drafts)) - np.repeat(np.cumsum(counts) - counts, counts)
-        at = np.repeat(step.rows.astype(np.int64) * width + step.starts + 1, counts) + within
+        at = ranges(step.rows.astype(np.int64) * width + step.starts + 1, counts)
         drafts = self.buffers.put("drafts", step.drafts, "int32")
         self.device_tokens.index_put_((self.buffers.put("draft_at", at, self.index_dtype),), drafts)
 

@@ -51,7 +51,7 @@ class LoraInWorker(WorkerFeature):
         self.slots: Tensor | None = None
         self.loaded: list[str] = [""] * self.number  # the adapter in each slot
         self._modules = [folder for _, folder in config.lora.modules]
-        self._kept: dict[str, tuple[float, Sequence[Halves | None]]] = {}
+        self._host_adapters: dict[str, tuple[float, Sequence[Halves | None]]] = {}
         self._products: list[AdaptedProduct] = []
         self._layers: dict[str, tuple[int, int]] = {}
         self._scales: dict[str, Tensor] = {}  # one, as tensors() hands it out
@@ -79,7 +79,7 @@ class LoraInWorker(WorkerFeature):
         if self._scales["scales"].is_meta:
             return
         for number, folder in enumerate(dict.fromkeys(self._modules)):
-            self._kept[folder] = self._read(folder)
+            self._host_adapters[folder] = self._read(folder)
             if number < self.number:
                 self._fill(number, folder)
 
@@ -110,7 +110,7 @@ class LoraInWorker(WorkerFeature):
         return filled
 
     def _fill(self, slot: int, folder: str) -> None:
-        scale, halves = self._kept.get(folder) or self._read(folder)
+        scale, halves = self._host_adapters.get(folder) or self._read(folder)
         self._scales["scales"][slot] = scale
         for product, both in zip(self._products, halves, strict=True):
             product.fill(slot, both)

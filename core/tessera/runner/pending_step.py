@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessera.arrays import Array, int32
+from tessera.arrays import Array, int32, ranges
 from tessera.ops import Sampled
 from tessera.platform.device import Device, Future
 from tessera.platform.drafts import accepted
@@ -70,8 +70,7 @@ class SampledRows:
         first, counts = np.arange(len(rows)), np.ones(len(rows), np.int32)
         if self.drafts is not None:
             first, counts = accepted(self.drafts, tokens)
-            keep = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            tokens = tokens[keep]
+            tokens = tokens[ranges(first, counts)]
         logprobs = []
         if len(parts) > 1:
             ids, values, ranks = parts[1:]

@@ -32,7 +32,7 @@ from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
 from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_launch
-from tessera.runner.explain import explain, kv_in_words, left_in_words
+from tessera.runner.explain import describe_kv, describe_skipped_weights, explain
 from tessera.runner.input_batch import refuse_uncounted
 from tessera.runner.invariance import refuse_variance
 from tessera.runner.kv_canary import CanaryObserver
@@ -97,7 +97,7 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        weights = services.weights_of()
+        weights = services.negotiate_weights()
         self.graphs, notes = self._graph_runner()
         self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
@@ -134,7 +134,7 @@ class CoreRunner(ModelRunner):
     def _describe(self, notes: Sequence[str]) -> LoadedModel:
         """The loaded model, without its figures in bytes."""
         services, build, facts = self.services, self.build, self.model.facts
-        notes = (*facts.notes, *left_in_words(build.weights), *kv_in_words(build), *notes)
+        notes = (*facts.notes, *describe_skipped_weights(build.weights), *describe_kv(build), *notes)
         columns = [column for feature in self.features for column in feature.columns()]
         return LoadedModel(
             facts=replace(facts, notes=notes),

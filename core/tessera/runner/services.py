@@ -17,6 +17,7 @@ from tessera.layers.embedding import HEAD
 from tessera.loader.checkpoint import Safetensors, WeightSource
 from tessera.loader.load import Place, load_weights
 from tessera.loader.source import open_source, resolve_dtype
+from tessera.loader.stored_weights import stored_weights
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE
 from tessera.platform.attention import AttentionBackend, Mixer
@@ -30,21 +31,18 @@ from tessera.platform.quantization import KV_FP8, KV_INT8, ReadWeight
 from tessera.platform.runner import CachePlan, HostAdapter, HostSampler
 from tessera.plugins import load_path, load_registry, weight_format
 from tessera.plugins.features import worker_features
-from tessera.quantization.negotiation import Weights, weights_of
-from tessera.runner.explain import left_in_words
+from tessera.quantization.negotiation import negotiate
+from tessera.quantization.weights import Weights
+from tessera.runner.explain import describe_skipped_weights
 from tessera.runner.host_sampler import sample_on_host
 from tessera.runner.input_batch import CoreInputBatch
-from tessera.runner.stored import stored_weights
 
 _KV = {"int8": KV_INT8, "fp8": KV_FP8}  # by --kv-cache-dtype
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
 
 class Services:
-    """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
-    bound ops. accepted: whether accept() was called. notes: lines about the checkpoint's files, and what
-    stored_weights() left unquantized. build: the Build of the model that build_model() returned. feature_bytes: what
-    features allocated on the device for that model."""
+    """The RunnerServices of one worker."""
 
     def __init__(
         self,
@@ -53,8 +51,8 @@ class Services:
         groups: Mapping[str, Communicator],
         platform: Platform,
         *,
-        source: WeightSource | None = None,
-        bind: type[BoundOps] = BoundOps,
+        source: WeightSource | None = None,  # where weights come from; None: as configured
+        bind: type[BoundOps] = BoundOps,  # the class of the bound ops
     ) -> None:
         self.config, self.groups, self.platform = config, groups, platform
         self.devices, self.device, self.artifacts = devices, devices[0], devices[0].artifacts
@@ -63,9 +61,13 @@ class Services:
         self._bind = bind
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)
+        # Whether accept() was called.
         self.accepted = False
+        # Lines about the checkpoint's files, and what stored_weights() did not quantize.
         self.notes: list[str] = [*self.source.notes]
+        # Of the model that build_model() returned.
         self.build: Build | None = None
+        # What features allocated on the device for that model.
         self.feature_bytes = 0
 
     def reference(self) -> OpSet:
@@ -78,7 +80,7 @@ class Services:
         weights: Weights | None = None,
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> Model:
-        weights = self.weights_of() if weights is None else weights
+        weights = self.negotiate_weights() if weights is None else weights
         bound = self._bind(
             ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers(),
             batch_invariant=self.config.batch_invariant,
@@ -105,7 +107,7 @@ class Services:
         parameters = self.build.parameters
         with self.device.arena("weights") as arena:
             load_weights(parameters, self.source, self.dtype, self.device, arena, lambda _: None, place)
-        self.notes += left_in_words(self.build.weights)
+        self.notes += describe_skipped_weights(self.build.weights)
         return [cast("MutableMapping[str, Tensor]", parameter.packed) for parameter in parameters]
 
     def _wrappers(self) -> dict[str, Wrapper]:
@@ -160,12 +162,12 @@ class Services:
             self.notes = [*dict.fromkeys([*self.notes, note])]
         return {**said, "tie_word_embeddings": False}
 
-    def weights_of(self) -> Weights:
+    def negotiate_weights(self) -> Weights:
         """What --quantization or the checkpoint says about the weights of products."""
         said = self.config.model.checkpoint
         form = weight_format(said, self.registry)
         method = "" if form is None else str(said["quantization_config"]["quant_method"])
-        return weights_of(self.config.model.quantization, self.platform, form, method)
+        return negotiate(self.config.model.quantization, self.platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         source = self._checkpoint()
@@ -174,9 +176,9 @@ class Services:
         source.release()
 
     def stored_weights(self, linear_layers: Mapping[str, tuple[int, int]]) -> Iterator[ReadWeight]:
-        source, weights = self._checkpoint(), self.weights_of()
+        source, weights = self._checkpoint(), self.negotiate_weights()
         yield from stored_weights(source, linear_layers, weights, self.platform, self.dtype)
-        self.notes += left_in_words(weights)
+        self.notes += describe_skipped_weights(weights)
 
     def _checkpoint(self) -> Safetensors:
         if not isinstance(self.source, Safetensors):

@@ -16,9 +16,9 @@ from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
+from tessera.runner.artifacts import artifacts_of
 from tessera.runner.collectives import groups_of, join
 from tessera.runner.invariance import refuse_variance
-from tessera.runner.kept import artifacts_of
 from tessera.runner.kv_memory import budget, least
 from tessera.runner.runner import core_runner
 from tessera.runner.services import Services

@@ -103,6 +103,6 @@ def _key(config: EngineConfig, device: Device, groups: Mapping[str, Communicator
     return json.dumps(said, sort_keys=True)
 
 
-def _number(kept: bytes | None) -> int | None:
+def _number(artifact: bytes | None) -> int | None:
     """None also for what is no number, which another version may have left."""
-    return int(kept) if kept is not None and kept.isdigit() else None
+    return int(artifact) if artifact is not None and artifact.isdigit() else None

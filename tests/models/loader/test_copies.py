@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from tessera.loader.load import LEAST, Copies
+from tessera.loader.load import LEAST, CopyThreads
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +29,19 @@ def threads(monkeypatch):
 )
 def test_a_copy_is_the_source(source):
     to = torch.zeros(source.shape, dtype=torch.bfloat16 if source.dtype == torch.float32 else source.dtype)
-    with Copies() as copies:
+    with CopyThreads() as copies:
         copies.put(to, source)
     assert torch.equal(to.to(torch.float64), source.to(torch.float64))
 
 
 def test_a_place_without_memory_takes_nothing():
-    with Copies() as copies:
+    with CopyThreads() as copies:
         copies.put(torch.empty(2, 3, device="meta"), torch.ones(2, 3))
 
 
 def test_no_thread_is_left():
     before = threading.active_count()
-    with Copies() as copies:
+    with CopyThreads() as copies:
         copies.put(torch.zeros(LEAST), torch.ones(LEAST))
         assert threading.active_count() > before
     assert threading.active_count() == before

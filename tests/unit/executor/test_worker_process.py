@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 from tessera.arrays import int32
-from tessera.executor.messages import Failed, MessageStream
-from tessera.executor.worker_process import Results, report_failure
+from tessera.executor.messages import MessageStream, WorkerFailed
+from tessera.executor.worker_process import OutputSender, report_failure
 from tessera.platform import PlatformError, Ready
 from tessera.step import StepOutput
 
@@ -36,13 +36,13 @@ def output(step: int) -> StepOutput:
 
 
 class Sent:
-    """What a Results sends, from which threads, and the error that ends it."""
+    """What an OutputSender sends, from which threads, and the error that ends it."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.threads: set[str] = set()
         self.errors: list[Exception] = []
-        self.results = Results(self.send, self.errors.append)
+        self.results = OutputSender(self.send, self.errors.append)
         self.results.start()
 
     def send(self, output: StepOutput) -> None:
@@ -66,7 +66,7 @@ def test_outputs_are_sent_in_the_order_of_their_steps() -> None:
 def test_the_next_order_is_taken_while_the_executor_does_not_receive() -> None:
     """Else a worker and its executor, each with a long message for the other, would wait for ever."""
     receives, sent = threading.Event(), []
-    results = Results(lambda _: sent.append(receives.wait(SECONDS)), lambda _: None)
+    results = OutputSender(lambda _: sent.append(receives.wait(SECONDS)), lambda _: None)
     results.start()
     for step in range(3):
         results.add(Ready(output(step)))
@@ -98,7 +98,7 @@ def test_messages_of_two_threads_arrive_whole() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        sending, receiving = MessageStream(ours, Any), MessageStream(theirs, Failed)
+        sending, receiving = MessageStream(ours, Any), MessageStream(theirs, WorkerFailed)
         texts = [letter * 100_000 for letter in "ab"]
         threads = [threading.Thread(target=report_failure, args=(sending, RuntimeError(text))) for text in texts]
         for thread in threads:

@@ -9,8 +9,9 @@ import torch
 
 from tessera.errors import ModelError, PlatformError
 from tessera.platform import BoundOps, Kernel, LinearSpec, Part, StoredWeight, TensorSpec, WeightFormat, replace
-from tessera.quantization.negotiation import AsTheyAre, weights_of
+from tessera.quantization.negotiation import negotiate
 from tessera.quantization.schemes import candidates
+from tessera.quantization.weights import NotQuantized
 from tessera.testing import REFERENCE, ReferencePlatform
 
 
@@ -37,10 +38,10 @@ class Answering(ReferencePlatform):
 def chosen(name, spec, answer, kernel=None):
     platform = Answering(answer)
     table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
-    weights = weights_of(name, platform)
+    weights = negotiate(name, platform)
     made = weights.choose(spec, [[Part("a.b.weight", (spec.n, spec.k))]], BoundOps(table, platform.open(0)))
     assert list(made.parts) == ["weight"]
-    return made.spec, None if made.made is None else made.made.keywords["scheme"], weights
+    return made.spec, None if made.convert is None else made.convert.keywords["scheme"], weights
 
 
 def weight_only(scheme):
@@ -53,15 +54,15 @@ def test_the_largest_group_that_divides_the_inputs(k, group):
     assert stored is not None
     assert stored.weight.group == group
     assert spec == LinearSpec(5, k, "float32", stored)
-    assert (weights.left, weights.quantised.total()) == ([], 1)
+    assert (weights.skipped, weights.quantised.total()) == ([], 1)
 
 
 def test_a_weight_that_no_group_divides_stays_and_says_why():
     asked = LinearSpec(5, 20, "float32")
     spec, stored, weights = chosen("int4", asked, lambda scheme: scheme)
     assert (spec, stored) == (asked, None)
-    (left,) = weights.left
-    assert (left.name, left.reason, left.wanted) == (
+    (skipped,) = weights.skipped
+    assert (skipped.name, skipped.reason, skipped.wanted) == (
         "a.b",
         "input size 20 is not divisible by any of 64, 32, 16, 8",
         True,
@@ -71,11 +72,11 @@ def test_a_weight_that_no_group_divides_stays_and_says_why():
 
 def test_a_platform_that_takes_no_such_scheme_is_one_line():
     with pytest.raises(PlatformError) as raised:
-        weights_of("int4", Answering(lambda scheme: "four bits are too few"))
+        negotiate("int4", Answering(lambda scheme: "four bits are too few"))
     assert raised.value.message == (
         "platform 'reference' does not take --quantization int4 (four bits are too few); remove the flag."
     )
-    assert isinstance(weights_of(None, Answering(lambda scheme: "nothing")), AsTheyAre)
+    assert isinstance(negotiate(None, Answering(lambda scheme: "nothing")), NotQuantized)
 
 
 def test_a_platform_may_refuse_some_groups():
@@ -87,7 +88,7 @@ def test_a_platform_may_refuse_some_groups():
         LinearSpec(5, 32, "float32"),
         lambda scheme: scheme if scheme.weight.group == 64 else "groups of 64 alone",
     )
-    assert (spec.scheme, stored, weights.left[0].reason) == (None, None, "groups of 64 alone")
+    assert (spec.scheme, stored, weights.skipped[0].reason) == (None, None, "groups of 64 alone")
 
 
 def test_a_transformed_scheme_is_for_the_kernel_that_takes_it():
@@ -131,7 +132,7 @@ class Storing(WeightFormat):
 def stored(form, sources, answer=lambda scheme: scheme, kernel=None):
     platform = Answering(answer)
     table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
-    weights = weights_of(None, platform, form, "packing")
+    weights = negotiate(None, platform, form, "packing")
     joins = [[Part(f"{name}.weight", (5, 64)) for name in sources]]
     asked = LinearSpec(5 * len(sources), 64, "float32")
     return weights.choose(asked, joins, BoundOps(table, platform.open(0))), weights
@@ -144,14 +145,14 @@ def test_sources_of_one_product_are_read_part_by_part():
         "weight": ["q.weight", "k.weight"],
         "scale": ["q.scale", "k.scale"],
     }
-    assert (weights.name, list(weights.quantised.values()), weights.left) == ("packing", [1], [])
+    assert (weights.name, list(weights.quantised.values()), weights.skipped) == ("packing", [1], [])
 
 
 def test_a_weight_that_is_not_quantized_is_read_as_it_is():
     chosen, weights = stored(Storing(k=INT8), "q")
-    assert (chosen.spec.scheme, list(chosen.parts), chosen.made) == (None, ["weight"], None)
-    (left,) = weights.left
-    assert (left.name, left.reason, left.wanted) == ("q", "q is no Linear of float32 that is quantized", False)
+    assert (chosen.spec.scheme, list(chosen.parts), chosen.convert) == (None, ["weight"], None)
+    (skipped,) = weights.skipped
+    assert (skipped.name, skipped.reason, skipped.wanted) == ("q", "q is no Linear of float32 that is quantized", False)
 
 
 @pytest.mark.parametrize("other", [{}, {"k": candidates("int4", 64)[0]}], ids=["plain", "int4"])
@@ -175,8 +176,8 @@ def test_one_input_is_rounded_once_by_the_largest_scale():
     scheme = dataclasses.replace(INT8, parts={**INT8.parts, "input_scale": TensorSpec("float32")})
     chosen, _ = stored(Storing(q=scheme, k=scheme), "qk")
     raw = {"input_scale": torch.tensor([0.5, 2.0])}
-    chosen.made(raw)
+    chosen.convert(raw)
     assert raw["input_scale"].tolist() == 2.0
     raw = {"input_scale": torch.tensor([[0.5, 2.0], [1.0, 0.25], [3.0, 3.0]])}  # of three experts
-    chosen.made(raw)
+    chosen.convert(raw)
     assert raw["input_scale"].tolist() == [2.0, 1.0, 3.0]

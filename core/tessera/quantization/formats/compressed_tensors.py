@@ -117,9 +117,9 @@ def _kv(config: Fields) -> QuantSpec:
     return KV_FP8
 
 
-def _kv_scale(attention: str, one: str) -> Part:
-    """one: "k" or "v"."""
-    name, older = f"{attention}.{one}_scale", f"{attention}.{one}_proj.output_scale"
+def _kv_scale(attention: str, letter: str) -> Part:
+    """letter: "k" or "v"."""
+    name, older = f"{attention}.{letter}_scale", f"{attention}.{letter}_proj.output_scale"
 
     def checked(scale: Tensor) -> Tensor:
         if not scale.is_meta and not 0 < scale.item() < math.inf:
@@ -159,7 +159,7 @@ class _Patterns:
     stopped while it matches, as re cannot."""
 
     def __init__(self) -> None:
-        self._left = MATCHING_SECONDS
+        self._seconds_remaining = MATCHING_SECONDS
 
     def compiled(self, pattern: str, where: str) -> Any:
         import regex  # type: ignore[import-untyped]  # it has no stubs of its own
@@ -172,35 +172,38 @@ class _Patterns:
         raise ModelError(f"{where} in config.json has a pattern that cannot be used: {printable(pattern, 60)}.")
 
     def matches(self, pattern: Any, name: str, where: str) -> bool:
-        matched = self._timed(lambda: pattern.match(name, timeout=self._left), pattern.pattern, where)
+        matched = self._timed(lambda: pattern.match(name, timeout=self._seconds_remaining), pattern.pattern, where)
         return matched is not None
 
     def _timed(self, call: Callable[[], Any], pattern: str, where: str) -> Any:
         began = time.process_time()
         try:
-            if self._left > 0:
+            if self._seconds_remaining > 0:
                 return call()
         except TimeoutError:
             pass
         finally:
-            self._left -= time.process_time() - began
+            self._seconds_remaining -= time.process_time() - began
         raise ModelError(f"{where} in config.json has patterns that take too long to match: {printable(pattern, 60)}.")
 
 
 @dataclass(frozen=True)
 class _Group:
-    """How the weights of some modules are stored. bits, float, symmetric: of an element. strategy: which elements share
-    a scale: "tensor", "channel", "group", of `size` inputs, or "block". packed: into int32. activation: as in a
-    Scheme."""
+    """How the weights of some modules are stored."""
 
+    # In config.json, for messages.
     where: str
     targets: _Targets
+    # Of an element.
     bits: int
     float: bool
     symmetric: bool
+    # Which elements share a scale: "tensor", "channel", "group", of `size` inputs, or "block".
     strategy: str
     size: int
+    # Into int32.
     packed: bool
+    # As in a Scheme.
     activation: ActSpec | None
     block: tuple[int, int] | None
 

@@ -23,7 +23,7 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import ActSpec, WeightFormat
 from tessera.quantization.formats.compressed_tensors import compressed_tensors
 from tessera.quantization.formats.fp8 import fp8
-from tessera.quantization.negotiation import AsStored
+from tessera.quantization.negotiation import QuantizedCheckpoint
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
 from tessera.testing.conformance.target import Target
@@ -105,7 +105,7 @@ def packed_cases(target: Target) -> Iterator[Case]:
 
 
 def _check(target: Target, name: str, kind: _PackedForm, dtype: str) -> Verdict:
-    weights = AsStored(name, kind.reader, target.platform.scheme)
+    weights = QuantizedCheckpoint(name, kind.reader, target.platform.scheme)
     build = Build(target.bound(), target.device, dtype, (), weights=weights)
     linear = Linear(build, [WeightShard(source, n, _K) for source, n in _SOURCES.items()], bias=True)
     assert linear.spec.scheme is not None, "the format quantizes all of them"

@@ -18,7 +18,8 @@ from tessera.platform.device import Arena, HostDevice, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import Part, ReadWeight, Scheme
-from tessera.quantization.negotiation import Weights, described
+from tessera.quantization.description import describe_scheme
+from tessera.quantization.weights import Weights
 
 
 def stored_weights(
@@ -30,13 +31,13 @@ def stored_weights(
     for name, (k, n) in linear_layers.items():
         part = Part(f"{name}.weight", (n, k))
         chosen = weights.choose(LinearSpec(n, k, dtype), [[part]], ops)
-        scheme, made = chosen.spec.scheme, chosen.made
+        scheme, convert = chosen.spec.scheme, chosen.convert
         if scheme is not None:
             _check(name, scheme, platform)
 
-        def prepare(raw: dict[str, Tensor], into: Packed | None, made: Any = made) -> Packed:
-            if made is not None:
-                made(raw)
+        def prepare(raw: dict[str, Tensor], into: Packed | None, convert: Any = convert) -> Packed:
+            if convert is not None:
+                convert(raw)
             return raw
 
         parameter = Parameter({name: joins[0] for name, joins in chosen.parts.items()}, prepare)
@@ -54,6 +55,6 @@ def _check(name: str, scheme: Scheme, platform: Platform) -> None:
     answer = platform.scheme(scheme)
     if isinstance(answer, str):
         raise RefusedError(
-            f"platform '{platform.name}' does not take '{name}' in {described(scheme)} ({answer}); use the unquantized "
-            "model, or one that is quantized in another way."
+            f"platform '{platform.name}' does not take '{name}' in {describe_scheme(scheme)} ({answer}); use the "
+            "unquantized model, or one that is quantized in another way."
         )

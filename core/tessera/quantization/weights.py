@@ -1,0 +1,86 @@
+"""What a model's products are to do with their weights, and the answer where nothing is quantized."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from tessera.ops import LinearSpec
+from tessera.platform.device import Reason
+from tessera.platform.ops import BoundOps
+from tessera.platform.quantization import Part, QuantSpec
+
+
+@dataclass(frozen=True)
+class SkippedWeight:
+    """A weight that is not quantized."""
+
+    name: str
+    reason: Reason
+    # --quantization names a scheme for it.
+    wanted: bool = False
+
+
+Joins = Sequence[Sequence[Part]]
+"""The parts that make up a product's weight: one list to concatenate by rows, or one for each expert."""
+
+
+@dataclass(frozen=True)
+class ProductWeight:
+    """What was decided about the weight of a product."""
+
+    # To bind.
+    spec: LinearSpec
+    # To read from the checkpoint, by name.
+    parts: Mapping[str, Joins]
+    # Turns what was read, in place, into the parts that `prepare` of the op receives; None if nothing is to be done.
+    convert: Callable[[dict[str, Tensor]], None] | None = None
+
+
+class Weights(Protocol):
+    """What a model's products are to do with their weights."""
+
+    # The value of --quantization or the name of the checkpoint's format; "" if there is neither.
+    name: str
+    # Number of linears by the description of their scheme.
+    quantised: Counter[str]
+    skipped: list[SkippedWeight]
+
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
+        """spec: the product with an unquantized weight. module: as for WeightFormat.stored."""
+
+    def skip(self, weight: str, reason: Reason) -> None:
+        """Records a weight that is never quantized."""
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        """As in WeightFormat; None without one."""
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        """As in WeightFormat; empty without one."""
+
+
+class NotQuantized:
+    """Quantizes nothing."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.quantised: Counter[str] = Counter()
+        self.skipped: list[SkippedWeight] = []
+
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
+        return ProductWeight(spec, {"weight": weight})
+
+    def skip(self, weight: str, reason: Reason) -> None:
+        """Records nothing: no weight is quantized."""
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {}
