@@ -3,7 +3,7 @@ platform for each facet as it was written then and one as it is now."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from tessera.platform import (
     AttentionBackend,
     AttentionGroup,
     BoundOps,
+    Default,
     Device,
     GraphRunner,
     Kernel,
@@ -29,7 +30,6 @@ from tessera.platform import (
     Plan,
     Platform,
     ShapePolicy,
-    StepRules,
 )
 from tessera.platform import replace as with_kernels
 from tessera.platform.ops import HotCall
@@ -48,12 +48,12 @@ CALLS: list[str] = []
 # ---- as they are today -----------------------------------------------------------------------------------------------
 
 
-class RulesNow(ReferencePlatform):
+class DefaultsNow(ReferencePlatform):
     name = "leveled"
 
-    def step_rules(self, model: Any) -> StepRules:
-        CALLS.append("rules")
-        return StepRules(max_rows=2)
+    def defaults(self, model: Any) -> Mapping[str, Default]:
+        CALLS.append("defaults")
+        return {"scheduler.max_num_seqs": Default(2, "its rows")}
 
 
 class _Attention(ReferenceAttention):
@@ -133,14 +133,14 @@ class RunnerNow(NumpyPlatform):
 # ---- as they were at level 1 -----------------------------------------------------------------------------------------
 
 
-class RulesThen(ReferencePlatform):
-    """step_rules() was called rules() and was told nothing."""
+class DefaultsThen(ReferencePlatform):
+    """defaults() was called proposals() and was told nothing."""
 
     name = "leveled"
 
-    def rules(self) -> StepRules:
-        CALLS.append("rules")
-        return StepRules(max_rows=2)
+    def proposals(self) -> Mapping[str, Default]:
+        CALLS.append("defaults")
+        return {"scheduler.max_num_seqs": Default(2, "its rows")}
 
 
 class _AttentionThen(_Attention):
@@ -237,7 +237,7 @@ def _ops(old: Platform, reference: OpSet) -> OpSet:
 
 
 SHIMS = {
-    "platform": lambda old: adapted(old, Platform, step_rules=lambda old, model: old.rules()),
+    "platform": lambda old: adapted(old, Platform, defaults=lambda old, model: old.proposals()),
     "attention": lambda old: adapted(
         old, Platform, attention_backends=lambda old: [_backend(one) for one in old.attention_backends()]
     ),
@@ -252,7 +252,7 @@ SHIMS = {
 API_2 = Api(
     MappingProxyType(dict.fromkeys(API_LEVELS, 2)),
     shims={(facet, 1): shim for facet, shim in SHIMS.items()},
-    removed={"Platform": {"rules": Removed("platform", 2, "step_rules")}},
+    removed={"Platform": {"proposals": Removed("platform", 2, "defaults")}},
 )
 
 

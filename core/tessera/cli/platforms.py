@@ -69,7 +69,7 @@ def describe(candidate: Candidate, chosen: Selected | None, name: str | None = N
         "name": found.name,
         "distribution": found.distribution,
         "version": found.version,
-        "api_levels": {} if found.manifest is None else dict(found.manifest.levels),
+        "api_levels": {} if found.manifest is None else dict(found.manifest.api_levels),
         "shims": list(found.shims),
         "score": None if probe is None else probe.score,
         "reason": None if probe is None else probe.reason,

@@ -15,7 +15,7 @@ from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.graph import GraphRunner
-from tessera.platform.launch import Resource, StepRules
+from tessera.platform.launch import Resource
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import NOT_PROMISED, OpSet
 from tessera.platform.quantization import Scheme
@@ -49,10 +49,21 @@ class Manifest:
     """What the hook `platforms` returns: data and dotted paths ("package.module:Name"). Creating one must not import
     torch and has no side effects."""
 
+    # for --platform
     name: str
-    probe: str  # dotted path of () -> Probe
-    platform: str  # dotted path of the Platform class
-    levels: Mapping[str, int] = field(default_factory=dict)  # API level of each facet and op group it was written for
+    # dotted path of () -> Probe
+    probe: str
+    # dotted path of the Platform class
+    platform: str
+    # API levels that it was written for, of facets and op groups where they are not `level`
+    levels: Mapping[str, int] = field(default_factory=dict)
+    # of all others
+    level: int = 0
+
+    @property
+    def api_levels(self) -> Mapping[str, int]:
+        """The API level of each facet and op group that it was written for."""
+        return {**dict.fromkeys(API_LEVELS, self.level), **self.levels}
 
 
 @dataclass(frozen=True)
@@ -182,13 +193,9 @@ class Platform(ABC):
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        """How steps are split and padded if shapes are bounded. Default: None, one launch per step of exactly its
-        shape."""
-        return None
-
-    def step_rules(self, model: ModelFacts) -> StepRules | None:
-        """What the scheduler may put into one step. Called in the engine's process. Default: None, which means
-        StepRules() and forbids nothing."""
+        """How steps are split and padded if shapes are bounded, and what the scheduler may put into one step
+        (ShapePolicy.rules). Called in the engine's process and in every worker's. Default: None, one launch per step of
+        exactly its shape, and no step is forbidden."""
         return None
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:

@@ -54,6 +54,11 @@ class ShapePolicy(ABC):
         in the order of the step. A launch that holds a decode row of several tokens is of kind "verify". Where
         Capabilities.static_shapes, every launch has one of keys()."""
 
+    def rules(self) -> StepRules:
+        """What the scheduler may put into one step. Asked in the engine's process. Default: StepRules(), which forbids
+        nothing."""
+        return StepRules()
+
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:
         """The shapes that launches are padded to, without bits (core adds those of the enabled features). Warm-up runs
@@ -92,6 +97,7 @@ class BucketedShapes(ShapePolicy):
     packed: the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a launch,
     and prompt_tokens are numbers of tokens of a launch.
     blocks: columns of block tables; the last must be enough for the longest request.
+    chunk_multiple: of tokens, at which prompts may be split.
     """
 
     decode_rows: Sequence[int]
@@ -100,6 +106,7 @@ class BucketedShapes(ShapePolicy):
     packed: bool = False
     blocks: Sequence[int] = (1,)
     max_decode_tokens: int = 1
+    chunk_multiple: int = 1
 
     @classmethod
     def doubling(
@@ -118,11 +125,11 @@ class BucketedShapes(ShapePolicy):
             max_decode_tokens=scheduler.max_decode_tokens,
         )
 
-    def rules(self, chunk_multiple: int = 1) -> StepRules:
-        """What a step may hold so that every prompt fits into a launch; for Platform.step_rules()."""
+    def rules(self) -> StepRules:
+        """What a step may hold so that every prompt fits into a launch."""
         return StepRules(
             mix_prefill_decode=self.packed or not self.prompt_tokens,
-            chunk_multiple=chunk_multiple,
+            chunk_multiple=self.chunk_multiple,
             max_tokens_per_request=max(self.prompt_tokens, default=None),
         )
 

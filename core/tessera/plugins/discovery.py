@@ -58,13 +58,14 @@ def _manifests(answer: Answer, api: Api) -> list[Discovered]:
 
 def _announced(plugin: Discovered, manifest: Manifest, api: Api) -> Discovered:
     plugin = replace(plugin, name=str(manifest.name)[:80], manifest=manifest)
-    problem = levels_problem(manifest.levels, api)
+    problem = levels_problem(manifest.levels, api) or levels_problem(manifest.api_levels, api)
     if problem is not None:
         return replace(plugin, error=problem)
-    adapt = api.manifests.get(manifest.levels.get("platform", api.levels["platform"]))
+    adapt = api.manifests.get(manifest.api_levels["platform"])
     if adapt is not None:
         manifest = adapt(manifest)
-    shims = tuple(f"{facet} {api.levels[facet] - 1} as {api.levels[facet]}" for facet in api.behind(manifest.levels))
+    behind = api.behind(manifest.api_levels)
+    shims = tuple(f"{facet} {api.levels[facet] - 1} as {api.levels[facet]}" for facet in behind)
     return replace(plugin, manifest=manifest, error=_problem(manifest), shims=shims)
 
 

@@ -189,7 +189,7 @@ def selected(candidate: Candidate) -> Selected:
     assert found.manifest is not None
     assert answer is not None
     manifest = found.manifest
-    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.levels)
+    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.api_levels)
 
 
 def named(name: str, found: Sequence[Discovered]) -> Discovered:

@@ -21,7 +21,7 @@ from tessera.platform.attention import StateSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
-from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
+from tessera.platform.launch import Launch, LaunchKey, Plan
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
@@ -173,14 +173,14 @@ class CoreRunner(ModelRunner):
 
     @torch.inference_mode()
     def _run_largest_steps(self) -> None:
-        config, facts = self.services.config, self.model.facts
+        config = self.services.config
         self.executables = {}
         plan = null_plan(self._needs(), config)
         self.allocate(plan)
         for stacks in self.memory.stacks:
             for stack in stacks:
                 stack.zero_()
-        for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
+        for step in largest_steps(config, plan, self.shapes.rules()):
             self.sample(self.execute(step))
         self.links.discard_tokens()
 

@@ -25,7 +25,7 @@ from tessera.platform.attention import (
     LayerSpec,
     SlidingWindowSpec,
 )
-from tessera.platform.launch import Kind, Launch, LaunchKey, StepRules
+from tessera.platform.launch import Kind, Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec, QuantSpec
 from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
@@ -176,14 +176,13 @@ Grant = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Shaping:
-    """A platform's shape policy and step rules."""
+    """How a platform's shape policy changes a case."""
 
     policy: ShapePolicy
-    rules: StepRules
 
     def allowed(self, case: AttentionCase) -> AttentionCase:
         """The case, with chunks extended to begin where the rules allow a prompt to be split."""
-        multiple, most_decoded = self.rules.chunk_multiple, case.most_decoded
+        multiple, most_decoded = self.policy.rules().chunk_multiple, case.most_decoded
         rows = tuple(
             (tokens if tokens <= most_decoded else tokens + (length - tokens) % multiple, length)
             for tokens, length in case.rows
@@ -218,8 +217,8 @@ class Shaping:
     def _pieces(self, grant: Grant) -> Iterator[Grant]:
         """Splits a grant into pieces that have no more tokens than a step may have of one request."""
         tokens, length, row = grant
-        most = self.rules.max_tokens_per_request or tokens
-        most = max(most - most % self.rules.chunk_multiple, 1)
+        most = self.policy.rules().max_tokens_per_request or tokens
+        most = max(most - most % self.policy.rules().chunk_multiple, 1)
         done = length - tokens
         while done < length:
             end = min(done + most, length)
@@ -228,7 +227,7 @@ class Shaping:
 
     def _side_by_side(self, decode: list[Grant], prefill: list[Grant]) -> Iterator[list[Grant]]:
         """Steps with as many rows as the rules allow, decode rows first."""
-        rules = self.rules
+        rules = self.policy.rules()
         most = rules.max_rows or len(decode) + len(prefill)
         few = min(rules.max_prefill_rows or most, most)
         while decode or prefill:

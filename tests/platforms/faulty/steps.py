@@ -29,6 +29,7 @@ from tessera.platform import (
     Reason,
     Scheme,
     ShapePolicy,
+    StepRules,
     StepShape,
     replace,
 )
@@ -102,6 +103,9 @@ class _OneUnnamed(ShapePolicy):
 
     def keys(self) -> Sequence[LaunchKey]:
         return self.right.keys()
+
+    def rules(self) -> StepRules:
+        return self.right.rules()
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         shapes = list(self.right.launches(step))

@@ -23,6 +23,7 @@ from tessera.platform import (
     OpSet,
     Packed,
     ShapePolicy,
+    StepRules,
     StepShape,
     replace,
 )
@@ -286,6 +287,9 @@ class _WithoutBits(ShapePolicy):
 
     def keys(self) -> Any:
         return self.right.keys()
+
+    def rules(self) -> StepRules:
+        return self.right.rules()
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         return [

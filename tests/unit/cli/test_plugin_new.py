@@ -23,7 +23,7 @@ COMMON = {
     "tessera_chip/__init__.py", "tessera_chip/platform.py", "tessera_chip/probe.py", "tessera_chip/py.typed",
 }  # fmt: skip
 OP = {"attention", "graphs", "linear", "mlp", "norms", "rotary"}
-RUNNER = {"llama", "rules", "runner"}
+RUNNER = {"llama", "runner", "shapes"}
 
 
 @pytest.mark.parametrize(("depth", "own"), [("op", OP), ("runner", RUNNER)])

@@ -142,7 +142,7 @@ def _ask(report: Report, watch: Watch, plugin: Plugin) -> None:
         watch.on = False
     for one in manifests if isinstance(manifests, list | tuple) else ():
         if isinstance(one, Manifest):
-            report.manifests.append(Told(str(one.name), str(one.probe), dict(one.levels)))
+            report.manifests.append(Told(str(one.name), str(one.probe), dict(one.api_levels)))
 
 
 if __name__ == "__main__":

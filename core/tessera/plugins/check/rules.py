@@ -157,12 +157,6 @@ def _base(
     return None
 
 
-def facets_of(package: Package) -> set[str]:
-    """Facets of the contracts that the package's classes derive from."""
-    classes = [cls for _, _, cls in contracts_of(package).values()]
-    return {facet for contract, facet in CONTRACTS.items() if any(issubclass(cls, contract) for cls in classes)}
-
-
 def dead_members(package: Package) -> Iterator[Finding]:
     for source, node, cls in contracts_of(package).values():
         known = {name for one in cls.__mro__ for name in (*vars(one), *vars(one).get("__annotations__", ()))}
@@ -313,19 +307,15 @@ def manifest(package: Package) -> Iterator[Finding]:
             what = f"takes {report.seconds:.1f} s to import, where {IMPORT_SECONDS:g} s is the most"
             yield Finding(source.file, 0, what, _LATER)
         for told in report.manifests:
-            yield from _levels(package, source, told)
+            yield from _levels(source, told)
             yield from _opened_early(package, source, told)
 
 
-def _levels(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
+def _levels(source: SourceFile, told: Told) -> Iterator[Finding]:
     problem = levels_problem(told.levels, API)
     if problem is not None:
         what, _, todo = problem.partition("; ")
         yield Finding(source.file, 0, f"the manifest of {told.name}: {what}", todo or "name a level that core has")
-    missing = sorted((facets_of(package) | {"platform"}) - set(told.levels))
-    if missing:
-        what = f"the manifest of {told.name} names no level of {', '.join(missing)}"
-        yield Finding(source.file, 0, what, "add them to levels: it is what tells core how to run the plugin")
 
 
 def _opened_early(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
