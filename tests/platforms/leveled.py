@@ -23,7 +23,6 @@ from tessera.platform import (
     Kernel,
     Launch,
     LaunchKey,
-    ModelFacts,
     ModelRunner,
     NormSpec,
     OpSet,
@@ -77,9 +76,9 @@ class _Graphs(GraphRunner):
     def replay(self, executable: Any, launch: Launch) -> Any:
         return executable(launch)
 
-    def estimate(self, keys: Sequence[LaunchKey], model: ModelFacts, config: EngineConfig) -> int:
-        CALLS.append("estimate")
-        return 4096
+    def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
+        CALLS.append("keys")
+        return shapes.keys()
 
 
 class GraphNow(ReferencePlatform):
@@ -156,12 +155,12 @@ class AttentionThen(ReferencePlatform):
 
 
 class _GraphsThen(_Graphs):
-    def estimate(self) -> int:  # type: ignore[override]  # what changed
-        return super().estimate((), None, None)  # type: ignore[arg-type]  # unused
+    def keys(self, shapes: ShapePolicy) -> Sequence[LaunchKey]:  # type: ignore[override]  # what changed
+        return super().keys(shapes, 0)
 
 
 class GraphThen(ReferencePlatform):
-    """estimate() was not told the keys."""
+    """keys() was not told the rows."""
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return _GraphsThen()
@@ -219,7 +218,7 @@ def _backend(backend: AttentionBackend) -> AttentionBackend:
 
 
 def _graphs(graphs: GraphRunner) -> GraphRunner:
-    return adapted(graphs, GraphRunner, estimate=lambda old, keys, model, config: old.estimate())
+    return adapted(graphs, GraphRunner, keys=lambda old, shapes, rows: old.keys(shapes))
 
 
 def older_norm(spec: NormSpec) -> _NormSpecThen | str:

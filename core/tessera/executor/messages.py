@@ -67,7 +67,6 @@ class Needs(msgspec.Struct):
     block_sizes: tuple[int, ...]
     block_multiple: bool
     index_dtype: str
-    host_lengths: str
     align_bytes: int
     dense_planes: bool = False
     separate_planes: bool = False

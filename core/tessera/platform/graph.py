@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tessera.platform.attention import AttentionLayer, Caches, Mixer
 from tessera.platform.device import Device, Tensor
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan
-from tessera.platform.model import ModelFacts
 from tessera.platform.shapes import ShapePolicy
-
-if TYPE_CHECKING:
-    from tessera.config import EngineConfig
 
 
 class GraphRunner(ABC):
@@ -48,14 +44,6 @@ class GraphRunner(ABC):
     @abstractmethod
     def replay(self, executable: Any, launch: Launch) -> Any:
         """Replays an executable. Returns what forward returned."""
-
-    def after_launch(self, executable: Any, launch: Launch) -> None:
-        """Called after each replay. Default: nothing."""
-
-    def estimate(self, keys: Sequence[LaunchKey], model: ModelFacts, config: EngineConfig) -> int:
-        """Bytes that capturing these keys will take. Called only if the device cannot measure it (Device.peak).
-        Default: 0."""
-        return 0
 
     def invalidate(self) -> None:
         """Discards all captured graphs, because addresses or shapes have changed. Default: nothing."""

@@ -126,7 +126,7 @@ class Launch:
     query_start_loc [R + 1] int32: where each row's tokens start, and where the last row ends; row i has query_lens[i]
     tokens from there. query_lens [R] int32: tokens that a row computes. seq_lens [R] int32: its tokens in the cache
     after this launch. These three are on the device and exact. On the host, int32: query_start_loc_host and
-    query_lens_host, exact; seq_lens_host [R], exact or an upper bound, as host_lengths says.
+    query_lens_host, seq_lens_host [R], exact.
 
     slot_mapping: by group [T], block * block size + offset of each token's keys and values. block_tables: by group
     [R, blocks]; 0 for a block that lies entirely before the window of the row's first query, whose contents, possibly
@@ -153,7 +153,6 @@ class Launch:
     query_start_loc_host: Array
     query_lens_host: Array
     seq_lens_host: Array
-    host_lengths: Literal["bound", "exact"]
     slot_mapping: Sequence[Tensor]
     block_tables: Sequence[Tensor]
     logits_indices: Tensor

@@ -77,7 +77,7 @@ class MaskedAttention(AttentionBackend):
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(self.blocks, dense_planes=True, host_lengths="none")
+        return CacheConstraints(self.blocks, dense_planes=True)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return MaskedLayer(spec, weights, ops, self)

@@ -40,10 +40,8 @@ class ModelFacts:
     max_positions: int
     dtype: str
     caches: tuple[LayerCache, ...]
-    num_parameters: int = 0
     chunkable: bool = True
     prefix_cacheable: bool = True
-    tasks: tuple[str, ...] = ("generate",)
     notes: tuple[str, ...] = ()
     stage_tensors: int = 0
     functional: bool = True

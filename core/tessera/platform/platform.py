@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig, ParallelConfig
 
 _FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
-_OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
+_OP_GROUPS = ("core", "quant", "moe", "sampling", "lora")
 
 _FIRST = 0  # the level of all of them until one is raised
 

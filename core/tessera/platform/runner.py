@@ -44,7 +44,6 @@ class CacheNeeds:
     block_sizes: tuple[int, ...]
     block_multiple: bool
     index_dtype: str
-    host_lengths: str
     align_bytes: int
     layout: Callable[[int], KVLayout]
     dense_planes: bool = False

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tessera.config.mesh import Mesh
 from tessera.errors import PlatformError
-from tessera.platform.collectives import HOST_BACKEND, Alone, Communicator, TorchCommunicator, Transfer
+from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Device
 from tessera.platform.platform import Platform, WorkerSpec
+
+_HOST_BACKEND = "gloo"
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
@@ -29,7 +31,7 @@ def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommu
     own = dist.Backend.default_device_backend_map.get(device.target.type)
     if own is not None:
         return TorchCommunicator.join(torch, own, rendezvous, spec.rank, spec.world_size)
-    world = TorchCommunicator.join(torch, HOST_BACKEND, rendezvous, spec.rank, spec.world_size)
+    world = TorchCommunicator.join(torch, _HOST_BACKEND, rendezvous, spec.rank, spec.world_size)
     return StagedCommunicator(world.group, device)
 
 
@@ -58,7 +60,7 @@ class StagedCommunicator(TorchCommunicator):
     collectives of its own can still serve on several devices. group: over gloo."""
 
     def __init__(self, group: Any, device: Device) -> None:
-        super().__init__(torch, group, group)
+        super().__init__(torch, group)
         self.device = device
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -67,17 +69,6 @@ class StagedCommunicator(TorchCommunicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         gathered: Tensor = super().all_gather(self._staged(x), dim).to(x.device)
         return gathered
-
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        return x.copy_(super().broadcast(self._staged(x), source))
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        part: Tensor = super().reduce_scatter(self._staged(x), dim).to(x.device)
-        return part
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        exchanged: Tensor = super().all_to_all(self._staged(x)).to(x.device)
-        return exchanged
 
     def send(self, x: Tensor, to: int) -> None:
         super().send(self._staged(x), to)

@@ -153,7 +153,7 @@ class CoreRunner(ModelRunner):
             measured = remembered_or(self._measure, config, self.device, self.services.groups)
             if measured is not None:
                 return measured
-        return estimated(config, facts) + self.graphs.estimate(self.keys, facts, config)
+        return estimated(config, facts)
 
     def _measure(self) -> int | None:
         scheduler = self.services.config.scheduler
@@ -355,9 +355,7 @@ class CoreRunner(ModelRunner):
         executable = self.executables.get(self.graphs.key_of(launch.key))
         if executable is None:
             return self._forward(launch)
-        result = self.graphs.replay(executable, launch)
-        self.graphs.after_launch(executable, launch)
-        return result
+        return self.graphs.replay(executable, launch)
 
     def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""

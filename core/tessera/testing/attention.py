@@ -251,7 +251,6 @@ def poison(plane: Tensor) -> None:
 
 TRIAL = "trial"  # the name of a trial's AttentionGroup
 SPARE = 3  # blocks that no row has, including the null block
-_LOOSE = 5  # tokens by which an upper bound on a length exceeds it
 _CHUNK = 512  # tokens of a row that are written at once
 
 
@@ -531,7 +530,6 @@ class AttentionTrial:
         )
         query_start_loc = np.array([*starts, *ends], np.int32)
         seq_lens[: len(grants)] = [length for _, length, _ in grants]
-        exact = self.constraints.host_lengths == "exact"
         last = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)
 
         def tensor(values: Any) -> Tensor:
@@ -547,10 +545,9 @@ class AttentionTrial:
             query_start_loc=tensor(query_start_loc),
             query_lens=tensor(query_lens),
             seq_lens=tensor(seq_lens),
-            seq_lens_host=seq_lens if exact else seq_lens + _LOOSE,
+            seq_lens_host=seq_lens,
             query_start_loc_host=query_start_loc,
             query_lens_host=query_lens,
-            host_lengths="exact" if exact else "bound",
             slot_mapping=[tensor(slots)],
             block_tables=[tensor(table)],
             logits_indices=tensor(np.arange(tokens) if key.kind == "verify" else last),

@@ -83,7 +83,7 @@ class FusedInferAttention(AttentionBackend):
         return None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True, host_lengths="exact")
+        return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return Layer(spec, weights, ops, self, self._mask(device.target))

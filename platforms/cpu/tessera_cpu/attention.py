@@ -103,7 +103,7 @@ class SdpaAttention(AttentionBackend):
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
+        return CacheConstraints(block_sizes=(16, 1))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> SdpaLayer:
         return SdpaLayer(spec, weights, ops)

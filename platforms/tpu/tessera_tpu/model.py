@@ -149,7 +149,6 @@ def _launch(
         query_start_loc_host=_NONE,
         query_lens_host=_NONE,
         seq_lens_host=_NONE,
-        host_lengths="bound",
         slot_mapping=(),
         block_tables=(),
         logits_indices=as_torch(parts["at"]),

@@ -154,9 +154,7 @@ class JaxRunner(ModelRunner):
 
     def _needs(self, cache: LayerCache) -> CacheNeeds:
         layout = partial(self.attention.kv_cache_layout, cache.spec)
-        return CacheNeeds(
-            cache.layer, cache.spec, (block_of(cache.spec),), True, "int32", "none", 1, layout, dense_planes=True
-        )
+        return CacheNeeds(cache.layer, cache.spec, (block_of(cache.spec),), True, "int32", 1, layout, dense_planes=True)
 
     def _placed(self, layer: str, part: str, tensor: Any) -> Any:
         """A weight on the device, which holds it alone from then on."""

@@ -20,7 +20,7 @@ PLATFORMS = {
     "runner": "Runner",
 }  # fmt: skip
 CALLED = {
-    "platform": "defaults", "attention": "plan", "graph": "estimate", "launch": "launches", "ops.core": "norm",
+    "platform": "defaults", "attention": "plan", "graph": "keys", "launch": "launches", "ops.core": "norm",
     "runner": "runner",
 }  # fmt: skip
 PROMPTS = [[3, 4, 5, 6, 7], [8, 9, 10]]

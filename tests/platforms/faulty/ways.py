@@ -394,11 +394,3 @@ class SumFromTheOwnOn(_Group):
         for step in range(1, self.size):
             total += parts[(self.rank + step) % self.size]
         return total
-
-
-@group("reduce_scatter")
-class ScatterInBfloat16(_Group):
-    """scattered sums are computed in bfloat16"""
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        return super().reduce_scatter(x.bfloat16(), dim).to(x.dtype)
