@@ -47,15 +47,19 @@ _MASK = 2048  # rows and columns of the mask that this mode wants, whatever the 
 
 @dataclass(frozen=True)
 class Plan:
-    """slots [T]; tables [rows, blocks]. ends: where each row's queries end among those that are passed. lengths: of
-    each row in the cache. tokens: queries that are passed. places [tokens] int64: where they lie; None: they are the
-    first ones."""
+    """What a group's layers launch."""
 
+    # [T]: slot_mapping of the launch
     slots: Tensor
+    # [rows, blocks]: block_tables of the launch
     tables: Tensor
+    # of each row, where its queries end among those that are passed
     ends: list[int]
+    # of each row, tokens in the cache
     lengths: list[int]
+    # number of queries that are passed
     tokens: int
+    # [tokens] int64: where these lie; None: they are the first ones
     places: Tensor | None
 
 

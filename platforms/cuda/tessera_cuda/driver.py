@@ -13,13 +13,17 @@ _PROCESSORS, _MAJOR, _MINOR, _SHARED = 16, 75, 76, 97
 
 @dataclass(frozen=True)
 class Card:
-    """capability: the compute capability, 90 for 9.0. memory: bytes. processors: SMs. shared_bytes: shared memory that
-    one program may use."""
+    """A GPU, as the driver describes it."""
 
+    # the product's
     name: str
+    # compute capability: 90 for 9.0
     capability: int
+    # bytes
     memory: int
+    # SMs
     processors: int
+    # shared memory that one program may use
     shared_bytes: int
 
 

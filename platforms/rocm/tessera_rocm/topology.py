@@ -16,14 +16,19 @@ _VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEV
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, or a partition of one. gfx: its architecture, such as "gfx942". memory: bytes; 0 if unknown. processors:
-    compute units. warp_size: threads of a wave. shared_bytes: LDS that one program may use."""
+    """A GPU, or a partition of one."""
 
+    # the product's
     name: str
+    # its architecture, such as "gfx942"
     gfx: str
+    # bytes; 0 if unknown
     memory: int
+    # compute units
     processors: int
+    # threads of a wave
     warp_size: int
+    # LDS that one program may use
     shared_bytes: int
 
 

@@ -41,18 +41,20 @@ log = logging.getLogger("tessera.triton")
 
 
 class TritonPlatform(Platform):
-    """A platform package adds open() and _facts().
+    """A platform package adds open() and _facts()."""
 
-    kind: torch's name of the device. compiler: the name of Triton's backend for it. collectives: the backend of
-    torch.distributed that takes its tensors. captures_collectives: they may be part of a captured graph. torch: the
-    library, so that tests can pass another. device_name: of the current device, once there is one."""
-
+    # torch's name of the device
     kind: str
+    # the name of Triton's backend for it
     compiler: str
+    # the backend of torch.distributed that takes its tensors
     collectives: str
+    # whether these may be part of a captured graph
     captures_collectives = True
     capabilities = Capabilities(dtypes=("bfloat16", "float16", "float32"), index_dtype="int32")
+    # the library, so that tests can pass another
     torch: Any = torch
+    # of the current device, once there is one
     device_name = "this device"
 
     @abstractmethod
