@@ -60,24 +60,37 @@ CacheSpec = FullAttentionSpec | SlidingWindowSpec | StateSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options:
-    constants of a state mixer. q_norm, k_norm: RMS norm over each head before rotary. sinks: each head has one more
-    score, the weight "sinks", which takes part in the softmax and has no value."""
+    """One layer of attention, or of another mixer over state."""
 
+    # number among the layers of the model, or of its pipeline stage, that have a cache
     layer: int
+    # "attention", or the name of a state mixer
     kind: str
+    # of queries, on this rank
     num_heads: int
+    # of keys and values, on this rank
     num_kv_heads: int
+    # elements of a head
     head_dim: int
+    # of scores
     scale: float
+    # of activations
     dtype: str
+    # what it keeps
     cache: CacheSpec
+    # None: queries and keys are not turned
     rotary: RotarySpec | None = None
+    # RMS norm over each head of queries, before rotary
     q_norm: NormSpec | None = None
+    # RMS norm over each head of keys, before rotary
     k_norm: NormSpec | None = None
+    # tokens that a query sees, itself included; None: all before it
     window: int | None = None
+    # largest absolute score
     softcap: float | None = None
+    # whether each head has one more score, the weight "sinks", which takes part in the softmax and has no value
     sinks: bool = False
+    # constants of a state mixer, by name
     options: tuple[tuple[str, float], ...] = ()
 
 

@@ -37,10 +37,13 @@ may change the contract."""
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device. memory: total bytes; 0 if unknown."""
+    """One device."""
 
+    # shown to users
     name: str
+    # for Platform.open()
     index: int = 0
+    # total bytes; 0 if unknown
     memory: int = 0
 
 
@@ -68,41 +71,47 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe returns; core calls it in a child process with a time limit. score: 0 cannot run here; 10 a general
-    host; 50 a device that runs on reference ops; 80 native ops; 100 a vendor's package for its own chip. reason: why
-    it has this score."""
+    """What a probe returns; core calls it in a child process with a time limit."""
 
+    # 0 cannot run here; 10 a general host; 50 a device that runs on reference ops; 80 native ops; 100 a vendor's
+    # package for its own chip
     score: int
+    # why it has this score
     reason: str
+    # those that it can use
     devices: tuple[DeviceInfo, ...] = ()
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the devices can do. dtypes: of weights and activations, the preferred one first. index_dtype: of slots,
-    block tables and places in token buffers; with "int32", no launch has an int64 tensor. async_dispatch: the host may
-    run ahead of the device. static_shapes: each launch must have one of ShapePolicy.keys(), so the platform must bring
-    such a policy."""
+    """What the devices can do."""
 
+    # of weights and activations, the preferred one first
     dtypes: tuple[str, ...]
+    # of slots, block tables and places in token buffers; with "int32", no launch has an int64 tensor
     index_dtype: str = "int64"
+    # whether the host may run ahead of the device
     async_dispatch: bool = True
+    # whether each launch must have one of ShapePolicy.keys(), so that the platform must bring such a policy
     static_shapes: bool = False
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(), at least one;
-    more than one needs a model runner of the platform's own. threads: host threads; core gives torch so many before it
-    opens a device, in a shared process too if the user asks for a number; None leaves torch as it is. environment:
-    variables that the process starts with. shared: the process belongs to a Python user (LLM), so the platform must not
-    change anything process-wide."""
+    """One worker process and its devices."""
 
+    # from 0 to world_size - 1
     rank: int
+    # number of workers
     world_size: int
+    # indices for open(), at least one; more than one needs a model runner of the platform's own
     devices: tuple[int, ...]
+    # host threads; core gives torch so many before it opens a device, in a shared process too if the user asks for a
+    # number; None leaves torch as it is
     threads: int | None = None
+    # variables that the process starts with
     environment: Mapping[str, str] = field(default_factory=dict)
+    # whether the process belongs to a Python user (LLM), so that the platform must not change anything process-wide
     shared: bool = False
 
 

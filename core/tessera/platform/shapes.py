@@ -86,26 +86,24 @@ class ExactShapes(ShapePolicy):
 @dataclass(frozen=True)
 class BucketedShapes(ShapePolicy):
     """Launches of a few shapes, given as data: each launch gets the smallest that holds it. All sequences are sorted,
-    smallest first.
+    smallest first."""
 
-    decode_rows: numbers of rows in launches that decode. A step with more rows than the largest is divided.
-    max_decode_tokens: tokens of a decode row; launches that verify drafts have this many for each row.
-    prompt_tokens: numbers of tokens of a prompt in a launch. Empty: launches with prompts hold all rows of a step and
-    have their exact shape, as on devices that capture decode launches alone.
-    prompt_rows: rows in a launch with prompts. Such launches are rectangles apart from decode rows: each prompt is
-    padded to the width.
-    packed: the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a launch,
-    and prompt_tokens are numbers of tokens of a launch.
-    blocks: columns of block tables; the last must be enough for the longest request.
-    chunk_multiple: of tokens, at which prompts may be split.
-    """
-
+    # numbers of rows in launches that decode; a step with more rows than the largest is divided
     decode_rows: Sequence[int]
+    # numbers of tokens of a prompt in a launch; empty: launches with prompts hold all rows of a step and have their
+    # exact shape, as on devices that capture decode launches alone
     prompt_tokens: Sequence[int] = ()
+    # rows in a launch with prompts; such launches are rectangles apart from decode rows, each prompt padded to the
+    # width
     prompt_rows: int = 1
+    # whether the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a
+    # launch, and prompt_tokens are numbers of tokens of a launch
     packed: bool = False
+    # columns of block tables; the last must be enough for the longest request
     blocks: Sequence[int] = (1,)
+    # tokens of a decode row; launches that verify drafts have this many for each row
     max_decode_tokens: int = 1
+    # tokens: prompts may be split at multiples
     chunk_multiple: int = 1
 
     @classmethod

@@ -105,14 +105,17 @@ NEAR_METHOD, NEAR_CONSTANT = 0.7, 0.85
 
 @dataclass(frozen=True)
 class Finding:
-    """A member that core never calls. where: the class that defines it. contract: the class it seems to override.
-    removed: whether the contract once had it, which is an error; otherwise it never did, which is a warning. instead:
-    the replacement of a removed member, or the closest existing one; "" if none is close."""
+    """A member that core never calls."""
 
+    # the class that defines it
     where: str
+    # its name
     member: str
+    # the class that it seems to override
     contract: str
+    # whether the contract once had it, which is an error; otherwise it never did, which is a warning
     removed: bool
+    # the replacement of a removed member, or the closest existing one; "" if none is close
     instead: str = ""
 
     def __str__(self) -> str:
