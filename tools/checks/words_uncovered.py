@@ -12,7 +12,6 @@ UNCOVERED: tuple[tuple[str, str], ...] = (
     ("classes", "core/tessera/loader"),
     ("classes", "core/tessera/parsing"),
     ("classes", "core/tessera/platform"),
-    ("classes", "core/tessera/plugins"),
     ("classes", "core/tessera/runner"),
     ("classes", "core/tessera/scheduler"),
     ("classes", "core/tessera/server"),

@@ -203,7 +203,7 @@ class _SplitMixer(Mixer):
         self.graphs, self.mixer = graphs, mixer
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        return self.graphs.eagerly(lambda own: self.mixer.fused(x, positions, caches, own), plan)
+        return self.graphs.eagerly(lambda eager: self.mixer.fused(x, positions, caches, eager), plan)
 
 
 class _SplitAttention(AttentionLayer):
@@ -211,17 +211,17 @@ class _SplitAttention(AttentionLayer):
         self.graphs, self.layer = graphs, layer
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        return self.graphs.eagerly(lambda own: self.layer.fused(x, positions, caches, own), plan)
+        return self.graphs.eagerly(lambda eager: self.layer.fused(x, positions, caches, eager), plan)
 
     def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.layer.heads(x, positions)
 
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
-        self.graphs.eagerly(lambda own: self.layer.write(k, v, caches, own), plan)
+        self.graphs.eagerly(lambda eager: self.layer.write(k, v, caches, eager), plan)
 
     def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "no model asks for the log-sum-exp"
-        return self.graphs.eagerly(lambda own: self.layer.attend(q, caches, own, out), plan)
+        return self.graphs.eagerly(lambda eager: self.layer.attend(q, caches, eager, out), plan)
 
 
 class _OnStream:

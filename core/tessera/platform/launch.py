@@ -54,13 +54,13 @@ class RequestView(Protocol):
 class Resource(ABC):
     """A limited resource of a step, besides tokens, rows and KV blocks. The scheduler asks every resource.
 
-    held "request": taken when a request starts and released when it leaves its row (finished, preempted or aborted).
-    held "step": taken each time a request is scheduled; begin_step() resets it. If a resource refuses a request while
-    no step is in flight, the request fails, because waiting would not help.
+    If a resource refuses a request while no step is in flight, the request fails, because waiting would not help.
     """
 
     name: str
-    held: Literal["request", "step"] = "request"
+    # "request": taken when a request starts and released when it leaves its row (finished, preempted or aborted).
+    # "step": taken each time a request is scheduled; begin_step() resets it
+    scope: Literal["request", "step"] = "request"
 
     def begin_step(self) -> None:
         """Called before each step is scheduled. Default: nothing."""
@@ -71,12 +71,12 @@ class Resource(ABC):
 
     @abstractmethod
     def take(self, request: RequestView, num_tokens: int) -> None:
-        """Called when the request is scheduled with num_tokens tokens, which fits() allowed. If held is "request",
+        """Called when the request is scheduled with num_tokens tokens, which fits() allowed. If scope is "request",
         called once per request."""
 
     @abstractmethod
     def release(self, request: RequestView) -> None:
-        """Called when the request leaves its row, and only if held is "request"."""
+        """Called when the request leaves its row, and only if scope is "request"."""
 
 
 Kind = Literal["decode", "prefill", "mixed", "verify"]

@@ -179,14 +179,15 @@ class BucketedShapes(ShapePolicy):
         return _smallest(self.blocks, int(step.blocks[first:last].max()))
 
 
-def doubled(least: int, most: int) -> tuple[int, ...]:
-    """Sizes for buckets: least, then each twice the one before, as long as they are below most, and most itself. A
-    launch that needs `least` or more is padded to less than twice its size; a smaller one is padded to the first."""
+def doubled(smallest: int, largest: int) -> tuple[int, ...]:
+    """Sizes for buckets: the smallest, each twice the one before as long as they are below the largest, and the
+    largest. A launch that needs `smallest` or more is padded to less than twice its size; a smaller one is padded to
+    the first."""
     sizes = []
-    while least < most:
-        sizes.append(least)
-        least *= 2
-    return (*sizes, most)
+    while smallest < largest:
+        sizes.append(smallest)
+        smallest *= 2
+    return (*sizes, largest)
 
 
 def _smallest(sizes: Sequence[int], needed: int) -> int:

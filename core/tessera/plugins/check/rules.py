@@ -142,7 +142,7 @@ def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[SourceFile,
 
 
 def _base(
-    source: SourceFile, node: ast.ClassDef, found: Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]
+    source: SourceFile, node: ast.ClassDef, classes: Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]
 ) -> type | None:
     for expression in node.bases:
         plain = expression.value if isinstance(expression, ast.Subscript) else expression
@@ -152,8 +152,8 @@ def _base(
             if isinstance(cls, type) and any(issubclass(cls, contract) for contract in CONTRACTS):
                 return cls
         module, _, name = full.rpartition(".")
-        if (module, name) in found:
-            return found[module, name][2]
+        if (module, name) in classes:
+            return classes[module, name][2]
     return None
 
 
@@ -177,12 +177,12 @@ def _defined(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _dead(name: str, statement: ast.stmt, cls: type, known: set[str]) -> tuple[str, str] | None:
+def _dead(name: str, statement: ast.stmt, cls: type, members: set[str]) -> tuple[str, str] | None:
     for contract in (one for one in CONTRACTS if issubclass(cls, one)):
         replacement = replacement_of(name, contract)
         if replacement is not None:
             return f"which {contract.__name__} no longer has", f"{replacement} replaced it"
-    near = nearest_member(name, known, method=isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef))
+    near = nearest_member(name, members, method=isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef))
     if near is None:
         return None
     return (
@@ -283,7 +283,7 @@ class Told(msgspec.Struct):
     levels: dict[str, int] = {}
 
 
-class Report(msgspec.Struct):
+class ManifestReport(msgspec.Struct):
     """The child's output. error: why the module or its hook cannot be used."""
 
     seconds: float = 0.0
@@ -346,7 +346,7 @@ def _run_at_import(tree: ast.Module) -> Iterator[ast.Call]:
         waiting += ast.iter_child_nodes(node)
 
 
-def _report(package: Package, module: str) -> Report:
+def _report(package: Package, module: str) -> ManifestReport:
     # -P: the child must not import modules from the user's working directory.
     command = [sys.executable, "-P", "-m", CHILD, str(package.folder.resolve()), module]
     child = subprocess.Popen(
@@ -355,17 +355,17 @@ def _report(package: Package, module: str) -> Report:
     try:
         output, log = child.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return Report(error=f"importing it did not end within {SECONDS:g} s")
+        return ManifestReport(error=f"importing it did not end within {SECONDS:g} s")
     finally:
         end(child)
     try:
-        return msgspec.json.decode(output, type=Report)
+        return msgspec.json.decode(output, type=ManifestReport)
     except msgspec.MsgspecError:
         last = (log.decode("utf-8", errors="replace").strip().splitlines() or ["no word"])[-1]
-        return Report(error=f"importing it ended the process: {last[:160]}")
+        return ManifestReport(error=f"importing it ended the process: {last[:160]}")
 
 
-def shown(path: str, folder: Path) -> str | None:
+def relative_name(path: str, folder: Path) -> str | None:
     """A file's name relative to the package's folder; None if it is elsewhere."""
     try:
         return Path(path).resolve().relative_to(folder).as_posix()
