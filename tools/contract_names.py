@@ -32,6 +32,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.compiled_platform": "platform",
         "tessera.platform.probing": "platform",
         "tessera.platform.model": "runner",
+        "tessera.platform.loaded_model": "runner",
         "tessera.platform.runner": "runner",
         "tessera.platform.drafts": "runner",
         "tessera.platform.feature": "runner",
@@ -51,6 +52,7 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tessera.platform.artifacts": ("Artifacts",),
         "tessera.platform.compiled": ("CompiledGraphs",),
         "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
+        "tessera.platform.loaded_model": ("MemoryBudget", "CacheNeeds", "LoadedModel"),
         "tessera.platform.masked": ("MaskedAttention", "MaskedPlan", "Masks", "SdpaAttention", "in_order"),
         "tessera.platform.vendor": ("import_vendor", "vendor_op", "vendor_object", "rotary_angles", "VendorKernel"),
         "tessera.errors": (

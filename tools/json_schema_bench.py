@@ -16,9 +16,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from tessera.errors import RequestError
@@ -26,8 +29,9 @@ from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 
 MAX_PROCESSES = 2
-MAX_TRIES = 50
+MAX_TRIES = 400
 """By which the order of one object's properties is looked for."""
+DIED = "it cannot be used: its process died."
 SHOWN = 20
 """Texts of each kind of mistake that are printed."""
 
@@ -167,16 +171,30 @@ def reason(message: str) -> str:
 
 
 def outcomes(entries: Iterable[Entry], options: dict[str, Any], processes: int) -> Iterator[Outcome]:
-    jobs = ((entry, options) for entry in entries)
-    if processes == 1:
-        yield from (held(*job) for job in jobs)
-        return
-    with get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(_held, jobs, chunksize=16)
+    """In order. A schema may end the process that compiles it, as it may end a text worker's; another one goes on."""
+    free: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+    for _ in range(processes):
+        free.put(_process())
+
+    def run(entry: Entry) -> Outcome:
+        process = free.get()
+        try:
+            return process.submit(held, entry, options).result()
+        except BrokenProcessPool:
+            process.shutdown(wait=False)
+            process = _process()
+            return Outcome(entry.name, 0.0, refused=DIED)
+        finally:
+            free.put(process)
+
+    with ThreadPoolExecutor(processes) as threads:
+        yield from threads.map(run, entries)
+    for _ in range(processes):
+        free.get().shutdown()
 
 
-def _held(job: tuple[Entry, dict[str, Any]]) -> Outcome:
-    return held(*job)
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def line(name: str, found: list[Outcome]) -> str:

@@ -72,7 +72,9 @@ def words(vocabulary: str) -> Words:
         table = TokenTable([bytes((value,)) for value in range(256)])
     else:
         config = json.loads((DEMO / "config.json").read_text())
-        table = TokenTable.of(Vocabulary.from_folder(str(DEMO)), config["vocab_size"], (config["eos_token_id"],))
+        table = TokenTable.from_vocabulary(
+            Vocabulary.from_folder(str(DEMO)), config["vocab_size"], (config["eos_token_id"],)
+        )
     closing = frozenset(token for token, spelled in enumerate(table.tokens) if spelled in CLOSING)
     return Words(table, table.tokenizer(), closing)
 

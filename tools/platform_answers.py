@@ -18,7 +18,7 @@ from tessera.platform import CompiledGraphs, ExactShapes, GraphRunner, LayerCach
 from tessera.plugins import load_path
 from tessera.testing import REFERENCE, AttentionCase
 from tessera.testing.conformance import LEVELS, Case, Target, cases_of
-from tessera.testing.conformance.native import NATIVE, PARTS, SOME, support
+from tessera.testing.conformance.native import NATIVE, PARTLY, PARTS, support
 
 MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 8192, 64, 2048
 """With which shapes are counted, where the platform has no defaults of its own."""
@@ -97,7 +97,7 @@ def ops(target: Target) -> str:
     dtype = "bfloat16" if "bfloat16" in claimed else claimed[0]
     core = {*REFERENCE.names(), "attention"}
     found = Counter(cells[dtype] for name, cells in support(target) if name in core)
-    return " / ".join(str(found[kind]) for kind in (NATIVE, SOME, PARTS))
+    return " / ".join(str(found[kind]) for kind in (NATIVE, PARTLY, PARTS))
 
 
 def shapes(target: Target, place: Place) -> str:

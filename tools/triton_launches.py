@@ -133,7 +133,7 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
             continue
         launch.place = place.name
         with FakeTensorMode(allow_non_fake_inputs=True):
-            arguments = Inputs(place.tokens, 0, ops, "bfloat16").of(table[place.op], place.spec)
+            arguments = Inputs(place.tokens, 0, ops, "bfloat16").arguments(table[place.op], place.spec)
             ops.bind(place.op, place.spec)(*arguments)
     for attended in served_attention():
         launch.place = attended.name

@@ -25,7 +25,8 @@ def int32(values: Any = ()) -> Array:
     return np.asarray(values, dtype=np.int32)
 
 
-def _encode(value: Any) -> Any:
+def encode_array(value: Any) -> Any:
+    """For msgspec's enc_hook. Raises TypeError for what is no array."""
     if isinstance(value, np.ndarray):
         name = _NAMES.get(value.dtype)
         if name is None:
@@ -34,7 +35,8 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not cross a process")
 
 
-def _decode(kind: type, value: Any) -> Any:
+def decode_array(kind: type, value: Any) -> Any:
+    """For msgspec's dec_hook."""
     if kind is np.ndarray:
         name, shape, data = value
         return np.frombuffer(data, dtype=_DTYPES[name]).reshape(shape)
@@ -42,8 +44,8 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def encoder() -> msgspec.msgpack.Encoder:
-    return msgspec.msgpack.Encoder(enc_hook=_encode)
+    return msgspec.msgpack.Encoder(enc_hook=encode_array)
 
 
 def decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_decode)
+    return msgspec.msgpack.Decoder(kind, dec_hook=decode_array)

@@ -50,7 +50,7 @@ def test_results_have_the_dtypes_and_dimensions_of_the_row(name: str) -> None:
     stated = [SHAPE.search(part) for part in shapes(op)[1].split(";")]
     for spec in op.sample_specs():
         bound = BoundOps(REFERENCE, HostDevice(torch, MemoryFigures(0, 0, host=True)))
-        result: Any = bound.bind(name, spec)(*OpInputs(5).of(name, spec))
+        result: Any = bound.bind(name, spec)(*OpInputs(5).arguments(name, spec))
         results = [
             part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, torch.Tensor)
         ]

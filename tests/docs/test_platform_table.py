@@ -3,6 +3,7 @@ answers. What the others answer is compared in their stages."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,13 @@ from tools.platform_table import HEAD, PACKAGES, PAGE, STATES, ask, names, on_pa
 
 ROOT = Path(__file__).parents[2]
 TEXT = PAGE.read_text(encoding="utf-8")
+reassigned_by = cache(platform_table.reassigned_by)  # which reads every file of a package
 COLUMNS = [title.strip() for title in HEAD.strip("|\n").split("|")]
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform_table, "reassigned_by", reassigned_by)
 
 
 def cell(text: str, name: str, column: str) -> str:

@@ -15,10 +15,10 @@ from starlette.routing import Route
 from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
 from tessera.config.other_names import other_flag
-from tessera.engine.async_engine import MOST_UNREAD
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
+from tessera.engine.output_readers import MAX_UNREAD
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
 from tessera.server.decode import WITHOUT_EFFECT
@@ -70,7 +70,7 @@ def test_the_limits_are_those_of_the_code():
             f"{limits.bodies_bytes // MIB} MiB, with several keys a fourth of it for each"
         ),
         "answers that clients have not read yet, together": (
-            f"{MOST_UNREAD:,} tokens and log probabilities, half of it for one answer"
+            f"{MAX_UNREAD:,} tokens and log probabilities, half of it for one answer"
         ),
         "time in which a client reads nothing of an answer that waits for it": f"{limits.write_seconds:.0f} s",
         "texts that wait to be tokenized": f"{MOST_WAITING // MIB} MiB, a fourth of it for each key or address",
@@ -136,7 +136,8 @@ def test_the_hints_are_those_that_the_code_takes():
 
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():
-    text = re.sub(r"curl (.* )?--(json|unix-socket)", "curl", PAGE + APIS)
+    beside = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("deployment.md", "troubleshooting.md"))
+    text = re.sub(r"(curl|pip) ?([^\n]* )?`?--(json|unix-socket|upgrade)", "", PAGE + APIS + beside)
     named = set(re.findall(r"--[a-z][a-z-]+\b(?!-)", text))
     known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | {"--help", "--help-all"}
     assert {name for name in named - known if other_flag(name) is None} == set()

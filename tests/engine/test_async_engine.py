@@ -13,7 +13,7 @@ import pytest
 import uvloop
 import zmq
 
-from tessera.engine import spawn
+from tessera.engine import spawned_engine
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import MAX_MESSAGE_BYTES, Codec, EngineStats, Report
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
@@ -260,8 +260,8 @@ def test_it_runs_on_uvloop_as_well():
 async def test_requests_too_large_for_one_message_are_sent_as_several(start, monkeypatch):
     engine = await start(max_num_seqs=8)
     sent = []
-    socket = engine._supervisor.life._spawned._requests
-    monkeypatch.setattr(spawn, "MAX_MESSAGE_BYTES", 2150)
+    socket = engine._handle._supervisor.connection._spawned._requests
+    monkeypatch.setattr(spawned_engine, "MAX_MESSAGE_BYTES", 2150)
     send = type(socket).send
 
     def noted(own, data, *options):
@@ -275,7 +275,7 @@ async def test_requests_too_large_for_one_message_are_sent_as_several(start, mon
 
 
 async def test_the_sockets_take_no_message_of_any_size():
-    spawned = spawn.SpawnedEngine(fakes.config(), fakes.EXECUTOR, 0)
+    spawned = spawned_engine.SpawnedEngine(fakes.config(), fakes.EXECUTOR, 0)
     try:
         assert spawned._answers.maxmsgsize == MAX_MESSAGE_BYTES
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tessera.config import Supervision
-from tessera.engine import spawn
+from tessera.engine import engine_connection
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import EngineStats
 from tessera.errors import (
@@ -209,7 +209,7 @@ async def test_a_long_step_that_computes_is_left_alone(start, caplog):
 
 
 async def test_a_stopped_engine_is_ended_by_shutdown(start, monkeypatch):
-    monkeypatch.setattr(spawn, "SHUTDOWN", 0.2)
+    monkeypatch.setattr(engine_connection, "SHUTDOWN_SECONDS", 0.2)
     engine = await start("stop-at-3")
     reader = asyncio.create_task(tokens_of(engine, [1]))
     await until(lambda: "T" in Path(f"/proc/{engine.info.pid}/stat").read_text().split()[2])
@@ -337,9 +337,9 @@ async def test_ctrl_c_in_the_terminal_is_the_parents_business(start):
 
 
 async def test_answers_of_another_epoch_are_dropped(start, monkeypatch):
-    monkeypatch.setattr(spawn, "SHUTDOWN", 0.2)
+    monkeypatch.setattr(engine_connection, "SHUTDOWN_SECONDS", 0.2)
     engine = await start()
-    codec = engine._supervisor.life._spawned._codec
+    codec = engine._handle._supervisor.connection._spawned._codec
     assert codec.epoch == 1
     codec.epoch = 2
     stream = engine.generate([1], params())

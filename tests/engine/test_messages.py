@@ -90,16 +90,16 @@ def test_a_steps_report_comes_through_whole():
 def test_the_configuration_comes_through_whole(tmp_path):
     start = StartUp(fakes.config("words"), "a:b", 4, "ipc://r", "ipc://a")
     path = tmp_path / "pipe"
-    path.write_bytes(process.pack_start(start))
+    path.write_bytes(messages.pack_start(start))
     with path.open("rb") as pipe:
-        assert process.read_start(pipe) == start
+        assert messages.read_start(pipe) == start
 
 
 def test_no_start_at_all_is_none(tmp_path):
     path = tmp_path / "pipe"
     path.write_bytes(b"")
     with path.open("rb") as pipe:
-        assert process.read_start(pipe) is None
+        assert messages.read_start(pipe) is None
 
 
 @pytest.mark.parametrize("data", [b"1234567", b"\xff" * 8, b"\0" * 8, b"\0\0\0\0\0\0\0\x02{}"])
@@ -107,7 +107,7 @@ def test_another_start_is_refused(tmp_path, data):
     path = tmp_path / "pipe"
     path.write_bytes(data)
     with path.open("rb") as pipe, pytest.raises(ValueError, match=r"ended|too long|missing|truncated"):
-        process.read_start(pipe)
+        messages.read_start(pipe)
 
 
 def test_errors_keep_their_class_line_and_code():
@@ -246,7 +246,7 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
         with log.open("wb") as stderr:
             command = [sys.executable, "-m", "tessera.engine", fakes.EXECUTOR]
             engine = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr)
-        engine.stdin.write(process.pack_start(start))
+        engine.stdin.write(messages.pack_start(start))
         engine.stdin.flush()
         codec, marker = Codec(1), tmp_path / "exploded"
         while not isinstance(codec.unpack_answer(answers.recv()), messages.Ready):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tessera.engine import async_engine
+from tessera.engine import output_readers
 from tessera.errors import AnswerTooLargeError, OverloadedError
 from tessera.sampling_params import RequestOutputKind
 from tests.engine import fakes
@@ -17,11 +17,11 @@ DELTA, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
 @pytest.fixture(autouse=True)
 def _count_always(monkeypatch):
-    monkeypatch.setattr(async_engine, "COUNT_SECONDS", 0.0)
+    monkeypatch.setattr(output_readers, "COUNT_SECONDS", 0.0)
 
 
 async def test_a_stream_that_is_not_read_ends_and_one_that_is_goes_on(start, monkeypatch):
-    monkeypatch.setattr(async_engine, "MOST_UNREAD", 200)
+    monkeypatch.setattr(output_readers, "MAX_UNREAD", 200)
     engine = await start("brisk")
     unread = engine.generate([1], params(max_tokens=4000, output_kind=DELTA))
     await anext(unread)
@@ -32,7 +32,7 @@ async def test_a_stream_that_is_not_read_ends_and_one_that_is_goes_on(start, mon
 
 
 async def test_log_probabilities_and_all_answers_of_a_request_count(start, monkeypatch):
-    monkeypatch.setattr(async_engine, "MOST_UNREAD", 2 * 60 * 5 * 2)
+    monkeypatch.setattr(output_readers, "MAX_UNREAD", 2 * 60 * 5 * 2)
     engine = await start("brisk")
     fits = {"max_tokens": 60, "logprobs": 4, "n": 2, "output_kind": FINAL_ONLY, "temperature": 1.0}
     assert len(await tokens_of(engine, [1], **fits)) == 2 * 60
@@ -41,8 +41,8 @@ async def test_log_probabilities_and_all_answers_of_a_request_count(start, monke
 
 
 async def test_all_answers_together_have_a_limit_and_new_ones_wait_for_readers(start, monkeypatch):
-    monkeypatch.setattr(async_engine, "MOST_UNREAD", 800)
-    monkeypatch.setattr(async_engine, "SHARE", 1)
+    monkeypatch.setattr(output_readers, "MAX_UNREAD", 800)
+    monkeypatch.setattr(output_readers, "SHARE", 1)
     engine = await start("brisk")
     streams = [engine.generate([number], params(max_tokens=4000, output_kind=DELTA)) for number in range(1, 4)]
     for stream in streams:
@@ -56,7 +56,7 @@ async def test_all_answers_together_have_a_limit_and_new_ones_wait_for_readers(s
 
 async def test_new_requests_are_taken_again_once_those_who_did_not_read_have_left(start, monkeypatch):
     """Though no step of the engine comes by, at which unread answers are counted."""
-    monkeypatch.setattr(async_engine, "MOST_UNREAD", 800)
+    monkeypatch.setattr(output_readers, "MAX_UNREAD", 800)
     engine = await start("brisk")
     streams = [engine.generate([number], params(max_tokens=250, output_kind=DELTA)) for number in range(1, 4)]
     for stream in streams:
@@ -87,6 +87,6 @@ async def test_a_stream_forgets_the_log_probabilities_that_were_read(start):
     seen = []
     async for output in stream:
         seen += output.outputs[0].logprobs
-        state = engine._front.find("mine")
+        state = engine._handle.front_end.find("mine")
         assert state is None or state.num_unread <= 50 * 4 - 4 * len(seen)
     assert len(seen) == 50

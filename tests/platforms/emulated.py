@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tessera.testing.conformance import Case
-from tessera.testing.conformance.drafts import Known, Uneven
+from tessera.testing.conformance.drafts import KnownAnswers, Uneven
 from tessera.testing.conformance.tiny import save_adapter
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.adapters import save_merged
@@ -124,7 +124,7 @@ def answers_with_drafts(start: Callable[..., EngineRun], expected: list[list[int
         speculation = run.engine._scheduler.speculation
         assert speculation is not None
         whole = [question + answer for question, answer in zip(QUESTIONS, expected, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Uneven(256, 3)
+        speculation.proposer, speculation.lengths = KnownAnswers(whole, VOCAB), Uneven(256, 3)
         found = answers(run, len(expected[0]))
         counters = run.engine.stats.counters
         assert 0 < counters.accepted_tokens < counters.draft_tokens

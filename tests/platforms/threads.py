@@ -18,8 +18,9 @@ from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Future
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
-from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
@@ -121,17 +122,17 @@ class ThreadsExecutor(Executor):
         return [loaded[rank] for _, (rank, *_) in groupby(range(len(loaded)), key=lambda rank: self.stage_of[rank])]
 
     def allocate(self, plans: Sequence[CachePlan]) -> None:
-        self._each(lambda worker, stage: worker.allocate(plans[stage]), self.stage_of)
+        self._each(lambda worker, stage: worker.runner.allocate(plans[stage]), self.stage_of)
 
     def warm_up(self, report: Report) -> None:
-        self._each(lambda worker: worker.warm_up(report))
+        self._each(lambda worker: worker.runner.warm_up(report))
 
     def execute(self, step: SchedulerOutput) -> Any:
         self.steps.append(step)
-        return self._each(lambda worker: worker.execute(step))
+        return self._each(lambda worker: worker.runner.execute(step))
 
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        futures = self._each(lambda worker, own: worker.sample(own, masks), pending)
+        futures = self._each(lambda worker, own: worker.runner.sample(own, masks), pending)
         (output,) = (future for worker, future in zip(self.workers, futures, strict=True) if worker.gives_output)
         return output
 

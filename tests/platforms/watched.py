@@ -47,7 +47,7 @@ class WatchedExecutor(InProcessExecutor):
 class _Reads(HostReads):
     def __init__(self, found: list[str]) -> None:
         super().__init__()
-        self.found = found
+        self.lines = found
 
 
 class _Taken:

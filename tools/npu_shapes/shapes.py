@@ -68,12 +68,12 @@ def _specs(name: str) -> list[Any]:
 
 def _differences(table: OpSet, device: Any, name: str, spec: Any) -> Iterator[str]:
     dtype = getattr(spec, "dtype", "bfloat16")
-    given = OpInputs(TOKENS, dtype=dtype).of(name, spec)
+    given = OpInputs(TOKENS, dtype=dtype).arguments(name, spec)
     host = BoundOps(REFERENCE, SimpleNamespace(target=torch.device("cpu")))  # type: ignore[arg-type]
     expected = _kinds(host.bind(name, spec)(*given))
     with FakeTensorMode(allow_non_fake_inputs=True):
         ops = BoundOps(table, device)
-        moved = tree_map(_fake, OpInputs(TOKENS, dtype=dtype).of(name, spec))
+        moved = tree_map(_fake, OpInputs(TOKENS, dtype=dtype).arguments(name, spec))
         if name == "linear":
             moved = moved[0], ops.prepare(name, spec, moved[1])
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from io import BufferedReader
 from typing import TypeVar
 
 import msgspec
@@ -17,12 +18,14 @@ from tessera.arrays import decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig
 from tessera.platform.explain import Explained
 from tessera.processes.error_message import ErrorMessage
+from tessera.processes.frames import frame, read_frame
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 
 log = logging.getLogger(__name__)
 VERSION = 2
+MAX_CONFIG_BYTES = 64 << 20
 MAX_MESSAGE_BYTES = 2**30
 """The largest message that either side receives; a larger one closes the connection (ZMQ_MAXMSGSIZE)."""
 
@@ -41,6 +44,26 @@ class StartUp(msgspec.Struct, frozen=True):
     answers: str
     log_level: int = logging.INFO
     version: int = VERSION
+
+
+def read_start(pipe: BufferedReader) -> StartUp | None:
+    """Reads the JSON from standard input. Returns None if it is closed without any data. Raises ValueError for anything
+    else."""
+    if not pipe.peek(1):
+        return None
+    try:
+        data = read_frame(pipe.readinto, MAX_CONFIG_BYTES)
+    except EOFError:
+        raise ValueError("standard input ended before the configuration") from None
+    start = msgspec.json.decode(data, type=StartUp)
+    if start.version != VERSION:
+        raise ValueError(f"this engine uses message version {VERSION}, but its parent uses {start.version}")
+    return start
+
+
+def pack_start(start: StartUp) -> bytes:
+    """Encodes a StartUp as read_start() reads it."""
+    return frame(msgspec.json.encode(start))
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):

@@ -14,11 +14,12 @@ import msgspec
 
 from tessera.config import EngineConfig
 from tessera.config.environment import for_children
-from tessera.engine.startup import Loader, largest, load, num_devices, whole
+from tessera.engine.startup import Loader, largest, load, num_devices
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
 from tessera.platform.explain import Explained
-from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
+from tessera.platform.loaded_model import LoadedModel, merge_stages
+from tessera.platform.runner import CacheGroup, CachePlan, Progress
 from tessera.plugins import load_path
 from tessera.processes.error_message import ErrorMessage
 
@@ -85,7 +86,7 @@ def plan_here(config: EngineConfig) -> Plan:
     make: Callable[[EngineConfig], Loader] = load_path(_LOADER)
     loader = make(config)
     config, stages, notes = load(config, loader, _silent)
-    loaded = whole(stages)
+    loaded = merge_stages(stages)
     cache, problem = _solved(config, stages)
     longest = config.model.max_model_len
     lengths = [longest, *(length for length in LENGTHS if length < longest)]

@@ -24,7 +24,6 @@ from tessera import stacks
 from tessera.engine.engine import Engine
 from tessera.engine.messages import (
     MAX_MESSAGE_BYTES,
-    VERSION,
     AbortRequests,
     AddRequests,
     Answer,
@@ -35,6 +34,7 @@ from tessera.engine.messages import (
     Shutdown,
     Starting,
     StartUp,
+    read_start,
 )
 from tessera.engine.pulse import Pulse
 from tessera.errors import RequestError, TesseraError
@@ -42,7 +42,6 @@ from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path
 from tessera.processes.error_message import ErrorMessage
-from tessera.processes.frames import frame, read_frame
 from tessera.processes.guard import Guard
 from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
 from tessera.sampling_params import changed
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0  # most seconds between two reports, unless a step takes longer
-MAX_CONFIG_BYTES = 64 << 20
 DIED = 1
 
 
@@ -227,26 +225,6 @@ def clean_up_orphan(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)  # this process and its workers, even stopped ones
-
-
-def read_start(pipe: BufferedReader) -> StartUp | None:
-    """Reads the JSON from standard input. Returns None if it is closed without any data. Raises ValueError for anything
-    else."""
-    if not pipe.peek(1):
-        return None
-    try:
-        data = read_frame(pipe.readinto, MAX_CONFIG_BYTES)
-    except EOFError:
-        raise ValueError("standard input ended before the configuration") from None
-    start = msgspec.json.decode(data, type=StartUp)
-    if start.version != VERSION:
-        raise ValueError(f"this engine uses message version {VERSION}, but its parent uses {start.version}")
-    return start
-
-
-def pack_start(start: StartUp) -> bytes:
-    """Encodes a StartUp as read_start() reads it."""
-    return frame(msgspec.json.encode(start))
 
 
 def main(pipe: BufferedReader, executor: str) -> int:

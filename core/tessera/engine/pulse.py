@@ -73,7 +73,7 @@ class Watchdog:
         self._silent = 0.0
         self._step = Alive()
 
-    def heard(self, step: Alive | None = None) -> None:
+    def message_arrived(self, step: Alive | None = None) -> None:
         """A message arrived. step: the Alive message; None for any other, which means that no step is running."""
         self._silent = 0.0
         self._last = self._clock()

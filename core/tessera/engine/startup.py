@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from tessera.config import EngineConfig
@@ -15,9 +15,9 @@ from tessera.config.defaults import fill_defaults
 from tessera.config.environment import resting_threads
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
-from tessera.platform.model import LayerCache
+from tessera.platform.loaded_model import LoadedModel, merge_stages
 from tessera.platform.platform import Platform
-from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.plugins import load_path
 
 log = logging.getLogger(__name__)
@@ -68,39 +68,19 @@ def bring_up(config: EngineConfig, executor: Executor, report: Report, phases: P
     except BaseException:
         _close_after_failure(executor)
         raise
-    return StartedEngine(config, executor, whole(stages), largest(plans), phases.seconds, notes)
+    return StartedEngine(config, executor, merge_stages(stages), largest(plans), phases.seconds, notes)
 
 
 def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, Sequence[LoadedModel], list[str]]:
     """Loads the model. Returns the configuration with the platform's defaults, the loaded model by pipeline stage, and
     notes: the choices made while building it, and those defaults. Raises the same errors as start_up()."""
     stages = loader.load(report)
-    facts = whole(stages).facts
+    facts = merge_stages(stages).facts
     config, defaults = fill_defaults(config, loader.platform.defaults(facts))
     notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)
     return config, stages, notes
-
-
-def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
-    """Describes the whole model: the caches of all layers, the choices of all stages, and the memory of the stage with
-    the most weights and the least left for the cache."""
-    if len(stages) == 1:
-        return stages[0]
-    heaviest = max(stages, key=lambda stage: stage.weight_bytes)
-    specs = [cache.spec for stage in stages for cache in stage.facts.caches]
-    caches = tuple(LayerCache(number, spec) for number, spec in enumerate(specs))
-    notes = dict.fromkeys(note for stage in stages for note in stage.facts.notes)
-    return replace(
-        heaviest,
-        facts=replace(heaviest.facts, caches=caches, notes=tuple(notes)),
-        cache_bytes=min(stage.cache_bytes for stage in stages),
-        granted_bytes=min(stage.granted_bytes for stage in stages),
-        workspace_bytes=max(stage.workspace_bytes for stage in stages),
-        fallbacks=tuple(sorted({name for stage in stages for name in stage.fallbacks})),
-        choices=tuple(dict.fromkeys(choice for stage in stages for choice in stage.choices)),
-    )
 
 
 def num_devices(config: EngineConfig, platform: Platform) -> int:

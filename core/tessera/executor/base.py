@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.platform.device import Future
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform
-from tessera.platform.runner import CachePlan, LoadedModel, Progress
+from tessera.platform.runner import CachePlan, Progress
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:

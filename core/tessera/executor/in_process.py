@@ -9,7 +9,8 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.device import Future
-from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.platform.loaded_model import LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.plugins import load_platform
 from tessera.plugins.levels import API, Api
 from tessera.runner.kv_memory import budget
@@ -40,16 +41,16 @@ class InProcessExecutor(Executor):
 
     def allocate(self, plans: Sequence[CachePlan]) -> None:
         (plan,) = plans
-        self.worker.allocate(plan)
+        self.worker.runner.allocate(plan)
 
     def warm_up(self, report: Report) -> None:
-        self.worker.warm_up(report)
+        self.worker.runner.warm_up(report)
 
     def execute(self, step: SchedulerOutput) -> Any:
-        return self.worker.execute(step)
+        return self.worker.runner.execute(step)
 
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        return self.worker.sample(pending, masks)
+        return self.worker.runner.sample(pending, masks)
 
     def close(self) -> None:
         self.worker.close()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_origin
 
 import msgspec
 
-from tessera.arrays import decoder, encoder
+from tessera.arrays import decode_array, encode_array
 from tessera.config import EngineConfig
-from tessera.platform.attention import CacheSpec, KVLayout
-from tessera.platform.explain import Explained
-from tessera.platform.model import ModelFacts
+from tessera.platform.attention import KVLayout
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import WorkerSpec
-from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
+from tessera.platform.runner import CachePlan
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
@@ -59,56 +59,9 @@ class Close(msgspec.Struct, tag=True):
 Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Close
 
 
-class Needs(msgspec.Struct):
-    """CacheNeeds as plain data, without layouts; DescribeLayout asks for those."""
-
-    layer: int
-    spec: CacheSpec
-    block_sizes: tuple[int, ...]
-    block_multiple: bool
-    index_dtype: str
-    align_bytes: int
-    dense_planes: bool = False
-    separate_planes: bool = False
-
-    @classmethod
-    def of(cls, needs: CacheNeeds) -> Needs:
-        return cls(*(getattr(needs, name) for name in cls.__struct_fields__))
-
-
 class Loaded(msgspec.Struct, tag=True):
-    facts: ModelFacts
-    needs: list[Needs]
-    weight_bytes: int
-    cache_bytes: int
-    device: str
-    fallbacks: tuple[str, ...]
-    granted_bytes: int = 0
-    workspace_bytes: int = 0
-    columns: tuple[str, ...] = ()
-    choices: tuple[Explained, ...] = ()
-    num_weights: int = 0
-    unsupported: tuple[str, ...] = ()
-    linear_layers: dict[str, tuple[int, int]] = {}
-
-    @classmethod
-    def of(cls, loaded: LoadedModel) -> Loaded:
-        needs = [Needs.of(needs) for needs in loaded.needs]
-        return cls(
-            loaded.facts,
-            needs,
-            loaded.weight_bytes,
-            loaded.cache_bytes,
-            loaded.device,
-            loaded.fallbacks,
-            loaded.granted_bytes,
-            loaded.workspace_bytes,
-            loaded.columns,
-            loaded.choices,
-            loaded.num_weights,
-            loaded.unsupported,
-            dict(loaded.linear_layers),
-        )
+    # Its layouts stay in the worker; DescribeLayout asks for those.
+    model: LoadedModel
 
 
 class Under(msgspec.Struct, tag=True):
@@ -141,6 +94,24 @@ class Failed(msgspec.Struct, tag=True):
 
 
 Answer = Loaded | Under | Layout | Done | Stepped | Failed
+
+
+def encoder() -> msgspec.msgpack.Encoder:
+    def encode(value: Any) -> Any:
+        return None if callable(value) else encode_array(value)  # a layout, as only CacheNeeds has functions
+
+    return msgspec.msgpack.Encoder(enc_hook=encode)
+
+
+def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    def decode(kind: Any, value: Any) -> Any:
+        return _ask_the_worker if get_origin(kind) is Callable else decode_array(kind, value)
+
+    return msgspec.msgpack.Decoder(kind, dec_hook=decode)
+
+
+def _ask_the_worker(block_size: int) -> KVLayout:
+    raise AssertionError("a layout stays in its worker: send DescribeLayout")
 
 
 class MessageStream:

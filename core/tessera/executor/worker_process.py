@@ -36,7 +36,8 @@ from tessera.executor.messages import (
 )
 from tessera.log import set_up_logging
 from tessera.platform.device import Future
-from tessera.platform.runner import LoadedModel, Progress
+from tessera.platform.loaded_model import LoadedModel
+from tessera.platform.runner import Progress
 from tessera.plugins import load_platform
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.parent import leave_signals_to_parent, wake_at_parent_death, watch_parent
@@ -106,7 +107,7 @@ class WorkerProcess:
         worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.results.start()
-        self.stream.send(Loaded.of(self.loaded))
+        self.stream.send(Loaded(self.loaded))
 
     def _do(self, worker: Worker, order: Order) -> None:
         send = self.stream.send
@@ -115,15 +116,15 @@ class WorkerProcess:
                 (needs,) = (needs for needs in self.loaded.needs if needs.layer == layer)
                 send(Layout(needs.layout(block_size)))
             case Allocate(plan):
-                worker.allocate(plan)
+                worker.runner.allocate(plan)
                 send(Done())
             case WarmUp():
-                worker.warm_up(lambda progress: self._report(worker, progress))
+                worker.runner.warm_up(lambda progress: self._report(worker, progress))
                 send(Done())
             case Execute(step):
-                self.pending = worker.execute(step)
+                self.pending = worker.runner.execute(step)
             case Sample(masks):
-                self.results.add(worker.sample(self.pending, masks))
+                self.results.add(worker.runner.sample(self.pending, masks))
 
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None

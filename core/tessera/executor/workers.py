@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from tessera.config import EngineConfig
 from tessera.errors import EngineStepError, PlatformError, TesseraError
@@ -31,7 +30,6 @@ from tessera.executor.messages import (
     Failed,
     Loaded,
     MessageStream,
-    Needs,
     Order,
     Sample,
     Start,
@@ -40,8 +38,9 @@ from tessera.executor.messages import (
 )
 from tessera.platform.attention import KVLayout
 from tessera.platform.device import Future
+from tessera.platform.loaded_model import LoadedModel, merge_ranks
 from tessera.platform.platform import WorkerSpec
-from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
+from tessera.platform.runner import CachePlan, Progress
 from tessera.plugins import load_platform
 from tessera.processes.child import Child
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
@@ -81,34 +80,19 @@ class WorkersExecutor(Executor):
         for worker in self.workers:
             self._send(worker, Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
         answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
-        return [self._loaded(stage[0], [answers[worker.spec.rank] for worker in stage]) for stage in self.stages]
+        return [self._stage(stage, [answers[worker.spec.rank].model for worker in stage]) for stage in self.stages]
 
-    def _loaded(self, worker: _WorkerHandle, answers: Sequence[Loaded]) -> LoadedModel:
-        """What a stage says. worker: its first."""
-        first = answers[0]
-        return LoadedModel(
-            facts=first.facts,
-            needs=tuple(self._needs(worker, needs) for needs in first.needs),
-            weight_bytes=max(answer.weight_bytes for answer in answers),
-            cache_bytes=min(answer.cache_bytes for answer in answers),
-            device=first.device,
-            fallbacks=first.fallbacks,
-            granted_bytes=min(answer.granted_bytes for answer in answers),
-            workspace_bytes=max(answer.workspace_bytes for answer in answers),
-            columns=first.columns,
-            choices=first.choices,
-            num_weights=max(answer.num_weights for answer in answers),
-            unsupported=first.unsupported,
-            linear_layers=first.linear_layers,
-        )
+    def _stage(self, workers: Sequence[_WorkerHandle], ranks: Sequence[LoadedModel]) -> LoadedModel:
+        """What a stage has loaded. ranks: what each of its workers has."""
+        stage = merge_ranks(ranks)
+        layouts = [partial(self._layout, workers[0], needs.layer) for needs in stage.needs]
+        needs = tuple(replace(one, layout=layout) for one, layout in zip(stage.needs, layouts, strict=True))
+        return replace(stage, needs=needs)
 
-    def _needs(self, worker: _WorkerHandle, needs: Needs) -> CacheNeeds:
-        def layout(block_size: int) -> KVLayout:
-            worker.stream.send(DescribeLayout(needs.layer, block_size))
-            described: KVLayout = self.answer(worker).layout
-            return described
-
-        return CacheNeeds(**msgspec.structs.asdict(needs), layout=layout)
+    def _layout(self, worker: _WorkerHandle, layer: int, block_size: int) -> KVLayout:
+        worker.stream.send(DescribeLayout(layer, block_size))
+        described: KVLayout = self.answer(worker).layout
+        return described
 
     def allocate(self, plans: Sequence[CachePlan]) -> None:
         for stage, plan in zip(self.stages, plans, strict=True):

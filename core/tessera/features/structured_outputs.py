@@ -122,7 +122,7 @@ class StructuredOutputs(EngineFeature):
         if self._table is None:
             model = self._model
             vocabulary = Vocabulary.from_folder(model.tokenizer)
-            self._table = TokenTable.of(vocabulary, model.vocab_size, model.eos_token_ids)
+            self._table = TokenTable.from_vocabulary(vocabulary, model.vocab_size, model.eos_token_ids)
         return self._table
 
     def _compile(self, asked: StructuredOutputsParams | GrammarSource) -> LLMatcher:

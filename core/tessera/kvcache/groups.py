@@ -11,7 +11,8 @@ import numpy as np
 
 from tessera.errors import ConfigError, MemoryBudgetError
 from tessera.platform.attention import SlidingWindowSpec, StateSpec
-from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedModel
+from tessera.platform.loaded_model import CacheNeeds, LoadedModel
+from tessera.platform.runner import CacheGroup, CachePlan
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig

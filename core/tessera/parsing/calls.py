@@ -32,26 +32,29 @@ _MAX_CHOICES = 32
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the model may call. parameters: its JSON Schema. strict: whether arguments must be valid. custom:
-    it is a custom tool, whose only parameter is its input. form: what the input has to be; None: any text."""
+    """A function that the model may call."""
 
     name: str
+    # Its JSON Schema.
     parameters: Any = None
+    # Whether arguments must be valid by it.
     strict: bool = False
+    # Whether it is a custom tool, whose only parameter is its input.
     custom: bool = False
+    # What the input of a custom tool has to be; None: any text.
     form: Format | None = None
 
     @cached_property
-    def own(self) -> Parameters:
+    def declared(self) -> Parameters:
         """What its parameters are, by their schema."""
         return Parameters(self.parameters)
 
-    def of(self, schema: Any, types: Sequence[str] | None = None) -> Format:
+    def value(self, schema: Any, types: Sequence[str] | None = None) -> Format:
         """JSON that is valid by the schema of a parameter. types: those that it may be of; None: all of the schema's.
         Not strict: as far as it can be enforced."""
         if self.form is not None:
             return _sequence([_const('"'), {**self.form, "quoted": True}, _const('"')])
-        return self._json(self.own.standalone(schema, types))
+        return self._json(self.declared.standalone(schema, types))
 
     def _json(self, schema: Any) -> Format:
         return {"type": "json_schema", "json_schema": schema, "strict" if self.strict else "lenient": True}
@@ -59,7 +62,7 @@ class Tool:
     def arguments(self) -> Format:
         """All of them, which are always an object."""
         if self.form is not None:
-            return _sequence([_const(f'{{"{INPUT}": '), self.of(None), _const("}")])
+            return _sequence([_const(f'{{"{INPUT}": '), self.value(None), _const("}")])
         schema = self.parameters if isinstance(self.parameters, dict) else {}
         return self._json({**schema, "type": "object"})
 
@@ -316,19 +319,24 @@ class NamedCalls(MarkedCalls):
 
 @dataclass(frozen=True)
 class TaggedCalls(MarkedCalls):
-    """A name, and each argument between tags. section: what stands around each call, or around all of them if
-    `together`. name: what stands before and after the name. key, value: before and after a parameter's name and its
-    value. end: of a call. line: whether a value stands on lines of its own. marks_strings: parameters say whether they
-    are strings."""
+    """A name, and each argument between tags."""
 
+    # What stands around each call, or around all of them if `together`.
     section: tuple[str, str]
+    # What stands before and after the name of the function.
     name: tuple[str, str]
+    # What stands before and after a parameter's name.
     key: tuple[str, str]
+    # What stands before and after its value.
     value: tuple[str, str]
+    # What ends a call.
     end: str = ""
     together: bool = False
+    # Whether a value stands on lines of its own.
     line: bool = False
+    # Whether parameters say whether they are strings.
     marks_strings: bool = False
+    # What stands between calls.
     separator: str = "\n"
 
     @property
@@ -363,7 +371,7 @@ class TaggedCalls(MarkedCalls):
         if not called or marker is None:
             raise Malformed
         sink.begin(called)
-        own = sink.tools[called].own if called in sink.tools else Parameters()
+        own = sink.tools[called].declared if called in sink.tools else Parameters()
         separator = "{"
         while marker not in ends[1:]:
             if marker != self.key[0]:
@@ -376,14 +384,14 @@ class TaggedCalls(MarkedCalls):
                 yield from self._parameter(reader, own, sink.arguments)
         sink.arguments("{}" if separator == "{" else "}")
 
-    def _parameter(self, reader: Reader, own: Parameters, emit: Emit) -> Wait:
+    def _parameter(self, reader: Reader, parameters: Parameters, emit: Emit) -> Wait:
         parts: list[str] = []
         if (yield from reader.until((self.key[1],), parts.append)) is None:
             raise Malformed
         key, mark = "".join(parts).strip(), ""
         if self.marks_strings:
             key, _, mark = key.partition('" string="')
-        declared = own.declared(key)
+        declared = parameters.declared(key)
         if mark:
             declared = declared.of_types(("string",) if mark == "true" else NOT_STRINGS)
         if self.value[0]:
@@ -406,9 +414,9 @@ class TaggedCalls(MarkedCalls):
 
     def tag(self, tool: Tool) -> Format:
         elements = []
-        for key in tool.own.schemas:
+        for key in tool.declared.schemas:
             one = self._forced(tool, key)
-            elements.append(one if tool.own.required(key) else _optional(one))
+            elements.append(one if tool.declared.required(key) else _optional(one))
         head, tail = self.section if not self.together else ("", "")
         begin = f"{head}{chr(10) if head and self.name[0] else ''}{self.name[0]}{tool.name}{self.name[1]}"
         return _tag(begin, _sequence(elements), f"{self.end}{chr(10) if tail and self.end else ''}{tail}")
@@ -417,7 +425,7 @@ class TaggedCalls(MarkedCalls):
         """A parameter whose value is read as it is meant: a text without quotes, and all else as JSON."""
         if tool.form is not None:
             return self._between(key, tool.form, text=True)
-        declared = tool.own.declared(key)
+        declared = tool.declared.declared(key)
         texts, others = declared.parted()
         if texts.values is not None:
             written = [value for value in texts.values if self.value[1] not in value]
@@ -432,7 +440,7 @@ class TaggedCalls(MarkedCalls):
         else:
             forms, left = [], others.types
         if left or not forms:
-            forms.append(self._between(key, tool.of(tool.own.schemas[key], left or None), text=False))
+            forms.append(self._between(key, tool.value(tool.declared.schemas[key], left or None), text=False))
         return either(forms)
 
     def _begin(self, key: str, *, text: bool) -> str:
@@ -489,7 +497,8 @@ class PythonCalls(MarkedCalls):
 
     def tag(self, tool: Tool) -> Format:
         members = [
-            (_tag(f"{key}=", tool.of(schema), ""), tool.own.required(key)) for key, schema in tool.own.schemas.items()
+            (_tag(f"{key}=", tool.value(schema), ""), tool.declared.required(key))
+            for key, schema in tool.declared.schemas.items()
         ]
         return _tag(f"{tool.name}(", _listed(members, ", "), ")")
 
@@ -520,7 +529,7 @@ class ObjectCalls(MarkedCalls):
         yield from reader.literal(self.around_call[1])
 
     def tag(self, tool: Tool) -> Format:
-        members = [(self._forced(tool, key), tool.own.required(key)) for key in tool.own.schemas]
+        members = [(self._forced(tool, key), tool.declared.required(key)) for key in tool.declared.schemas]
         begin = f"{self.around_call[0]}call:{tool.name}{{"
         return _tag(begin, _listed(members, ","), f"}}{self.around_call[1]}")
 
@@ -528,7 +537,7 @@ class ObjectCalls(MarkedCalls):
         """A text between the model's own quotes, unless its schema says more than that it is one; all else as JSON."""
         if tool.form is not None:
             return _tag(f"{key}:{self.quote}", tool.form, self.quote)
-        declared = tool.own.declared(key)
+        declared = tool.declared.declared(key)
         texts, others = declared.parted()
         forms, left = [], others.types
         if texts.values:
@@ -538,7 +547,7 @@ class ObjectCalls(MarkedCalls):
         elif texts.types:
             left = ()
         if left or not forms:
-            forms.append(_tag(f"{key}:", tool.of(tool.own.schemas[key], left or None), ""))
+            forms.append(_tag(f"{key}:", tool.value(tool.declared.schemas[key], left or None), ""))
         return either(forms)
 
 
@@ -599,8 +608,8 @@ def one_of(texts: Sequence[str]) -> Format:
     return either([_const(text) for text in texts])
 
 
-def _optional(one: Format) -> Format:
-    return either([one, _const("")])
+def _optional(form: Format) -> Format:
+    return either([form, _const("")])
 
 
 def _sequence(elements: Sequence[Format]) -> Format:

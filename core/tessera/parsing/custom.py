@@ -37,35 +37,35 @@ class InputReader:
     it is."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._unread = ""
         self._phase = "before"
 
     def feed(self, piece: str) -> str:
         """What the piece adds to the input."""
-        self._held += piece
+        self._unread += piece
         if self._phase == "before":
-            found = _BEGIN.match(self._held)
+            found = _BEGIN.match(self._unread)
             if found is not None:
-                self._phase, self._held = "within", self._held[found.end() :]
-            elif len(self._held) > _LONGEST_BEGIN:
+                self._phase, self._unread = "within", self._unread[found.end() :]
+            elif len(self._unread) > _LONGEST_BEGIN:
                 self._phase = "plain"
         if self._phase == "within":
             return self._read()
         if self._phase == "plain":
-            held, self._held = self._held, ""
+            held, self._unread = self._unread, ""
             return held
         if self._phase == "after":
-            self._held = ""
+            self._unread = ""
         return ""
 
     def finish(self) -> str:
         """What is left: the arguments are over."""
-        held, self._held = self._held, ""
+        held, self._unread = self._unread, ""
         return held if self._phase == "before" else ""
 
     def _read(self) -> str:
         """The text of the string so far; an escape that is not whole is held."""
-        held, made, at = self._held, [], 0
+        held, made, at = self._unread, [], 0
         while at < len(held):
             stop = next((place for place in range(at, len(held)) if held[place] in '"\\'), len(held))
             made.append(held[at:stop])
@@ -74,14 +74,14 @@ class InputReader:
                 break
             if held[at] == '"':
                 self._phase = "after"
-                self._held = ""
+                self._unread = ""
                 return "".join(made)
             length = _escape_length(held, at)
             if at + length > len(held):
                 break
             made.append(_unescaped(held[at : at + length]))
             at += length
-        self._held = held[at:]
+        self._unread = held[at:]
         return "".join(made)
 
 

@@ -119,21 +119,23 @@ def response_format(tool_calls: str, reasoning: str, template: str) -> ResponseF
     return MarkedFormat(calls or thoughts, REASONING.get(thoughts), CALLS.get(calls))
 
 
-def with_calls(found: ResponseFormat | None) -> ResponseFormat:
+def with_calls(response_format: ResponseFormat | None) -> ResponseFormat:
     """The format with calls, if it has none, as JSON: a model can be told how to write that, or made to."""
-    if found is None:
+    if response_format is None:
         return MarkedFormat(plain.NAME, None, plain.PLAIN)
-    return replace(found, calls=plain.PLAIN) if isinstance(found, MarkedFormat) and found.calls is None else found
+    if isinstance(response_format, MarkedFormat) and response_format.calls is None:
+        return replace(response_format, calls=plain.PLAIN)
+    return response_format
 
 
 def _named(
-    flag: str, asked: str, known: Mapping[str, object], templates: tuple[tuple[str, str], ...], template: str
+    flag: str, choice: str, names: Mapping[str, object], templates: tuple[tuple[str, str], ...], template: str
 ) -> str:
-    """A name of `known`, OPENAI, or "" for none."""
-    if asked == "none":
+    """A name of `names`, OPENAI, or "" for none."""
+    if choice == "none":
         return ""
-    if asked == "auto":
+    if choice == "auto":
         return next((name for name, pattern in templates if re.search(pattern, template)), "")
-    if asked not in known and asked != OPENAI:
-        raise ConfigError(f"{flag} is one of auto, none, {', '.join(sorted((*known, OPENAI)))}.")
-    return asked
+    if choice not in names and choice != OPENAI:
+        raise ConfigError(f"{flag} is one of auto, none, {', '.join(sorted((*names, OPENAI)))}.")
+    return choice

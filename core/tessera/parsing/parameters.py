@@ -96,11 +96,11 @@ ANY = Declared()
 _NOTHING = Declared(types=(), values=())
 
 
-def _narrower(one: str, two: str) -> str:
+def _narrower(first: str, second: str) -> str:
     """The type that is meant by both; "" if there is none."""
-    if one == two:
-        return one
-    return "integer" if {one, two} == {"integer", "number"} else ""
+    if first == second:
+        return first
+    return "integer" if {first, second} == {"integer", "number"} else ""
 
 
 def _distinct(values: Iterable[Any]) -> Iterator[Any]:
@@ -130,7 +130,7 @@ class Parameters:
     def declared(self, name: str) -> Declared:
         """What is said of a parameter; one that has no schema may be anything."""
         if name not in self._declared:
-            self._declared[name] = self._of(self.schemas.get(name, self.members.others), 0)
+            self._declared[name] = self._follow(self.schemas.get(name, self.members.others), 0)
         return self._declared[name]
 
     def standalone(self, schema: Any, types: Iterable[str] | None = None) -> Any:
@@ -151,18 +151,18 @@ class Parameters:
 
     # ---- following a schema
 
-    def _of(self, schema: Any, depth: int) -> Declared:
+    def _follow(self, schema: Any, depth: int) -> Declared:
         if schema is False:
             return _NOTHING
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return ANY
-        found = replace(_own(schema), plain=_ANNOTATIONS.issuperset(schema))
+        found = replace(_direct(schema), plain=_ANNOTATIONS.issuperset(schema))
         if isinstance(schema.get("$ref"), str):
             found = found.both(self._referred(schema["$ref"], depth))
         for each in _list(schema, "allOf"):
-            found = found.both(self._of(each, depth + 1))
+            found = found.both(self._follow(each, depth + 1))
         for word in ("anyOf", "oneOf"):
-            if choices := [self._of(each, depth + 1) for each in _list(schema, word)]:
+            if choices := [self._follow(each, depth + 1) for each in _list(schema, word)]:
                 union = choices[0]
                 for each in choices[1:]:
                     union = union.either(each)
@@ -176,7 +176,7 @@ class Parameters:
         if reference not in self._references:
             self._references[reference] = ANY
             target = _target(self.schema, reference)
-            self._references[reference] = ANY if target is None else self._of(target, depth + 1)
+            self._references[reference] = ANY if target is None else self._follow(target, depth + 1)
         return self._references[reference]
 
     def _members(self, schema: Any, above: tuple[str, ...]) -> _Members:
@@ -230,7 +230,7 @@ class _Members:
         return {**other.schemas, **self.schemas, **joined}
 
 
-def _own(schema: Mapping[str, Any]) -> Declared:
+def _direct(schema: Mapping[str, Any]) -> Declared:
     """What a schema says by its own types and values."""
     kind = schema.get("type")
     kinds = tuple(dict.fromkeys(each for each in (kind if isinstance(kind, list) else [kind]) if each in JSON_TYPES))

@@ -77,7 +77,7 @@ class Telling:
     system: bool
 
     @classmethod
-    def of(cls, template: str) -> Telling:
+    def from_template(cls, template: str) -> Telling:
         tools, calls = (pattern.search(template) is None for pattern in (_TOOLS, _CALLS))
         return cls(tools, calls, system=_SYSTEM_REFUSED.search(template) is None)
 

@@ -24,7 +24,7 @@ class Malformed(Exception):  # noqa: N818 - says what the text is, and is never 
     """The text is not what the format demands here."""
 
 
-class Found(NamedTuple):
+class SearchMatch(NamedTuple):
     """What a search found: whose text begins and ends there. what: the searcher's own."""
 
     begin: int
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     what: Any
 
 
-Search = Callable[[str, int, bool], Found | int]
+Search = Callable[[str, int, bool], SearchMatch | int]
 """Of a text, from a place on, and whether the text is over: what was found; or the place up to which nothing was."""
 
 
@@ -96,7 +96,7 @@ class Reader:
         the text."""
         while True:
             found = search(self._text, self._at, self.ended)
-            if isinstance(found, Found):
+            if isinstance(found, SearchMatch):
                 self._pass_on(found.begin, emit)
                 return found.what, self._take(found.end)
             moved = found > self._at

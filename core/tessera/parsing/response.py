@@ -189,7 +189,7 @@ class Trimmed:
     emit: Callable[[str, int], None]
     place: Callable[[], int]
     fresh: bool = False
-    held: list[str] = field(default_factory=list)
+    withheld: list[str] = field(default_factory=list)
 
     def __call__(self, text: str) -> None:
         if self.fresh:
@@ -197,16 +197,16 @@ class Trimmed:
             self.fresh = not text
         body = text.rstrip()
         if body:
-            self.emit("".join((*self.held, body)), self.place() - len(text) + len(body))
-            self.held = []
-        self.held.append(text[len(body) :])
+            self.emit("".join((*self.withheld, body)), self.place() - len(text) + len(body))
+            self.withheld = []
+        self.withheld.append(text[len(body) :])
 
     def cut(self) -> None:
         """What follows is something else: white space around it is dropped."""
-        self.held, self.fresh = [], True
+        self.withheld, self.fresh = [], True
 
     def finish(self) -> None:
-        held, self.held = "".join(self.held), []
+        held, self.withheld = "".join(self.withheld), []
         if held and not self.fresh:
             self.emit(held, self.place())
 
@@ -252,7 +252,7 @@ class ResponseParser:
             self.reasoning_end = 0
         else:
             self.reasons_since = 0
-        self.content.held, self.reasoning.held, self._input = [], [], None
+        self.content.withheld, self.reasoning.withheld, self._input = [], [], None
 
     def feed(self, text: str) -> list[Event]:
         """What is known now. text: the next piece of the answer."""
@@ -303,14 +303,14 @@ class ResponseParser:
     def call(self, calls: MarkedCalls, begun: str) -> Wait:
         """Reads calls that begin with `begun`. What is no call is content."""
         self.reader.mark()
-        before, held, fresh = self.num_calls, self.content.held, self.content.fresh
+        before, held, fresh = self.num_calls, self.content.withheld, self.content.fresh
         self.content.cut()
         with suppress(Malformed):
             yield from calls.read(self.reader, begun, self)
         self._told = self._place()
         raw = self.reader.taken()
         if self.num_calls == before:
-            self.content.held, self.content.fresh = held, fresh
+            self.content.withheld, self.content.fresh = held, fresh
             self.content(begun + raw)
 
     def begin(self, name: str, call_id: str | None = None) -> None:
@@ -371,7 +371,7 @@ class Message:
     calls: list[Call] = field(default_factory=list)
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> Message:
+    def from_events(cls, events: Iterable[Event]) -> Message:
         message = cls()
         parts: dict[type, list[str]] = {Content: [], Reasoning: []}
         arguments: list[list[str]] = []

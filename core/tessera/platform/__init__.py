@@ -61,6 +61,7 @@ from tessera.platform.feature import (
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
+from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, SdpaAttention, in_order
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
@@ -92,13 +93,10 @@ from tessera.platform.quantization import (
 from tessera.platform.runner import (
     RUNNER_TAKES,
     CacheGroup,
-    CacheNeeds,
     CachePlan,
     HostAdapter,
     HostSampled,
     InputBatch,
-    LoadedModel,
-    MemoryBudget,
     ModelRunner,
     Progress,
     RunnerServices,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
 from tessera.platform.artifacts import Artifacts
-from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
+from tessera.platform.attention import AttentionBackend
 from tessera.platform.device import Device, Future, Tensor
-from tessera.platform.explain import Explained
 from tessera.platform.feature import WorkerFeature
+from tessera.platform.loaded_model import LoadedModel, MemoryBudget
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
 from tessera.platform.quantization import ReadWeight
@@ -22,61 +22,6 @@ from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.platform.collectives import Communicator
-
-
-@dataclass(frozen=True)
-class MemoryBudget:
-    """Bytes granted to this engine on each device of a worker: as many as on the one with the least. total: in total.
-    kv: for the KV cache, if the user set it."""
-
-    total: int
-    kv: int | None = None
-
-
-@dataclass(frozen=True)
-class CacheNeeds:
-    """What one layer's cache needs, for the solver of cache groups. layout(block size): its KVLayout, and so the bytes
-    of a block. index_dtype: as in Capabilities. separate_planes: each plane is a tensor of its own, which shares memory
-    with no other. Other fields: as in CacheConstraints."""
-
-    layer: int
-    spec: CacheSpec
-    block_sizes: tuple[int, ...]
-    block_multiple: bool
-    index_dtype: str
-    align_bytes: int
-    layout: Callable[[int], KVLayout]
-    dense_planes: bool = False
-    separate_planes: bool = False
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache. All
-    bytes are per device: if a worker has several, of the one that holds the most and has the least left; the layouts in
-    `needs` are of a device's share.
-
-    device: its name, shown to users. fallbacks: ops and kinds of attention that run on the reference. granted_bytes:
-    bytes of the device that this engine may use in total. workspace_bytes: how many of them a step and captured graphs
-    may take. Both are 0 if a runner does not say. columns: names of the numbers that features keep for each row and
-    that requests may set. choices: which implementation runs what. num_weights: parameters of the checkpoint that the
-    weights stand for; 0 if a runner does not say. unsupported: fields of SamplingParams that requests to this runner
-    must not use. linear_layers: inputs and outputs of the model's linear layers over all devices, by name in the
-    checkpoint; only if a feature has a worker half."""
-
-    facts: ModelFacts
-    needs: tuple[CacheNeeds, ...]
-    weight_bytes: int
-    cache_bytes: int
-    device: str = ""
-    fallbacks: tuple[str, ...] = ()
-    granted_bytes: int = 0
-    workspace_bytes: int = 0
-    columns: tuple[str, ...] = ()
-    choices: tuple[Explained, ...] = ()
-    num_weights: int = 0
-    unsupported: tuple[str, ...] = ()
-    linear_layers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

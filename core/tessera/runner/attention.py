@@ -10,7 +10,8 @@ from functools import partial
 from tessera.layers.build import BoundMixer
 from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSpec
 from tessera.platform.device import Device
-from tessera.platform.runner import CacheNeeds, CachePlan
+from tessera.platform.loaded_model import CacheNeeds
+from tessera.platform.runner import CachePlan
 
 
 def cache_needs(mixers: Sequence[BoundMixer], index_dtype: str, *, separate_planes: bool) -> list[CacheNeeds]:

@@ -19,7 +19,7 @@ from tessera.errors import EngineStepError
 from tessera.platform.device import Device, Future
 from tessera.platform.launch import Launch
 from tessera.platform.runner import CacheGroup, CachePlan
-from tessera.runner.inputs import write_blocks
+from tessera.runner.input_batch import write_blocks
 from tessera.runner.observers import LaunchObserver
 from tessera.step import BlockCopy, RowOpened, SchedulerOutput
 

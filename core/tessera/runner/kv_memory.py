@@ -17,7 +17,8 @@ from tessera.errors import MemoryBudgetError
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Plane
 from tessera.platform.device import Device, MemoryFigures
-from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, MemoryBudget
+from tessera.platform.loaded_model import CacheNeeds, MemoryBudget
+from tessera.platform.runner import CacheGroup, CachePlan
 from tessera.step import BlockCopy
 
 HOST_CACHE_LIMIT = 4 << 30
@@ -63,22 +64,17 @@ def cache_bytes(
                 f"{figures.free / 2**30:.1f} GiB of the device's memory are free; lower it."
             )
         return granted.kv
-    left = granted.total - weights - workspace
     if figures.host:
-        return int(min(HOST_CACHE_LIMIT, HOST_CACHE_SHARE * max(left, 0))) // workers
-    if left <= 0:
-        raise MemoryBudgetError(
-            f"the weights take {weights / 2**30:.1f} GiB and a step's workspace {workspace / 2**30:.1f} GiB of the "
-            f"{granted.total / 2**30:.1f} GiB granted, which leaves nothing for the KV cache; raise "
-            "--gpu-memory-utilization, lower --max-num-batched-tokens or use more devices."
-        )
+        left = max(granted.total - weights - workspace, 0)
+        return int(min(HOST_CACHE_LIMIT, HOST_CACHE_SHARE * left)) // workers
+    remaining = granted.remaining(weights, workspace)
     free = figures.free - workspace - figures.total // HEADROOM
     if free <= 0:
         raise MemoryBudgetError(
             f"{max(figures.free, 0) / 2**30:.1f} GiB of the device's memory are free, and a step's workspace takes "
             f"{workspace / 2**30:.1f} GiB; end what else uses the device or lower --max-num-batched-tokens."
         )
-    return min(left, free)
+    return min(remaining, free)
 
 
 class PlanePlace(NamedTuple):

@@ -14,7 +14,7 @@ from tessera.arrays import Array, int32
 from tessera.ops import Sampled
 from tessera.platform.device import Device, Future
 from tessera.platform.drafts import accepted
-from tessera.runner.inputs import PreparedLaunch
+from tessera.runner.launch_builder import PreparedLaunch
 from tessera.runner.observers import StepObserver
 from tessera.runner.prompt_logprobs import Scoring
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats

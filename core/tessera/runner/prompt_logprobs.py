@@ -13,7 +13,8 @@ from tessera.ops import LogprobsSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.model import Model
 from tessera.platform.ops import HotCall
-from tessera.runner.inputs import InputBatch, PreparedLaunch
+from tessera.runner.input_batch import CoreInputBatch
+from tessera.runner.launch_builder import PreparedLaunch
 from tessera.step import PromptLogprobs
 
 TOKENS_AT_ONCE = 32
@@ -44,7 +45,7 @@ class PromptScorer:
     """Computes the log probabilities of prompt tokens. bind: binds the op `logprobs` for a number of alternatives."""
 
     def __init__(
-        self, model: Model, batch: InputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]
+        self, model: Model, batch: CoreInputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]
     ) -> None:
         self.model, self.batch, self.device, self.bind = model, batch, device, bind
 

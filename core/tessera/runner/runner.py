@@ -22,23 +22,27 @@ from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan
+from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
-from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
+from tessera.platform.runner import CachePlan, ModelRunner, Progress
 from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
+from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_launch
 from tessera.runner.explain import explain, kv_in_words, left_in_words
-from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, refuse_uncounted, widest
+from tessera.runner.input_batch import refuse_uncounted
 from tessera.runner.invariance import refuse_variance
 from tessera.runner.kv_canary import CanaryObserver
 from tessera.runner.kv_memory import CacheMemory, cache_bytes, refuse_dummy
+from tessera.runner.launch_builder import LaunchBuilder, PreparedLaunch
+from tessera.runner.logits_editor import LogitsEditor
 from tessera.runner.observers import LaunchObserver
 from tessera.runner.pending_step import ExecutedStep, PendingStep, SampledRows
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
-from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
+from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
 from tessera.runner.stages import StageLinks
 from tessera.runner.workspace import estimated, largest_steps, remembered_or
@@ -224,7 +228,7 @@ class CoreRunner(ModelRunner):
         self.caches = list(self.memory.planes)
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
-        largest = widest(self.keys, self.services.config.scheduler)
+        largest = largest_launch(self.keys, self.services.config.scheduler)
         sizes = buffer_sizes(*largest, plan, self.batch.columns, self.batch.token_columns)
         self.buffers = DeviceBuffers(self.device, sizes)
         self.builder = LaunchBuilder(

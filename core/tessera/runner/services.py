@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from functools import partial
 from typing import Any, cast
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.config.adapter import WEIGHTS, read_adapter, tensor_name
 from tessera.config.defaults import fill_defaults
@@ -18,29 +14,27 @@ from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
-from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
+from tessera.loader.checkpoint import Safetensors, WeightSource
 from tessera.loader.load import Place, load_weights
+from tessera.loader.source import open_source, resolve_dtype
 from tessera.models.fields import RefusedTypeError
-from tessera.ops import REFERENCE, LogprobsSpec, SampleSpec, SamplingRows
-from tessera.ops.sampling import logprobs, sample
+from tessera.ops import REFERENCE
 from tessera.platform.attention import AttentionBackend, Mixer
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, HotCall, OpSet, Wrapper, with_extra
-from tessera.platform.platform import Capabilities, Platform
+from tessera.platform.ops import BoundOps, OpSet, Wrapper, with_extra
+from tessera.platform.platform import Platform
 from tessera.platform.quantization import KV_FP8, KV_INT8, ReadWeight
-from tessera.platform.runner import CachePlan, HostAdapter, HostSampled, HostSampler
-from tessera.platform.runner import InputBatch as HostBatch
+from tessera.platform.runner import CachePlan, HostAdapter, HostSampler
 from tessera.plugins import load_path, load_registry, weight_format
 from tessera.plugins.features import worker_features
 from tessera.quantization.negotiation import Weights, weights_of
 from tessera.runner.explain import left_in_words
-from tessera.runner.inputs import InputBatch
-from tessera.runner.sampler import LogitsEditor, PlacedMasks
+from tessera.runner.host_sampler import sample_on_host
+from tessera.runner.input_batch import CoreInputBatch
 from tessera.runner.stored import stored_weights
-from tessera.step import RowLogprobs, TokenMasks
 
 _KV = {"int8": KV_INT8, "fp8": KV_FP8}  # by --kv-cache-dtype
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
@@ -65,7 +59,7 @@ class Services:
         self.config, self.groups, self.platform = config, groups, platform
         self.devices, self.device, self.artifacts = devices, devices[0], devices[0].artifacts
         self.registry = load_registry(config.plugins)
-        self.source = source or source_of(config)
+        self.source = source or open_source(config)
         self._bind = bind
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)
@@ -193,10 +187,10 @@ class Services:
         halves = {name: (tensor(tensor_name(name, "A")), tensor(tensor_name(name, "B"))) for name in read.layers}
         return HostAdapter(read.scale, halves)
 
-    def input_batch(self, plan: CachePlan) -> InputBatch:
+    def input_batch(self, plan: CachePlan) -> CoreInputBatch:
         columns = [column for feature in self._features for column in feature.columns()]
         model = self.config.model
-        return InputBatch(plan, columns, eos=model.eos_token_ids, vocab=model.vocab_size)
+        return CoreInputBatch(plan, columns, eos=model.eos_token_ids, vocab=model.vocab_size)
 
     def features(self) -> Sequence[WorkerFeature]:
         return self._features
@@ -207,55 +201,4 @@ class Services:
                 "op 'sample' would run on the reference (this platform's own runner samples with it), "
                 "which --no-fallback forbids; remove the flag."
             )
-        return _sample_on_host
-
-
-def _sample_on_host(
-    logits: Tensor, batch: HostBatch, rows: Array, positions: Array, masks: TokenMasks | None = None
-) -> HostSampled:
-    """A HostSampler that uses the reference ops."""
-    assert isinstance(batch, InputBatch), "the batch that input_batch() made"
-    host, columns = torch.as_tensor(logits), batch.sampling
-    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
-    placed = PlacedMasks.of(masks, rows)
-    names = (name for name in SamplingRows._fields if name != "position")
-    values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
-    sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int32)))
-    vocab, wanted = host.shape[-1], columns.logprobs[rows]
-    spec = SampleSpec(vocab, greedy=not columns.temperature[rows].any(), filters=True)
-    tokens = editor.draw(partial(sample, spec), host, sampling, rows, positions, placed, keep=True)
-    if wanted.max(initial=-1) < 0:
-        return HostSampled(tokens.numpy(), [])
-    made = editor.scored(logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens), host, rows)
-    ids, found_logprobs, ranks = (part.numpy() for part in made)
-    found = [
-        RowLogprobs(row, ids[i : i + 1, : k + 1], found_logprobs[i : i + 1, : k + 1], ranks[i : i + 1])
-        for i, (row, k) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True))
-        if k >= 0
-    ]
-    return HostSampled(tokens.numpy(), found)
-
-
-def source_of(config: EngineConfig) -> WeightSource:
-    """Where a configuration's weights come from. Raises ModelError."""
-    return Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
-
-
-def reference_call(name: str, spec: Any) -> HotCall:
-    """The reference of a plain op as a hot call."""
-    call = REFERENCE[name].reference
-    assert call is not None
-    return partial(call, spec)
-
-
-def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:
-    """The dtype of weights and activations: the one that the user asked for, else the checkpoint's if the platform
-    supports it, else the platform's first. A float32 checkpoint also gets the platform's first, since float32 is rarely
-    needed. Raises PlatformError if the platform does not support the dtype that the user asked for."""
-    if asked != "auto":
-        if asked not in capabilities.dtypes:
-            raise PlatformError(
-                f"dtype {asked} is not available on this platform; --dtype takes {', '.join(capabilities.dtypes)}."
-            )
-        return asked
-    return checkpoint if checkpoint in capabilities.dtypes and checkpoint != "float32" else capabilities.dtypes[0]
+        return sample_on_host

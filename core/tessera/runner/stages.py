@@ -20,7 +20,8 @@ from tessera.platform.collectives import Communicator, Transfer
 from tessera.platform.device import Device
 from tessera.platform.launch import Launch
 from tessera.platform.model import ModelFacts
-from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch
+from tessera.runner.device_buffers import DeviceBuffers
+from tessera.runner.launch_builder import LaunchBuilder, PreparedLaunch
 from tessera.step import SchedulerOutput
 
 _STATES = ("stage_x", "stage_residual")

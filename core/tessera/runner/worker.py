@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -12,9 +11,10 @@ from tessera.config import EngineConfig
 from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
 from tessera.platform.collectives import Alone, Communicator
-from tessera.platform.device import Device, Future
+from tessera.platform.device import Device
+from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
-from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
+from tessera.platform.runner import ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
 from tessera.runner.invariance import refuse_variance
@@ -22,7 +22,6 @@ from tessera.runner.kept import artifacts_of
 from tessera.runner.kv_memory import budget, least
 from tessera.runner.runner import core_runner
 from tessera.runner.services import Services
-from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
 
@@ -37,8 +36,9 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
 
 
 class Worker:
-    """One worker of an engine. spec: its rank and devices. rendezvous: a URL where the workers meet; unused if there is
-    only one. threads_before: torch's number of threads, if load() has changed it."""
+    """One worker of an engine: makes the model runner that its executor runs steps with. spec: its rank and devices.
+    rendezvous: a URL where the workers meet; unused if there is only one. threads_before: torch's number of threads, if
+    load() has changed it."""
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
@@ -111,18 +111,6 @@ class Worker:
         its tensor group sample the same."""
         pipeline = self.groups[PIPELINE_GROUP]
         return pipeline.rank == pipeline.size - 1 and self.groups[TENSOR_GROUP].rank == 0
-
-    def allocate(self, plan: CachePlan) -> None:
-        self.runner.allocate(plan)
-
-    def warm_up(self, report: Report) -> None:
-        self.runner.warm_up(report)
-
-    def execute(self, step: SchedulerOutput) -> Any:
-        return self.runner.execute(step)
-
-    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        return self.runner.sample(pending, masks)
 
     def close(self) -> None:
         self.world.close()

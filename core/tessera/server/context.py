@@ -78,7 +78,7 @@ class ServerContext:
         """The folder of each adapter, by the name that requests give as `model`."""
         self.format = format_of(engine, settings)
         """How the model writes its reasoning and calls; None: its answers are text."""
-        self.telling = Telling.of("" if engine.text is None else engine.text.template)
+        self.telling = Telling.from_template("" if engine.text is None else engine.text.template)
         """What the model has to be told in words about tools, where its calls are plain."""
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())

@@ -42,13 +42,9 @@ query sees one key. small: keys and values are, queries are large, and one key i
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One launch to test. rows: tokens to compute and tokens in the cache afterwards, decode rows first. verifies: all
-    are decode rows, with as many drafts as they have tokens beside the first. stride: tokens between the starts of
-    rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at the end. shared:
-    leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8,
-    which have scales. scale: of scores; None: that of the head's size. numbers: how large they are."""
+    """One launch to test."""
 
-    rows: Rows
+    rows: Rows  # tokens to compute and tokens in the cache afterwards, decode rows first
     block_size: int = 16
     heads: int = 6
     kv_heads: int = 2
@@ -56,17 +52,17 @@ class AttentionCase:
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
-    verifies: bool = False
-    stride: int = 0
-    padding: int = 0
-    shared: int = 0
+    verifies: bool = False  # all are decode rows, with as many drafts as they have tokens beside the first
+    stride: int = 0  # tokens between the starts of rows, so that there is padding between them; 0: no gaps
+    padding: int = 0  # padding rows, and tokens, at the end
+    shared: int = 0  # leading blocks that all rows share
     dtype: str = "float32"
-    kv_dtype: str = ""
-    scale: float | None = None
-    numbers: Numbers = "usual"
+    kv_dtype: str = ""  # of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8, which have scales
+    scale: float | None = None  # of scores; None: that of the head's size
+    numbers: Numbers = "usual"  # how large they are
 
     @property
-    def kept(self) -> str:
+    def cache_dtype(self) -> str:
         """The dtype of the keys and values in the cache."""
         return self.kv_dtype or self.dtype if self.quant is None else self.quant.dtype
 
@@ -80,9 +76,9 @@ class AttentionCase:
         return max(tokens for tokens, _ in self.rows) if self.verifies else 1
 
     def spec(self) -> LayerSpec:
-        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, self.quant)
+        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant)
         if self.window is not None:
-            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, self.quant, window=self.window)
+            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, cache,
             window=self.window, softcap=self.softcap, sinks=self.sinks,
@@ -284,7 +280,7 @@ class AttentionTrial:
 
         size = case.small if case.numbers == "small" else 1.0
         self.keys, self.values = (
-            [self._kept(heads(length, case.kv_heads, size)) for _, length in case.rows] for _ in range(2)
+            [self._as_cached(heads(length, case.kv_heads, size)) for _, length in case.rows] for _ in range(2)
         )
         for rows in (self.keys, self.values):
             for row in rows[1:]:
@@ -352,9 +348,9 @@ class AttentionTrial:
             found |= {name: torch.full((1,), scale, device=self.target) for name, scale in KV_SCALES.items()}
         return found
 
-    def _kept(self, rows: Tensor) -> Tensor:
+    def _as_cached(self, rows: Tensor) -> Tensor:
         """Rounds rows to the dtype of the cache, if that has no scales."""
-        return rows if self.case.quant is not None else rows.to(torch_dtype(self.case.kept)).to(rows.dtype)
+        return rows if self.case.quant is not None else rows.to(torch_dtype(self.case.cache_dtype)).to(rows.dtype)
 
     def meaning(self, rows: Tensor, scale: str) -> Tensor:
         """Keys or values [tokens, Hk, D] as the cache stores them, in float64. scale: "k_scale" or "v_scale"."""
@@ -459,9 +455,9 @@ class AttentionTrial:
         """The expected result of sums(), in float64."""
         return [self._sum(scores).T for scores in self._scores]
 
-    def _of_heads(self, kept: Tensor) -> Tensor:
+    def _of_heads(self, keys: Tensor) -> Tensor:
         """[K, Hk, D] -> [H, K, D]."""
-        return kept.transpose(0, 1).repeat_interleave(self.case.heads // self.case.kv_heads, 0)
+        return keys.transpose(0, 1).repeat_interleave(self.case.heads // self.case.kv_heads, 0)
 
     def _sum(self, scores: Tensor) -> Tensor:
         """The log-sum-exp of scores [H, Q, K], sinks included: [H, Q]."""

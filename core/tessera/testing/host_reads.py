@@ -30,13 +30,13 @@ _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "
 
 
 class HostReads(TorchDispatchMode):
-    """`with HostReads() as reads: ...; assert not reads.found`. found: where each implicit read, and each other wait,
+    """`with HostReads() as reads: ...; assert not reads.lines`. lines: where each implicit read, and each other wait,
     happened. Explicit reads go through Device.to_host, copies to the device through Device.to_device. A device whose
     memory is the host's hides copies, and torch hides an event that is waited for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.lines: list[str] = []
         self._inside = False
         self._patches = [patch.object(torch.Tensor, name, self._reading(name)) for name in _READING_METHODS]
         self._patches.append(patch.object(torch.accelerator, "synchronize", self._synchronizing()))
@@ -104,7 +104,7 @@ class HostReads(TorchDispatchMode):
         if self._inside:
             return
         frames = [frame for frame in traceback.extract_stack() if not _between(frame.filename)]
-        self.found.append(f"{what} in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}")
+        self.lines.append(f"{what} in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}")
 
 
 @cache

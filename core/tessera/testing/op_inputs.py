@@ -16,26 +16,25 @@ from tessera.quantization.rounding import quantised
 
 
 class OpInputs:
-    """`OpInputs(tokens, seed).of("linear", spec)`: random positional arguments of the op's hot call, on the host. The
-    same seed gives the same arguments. ops: its kernels prepare the weights of matrix products, on its device; None:
-    weights stay raw. dtype: of activations if the spec does not say (Op.any_dtype). into: prepared weights to
-    overwrite, in order. prepared: the weights, in order. Op.inputs uses the methods below; random: the
-    generator they draw from."""
+    """`OpInputs(tokens, seed).arguments("linear", spec)`: random positional arguments of the op's hot call, on the
+    host. The same seed gives the same arguments."""
 
     def __init__(
         self,
         tokens: int,
         seed: int = 0,
+        # Its kernels prepare the weights of matrix products, on its device; None: weights stay raw.
         ops: BoundOps | None = None,
-        dtype: str = "float32",
-        into: Sequence[Packed] = (),
+        dtype: str = "float32",  # of activations if the spec does not say (Op.any_dtype)
+        into: Sequence[Packed] = (),  # prepared weights to overwrite, in order
     ) -> None:
         self.tokens, self.ops, self.dtype = tokens, ops, dtype
-        self.random = torch.Generator().manual_seed(seed)
+        self.random = torch.Generator().manual_seed(seed)  # the generator they draw from
+        # The weights, in order. Op.inputs uses the methods below.
         self.prepared: list[Packed] = []
         self._into = iter(into)
 
-    def of(self, op: str | Op[Any], spec: Any) -> tuple[Any, ...]:
+    def arguments(self, op: str | Op[Any], spec: Any) -> tuple[Any, ...]:
         """The arguments of an op at a spec. op: the name of one of core's, or any op that has inputs."""
         found = REFERENCE[op] if isinstance(op, str) else op
         assert found.inputs is not None, found.name

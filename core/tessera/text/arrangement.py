@@ -20,14 +20,14 @@ _FIRST, _SECOND = "tessera first probe", "tessera second probe"
 class Arrangement:
     """What one template takes, which is tried when a chat first needs to know it, and the chats so arranged.
 
-    shown: renders messages; "" if the template refuses them. form: of content.
+    render: messages; "" if the template refuses them. form: of content.
     """
 
-    def __init__(self, shown: Callable[[Messages], str], form: ContentForm) -> None:
-        self._shown = shown
+    def __init__(self, render: Callable[[Messages], str], form: ContentForm) -> None:
+        self._render = render
         self._form = form
 
-    def of(self, messages: Messages) -> Messages:
+    def arrange(self, messages: Messages) -> Messages:
         """The chat with as little changed as the template needs. System messages in the beginning become one; one that
         comes later becomes a user's, in <system> tags; what a user says at once becomes one message."""
         leading = next((index for index, each in enumerate(messages) if each["role"] != "system"), len(messages))
@@ -53,9 +53,9 @@ class Arrangement:
     def _takes_users(self) -> bool:
         return self._takes(("user", _FIRST), ("user", _SECOND))
 
-    def _takes(self, *said: tuple[str, str]) -> bool:
+    def _takes(self, *turns: tuple[str, str]) -> bool:
         """Whether both probes are in the prompt."""
-        text = self._shown([{"role": role, "content": self._content(content)} for role, content in said])
+        text = self._render([{"role": role, "content": self._content(content)} for role, content in turns])
         return _FIRST in text and _SECOND in text
 
     def _content(self, text: str) -> Any:
@@ -84,10 +84,10 @@ def _joined(messages: Sequence[dict[str, Any]], role: str) -> Messages:
     return joined
 
 
-def _both(one: Any, other: Any) -> Any:
-    if isinstance(one, str) and isinstance(other, str):
-        return f"{one}\n\n{other}"
-    return [*_parts(one), {"type": "text", "text": "\n\n"}, *_parts(other)]
+def _both(first: Any, second: Any) -> Any:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_parts(first), {"type": "text", "text": "\n\n"}, *_parts(second)]
 
 
 def _parts(content: Any) -> list[Any]:

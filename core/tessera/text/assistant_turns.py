@@ -39,7 +39,7 @@ class AssistantTurns:
         self._empty: Any = [] if form == "parts" else ""
         self._silent: dict[tuple[bool, bool], Sequence[Fields]] = {}
 
-    def of(self, messages: Messages) -> Messages:
+    def adapt(self, messages: Messages) -> Messages:
         """The chat with the arguments of calls as the template takes them, and with the content that it takes where
         there is none."""
         return [self._formed(each) if each["role"] == _ASSISTANT else each for each in messages]
@@ -61,14 +61,14 @@ class AssistantTurns:
     @cached_property
     def _takes_text(self) -> bool:
         """Whether the template wants arguments as text. One that prints an object shows Python's quotes."""
-        shown = self._shown_with({_KEY: _VALUE})
+        shown = self._prompts_with({_KEY: _VALUE})
         if any(_KEY in text and repr(_KEY) not in text for text in shown):
             return False
         arguments = json.dumps({_KEY: _VALUE})
-        return any(arguments in text for text in self._shown_with(arguments))
+        return any(arguments in text for text in self._prompts_with(arguments))
 
-    def _shown_with(self, arguments: Any) -> list[str]:
-        return [self._shown(_history({**content, _CALLS: [_call(arguments)]})) for content in self._contents(True)]
+    def _prompts_with(self, arguments: Any) -> list[str]:
+        return [self._prompt(_history({**content, _CALLS: [_call(arguments)]})) for content in self._contents(True)]
 
     def _contents(self, calls: bool) -> Sequence[Fields]:
         """The ways to say nothing, as fields of a message. A null is left out, as transformers does; but some templates
@@ -91,13 +91,13 @@ class AssistantTurns:
             self._silent[kind] = [tried[n][0] for _, _, n in fit]
         return self._silent[kind]
 
-    def _tried(self, said: Fields) -> tuple[int, int]:
+    def _tried(self, message: Fields) -> tuple[int, int]:
         """In how many chats the template takes this message, with those counted twice in which its calls are in the
         prompt; and the length of the prompts."""
-        shown = [self._shown(_history(said, *later)) for later in ((), (_ANSWER, _USER))]
+        shown = [self._prompt(_history(message, *later)) for later in ((), (_ANSWER, _USER))]
         return sum(bool(text) + (_NAME in text) for text in shown), sum(map(len, shown))
 
-    def _shown(self, messages: Messages) -> str:
+    def _prompt(self, messages: Messages) -> str:
         """Some templates are only for chats with tools."""
         return self._render(messages, None) or self._render(messages, [_TOOL])
 
@@ -106,10 +106,10 @@ _USER = {"role": "user", _CONTENT: "a"}
 _ANSWER = {"role": _ASSISTANT, _CONTENT: "d"}
 
 
-def _history(said: Fields, *later: Fields) -> Messages:
-    """A chat in which the assistant said this. later: after the answer to it."""
+def _history(message: Fields, *later: Fields) -> Messages:
+    """A chat with this message of the assistant. later: after the answer to it."""
     result = {"role": "tool", "name": _NAME, "tool_call_id": _CALL_ID, _CONTENT: "c"}
-    return [_USER, {"role": _ASSISTANT, **said}, result if _CALLS in said else _USER, *later]
+    return [_USER, {"role": _ASSISTANT, **message}, result if _CALLS in message else _USER, *later]
 
 
 def _call(arguments: Any) -> dict[str, Any]:

@@ -87,20 +87,20 @@ class BytePieces:
     def __init__(self, tokenizer: tokenizers.Tokenizer, decoder: _DecoderFacts) -> None:
         self._tokenizer = tokenizer
         self._decoder = decoder
-        self._known: dict[int, bytes] = {}
+        self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> BytePieces | None:
+    def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> BytePieces | None:
         """None if the tokenizer has another kind of decoder (WordPiece, CTC, an unknown chain)."""
-        facts = _DecoderFacts.of(tokenizer)
+        facts = _DecoderFacts.from_tokenizer(tokenizer)
         return None if facts is None else cls(tokenizer, facts)
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of one token, including its leading space; empty for an id outside the vocabulary."""
-        known = self._known.get(token_id)
+        known = self._bytes.get(token_id)
         if known is None:
             piece = self._tokenizer.id_to_token(token_id)
-            known = self._known[token_id] = b"" if piece is None else self._decoder.bytes_of(piece)
+            known = self._bytes[token_id] = b"" if piece is None else self._decoder.bytes_of(piece)
         return known
 
     def join(self, token_ids: Iterable[int], skip: frozenset[int]) -> bytes:
@@ -128,7 +128,7 @@ class _DecoderFacts:
         self.start: StartRule = start
 
     @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> _DecoderFacts | None:
+    def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> _DecoderFacts | None:
         if tokenizer.decoder is None:
             return None
         decoder: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())

@@ -35,10 +35,10 @@ class IncrementalDetokenizer:
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
-        kept: Sequence[str] = (),
+        kept_special_tokens: Sequence[str] = (),
     ) -> None:
         self._stream: _Stream
-        skip = vocabulary.skipped_ids(skip_special_tokens, kept)
+        skip = vocabulary.skipped_ids(skip_special_tokens, kept_special_tokens)
         if vocabulary.pieces is not None:
             self._stream = _ByteStream(vocabulary.pieces, prompt_ids, skip)
         else:
@@ -98,11 +98,11 @@ class _WindowStream:
         self._vocabulary = vocabulary
         self._skip = skip
         self._parts_special = spaces_between_special_tokens
-        self._context = self._kept(prompt_ids)[-_NUM_CONTEXT_TOKENS:]
+        self._context = self._without_skipped(prompt_ids)[-_NUM_CONTEXT_TOKENS:]
         self._withheld: list[int] = []
 
     def append(self, ids: Sequence[int]) -> str:
-        kept = self._kept(ids)
+        kept = self._without_skipped(ids)
         if self._parts_special:
             return self._add(kept)
         return "".join(map(self._add_unparted, kept))
@@ -111,7 +111,7 @@ class _WindowStream:
         text, self._withheld = self._new_text(), []
         return text.rstrip("\ufffd") if cut else text
 
-    def _kept(self, ids: Sequence[int]) -> list[int]:
+    def _without_skipped(self, ids: Sequence[int]) -> list[int]:
         return [token_id for token_id in ids if token_id not in self._skip]
 
     def _add(self, ids: list[int]) -> str:

@@ -14,11 +14,11 @@ SHARE = 4
 
 
 class FairQueue(Generic[T]):
-    """Jobs of owners who take turns, each in order of arrival. most: of the sizes of all that wait, in bytes; a job
+    """Jobs of owners who take turns, each in order of arrival. max_size: of the sizes of all that wait, in bytes; a job
     that finds nothing of its owner waiting is taken at any size. For one event loop."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._waiting: dict[str, deque[tuple[T, int]]] = {}
         """By owner; the one whose turn is next comes first."""
         self._sizes: dict[str, int] = {}
@@ -30,7 +30,7 @@ class FairQueue(Generic[T]):
     def put(self, owner: str, job: T, size: int) -> None:
         """Raises OverloadedError if the queue, or its owner's part, is full."""
         own = self._sizes.get(owner, 0)
-        if own and (own + size > self._most // SHARE or sum(self._sizes.values()) + size > self._most):
+        if own and (own + size > self._max_size // SHARE or sum(self._sizes.values()) + size > self._max_size):
             raise OverloadedError("Too many texts wait to be tokenized; try again.")
         self._waiting.setdefault(owner, deque()).append((job, size))
         self._sizes[owner] = own + size

@@ -96,7 +96,7 @@ def is_lexer_error(matcher: LLMatcher) -> bool:
     return _LEXER_ERROR in matcher.get_error()
 
 
-class Part(NamedTuple):
+class GrammarPart(NamedTuple):
     """A grammar within the grammar."""
 
     # json_schema, regex or grammar.
@@ -120,7 +120,7 @@ class Grammar:
     def __init__(self, params: StructuredOutputsParams, tokenizer: LLTokenizer) -> None:
         self.params = params
         self._tokenizer = tokenizer
-        self._parts: dict[str, Part] = {}  # by their places
+        self._parts: dict[str, GrammarPart] = {}  # by their places
         self._bytes: LLTokenizer | None = None
 
     def compile(self, special: Mapping[str, int] = NONE) -> LLMatcher:
@@ -183,7 +183,7 @@ class Grammar:
         except TagError as error:
             raise _refusal(f".structural_tag{error.place}", error.reason) from None
 
-    def _alone(self, part: Part) -> LLMatcher:
+    def _alone(self, part: GrammarPart) -> LLMatcher:
         """The grammar of one part, whose names are those that it has within the whole."""
         grammars = [{"lark_grammar": f"start: @part\n{_OPTIONS}"}, *part.definitions("part")]
         return _matcher(self._tokenizer, json.dumps({"grammars": grammars}))
@@ -213,7 +213,9 @@ class Grammar:
             {"name": name, "json_schema": {**schema, "x-guidance": dict(_NO_SPACE if initial else within)}}
             for name, (schema, initial) in embedded.items()
         )
-        return self._add(Part("json_schema", place, schema, {"lark_grammar": f"{lark}\n{options}"}, tuple(named)))
+        return self._add(
+            GrammarPart("json_schema", place, schema, {"lark_grammar": f"{lark}\n{options}"}, tuple(named))
+        )
 
     def regex(self, pattern: str, place: str, *, quoted: bool = False) -> str:
         """A text that a regular expression matches as a whole. quoted: as a JSON string writes it. Raises
@@ -242,9 +244,9 @@ class Grammar:
             raise _refusal(place, f"{reason[:1].lower()}{reason[1:]}") from None
         return self._add(self._lark_part("grammar", place, grammar, lark, quoted=quoted))
 
-    def _lark_part(self, kind: str, place: str, content: str, lark: str, *, quoted: bool) -> Part:
+    def _lark_part(self, kind: str, place: str, content: str, lark: str, *, quoted: bool) -> GrammarPart:
         if quoted:
-            plain = Part(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+            plain = GrammarPart(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
             alone = self._alone(plain)
             if alone.is_error():  # said of what the client wrote, before it is changed
                 raise self._explain(plain, alone.get_error())
@@ -252,7 +254,7 @@ class Grammar:
                 lark = quoted_grammar.quoted(lark, self._class_bytes)
             except NotQuotable as error:
                 raise _refusal(place, str(error)) from None
-        return Part(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+        return GrammarPart(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
 
     def _class_bytes(self, character_class: str) -> frozenset[int]:
         """The single bytes that a class of a regular expression matches; none if it is wrong, which is said later."""
@@ -260,14 +262,14 @@ class Grammar:
         bits = b"" if matcher.is_error() else matcher.compute_bitmask()
         return frozenset(byte for byte in range(min(256, 8 * len(bits))) if bits[byte >> 3] >> (byte & 7) & 1)
 
-    def _add(self, part: Part) -> str:
+    def _add(self, part: GrammarPart) -> str:
         self._parts[part.place] = part
         return self._mention(part.place)
 
     def _mention(self, place: str) -> str:
         return f"@g{list(self._parts).index(place)}"
 
-    def _explain(self, part: Part, error: str) -> RequestError:
+    def _explain(self, part: GrammarPart, error: str) -> RequestError:
         match part.kind:
             case "json_schema":
                 wrong = explain_refusal(part.content, self._byte_matcher)
@@ -328,7 +330,7 @@ class TokenTable:
         self.eos_token_id = self.ends[0]
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, size: int, ends: tuple[int, ...]) -> TokenTable:
+    def from_vocabulary(cls, vocabulary: Vocabulary, size: int, ends: tuple[int, ...]) -> TokenTable:
         """The tokens as the detokenizer spells them, so that what a grammar allows is what a client reads. size: of the
         model's vocabulary. Raises RequestError for a tokenizer whose tokens do not stand for bytes."""
         if vocabulary.pieces is None:

@@ -163,18 +163,18 @@ def _character(character: str, *, fold: bool = False) -> str:
     return f"/(?i:{_literal(character)})/" if fold else json.dumps(character)
 
 
-def _class(one: str, matches: Matches, *, fold: bool = False) -> str:
+def _class(character_class: str, matches: Matches, *, fold: bool = False) -> str:
     """What JSON writes for a character of a class, in brackets. fold: in small and in capital letters."""
-    found = matches(one)
+    found = matches(character_class)
     special = [character for character in SPECIAL if ord(character) in found]
-    plain = f"/(?i:{one})/" if fold else f"/{one}/"
+    plain = f"/(?i:{character_class})/" if fold else f"/{character_class}/"
     if not special:
         return plain
     escapes = "|".join("".join(map(_literal, SPECIAL[character][1:])) for character in special)
     escaped = f'"\\\\" /(?:{escapes})/'
     if all(chr(byte) in SPECIAL for byte in found):
         return f"({escaped})"
-    others = f"[{one}&&{_OTHERS}]"
+    others = f"[{character_class}&&{_OTHERS}]"
     return f"({f'/(?i:{others})/' if fold else f'/{others}/'} | {escaped})"
 
 
@@ -232,8 +232,8 @@ class _Expression:
         self._place = found.end()
         return self._changed(found, flags)
 
-    def _changed(self, found: re.Match[str], flags: Flags) -> Flags:
-        on, off = found["on"] or "", found["off"] or ""
+    def _changed(self, group: re.Match[str], flags: Flags) -> Flags:
+        on, off = group["on"] or "", group["off"] or ""
         if "x" in on:
             raise NotQuotable("the flag x of regular expressions is not supported there")
         fold = "i" not in off and (flags.fold or "i" in on)

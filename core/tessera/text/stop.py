@@ -98,7 +98,7 @@ class StopChecker:
     def __init__(self, strings: StopStrings, include_in_output: bool = False) -> None:
         self._strings = strings
         self._include = include_in_output
-        self._held = ""
+        self._withheld = ""
         self._node = ROOT
         self._match: tuple[int, str] | None = None
         """The winning complete match in the held text so far: its position and stop string."""
@@ -107,13 +107,13 @@ class StopChecker:
         """Returns the text to emit, and the stop string that ended it, if any. Do not call again after one was
         found."""
         if not armed:
-            assert not self._held, "text cannot be disarmed once it was armed"
+            assert not self._withheld, "text cannot be disarmed once it was armed"
             return text, None
-        if not self._held and self._strings.first_chars.isdisjoint(text):
+        if not self._withheld and self._strings.first_chars.isdisjoint(text):
             return text, None
         strings, node = self._strings, self._node
-        end = len(self._held)
-        self._held += text
+        end = len(self._withheld)
+        self._withheld += text
         for char in text:
             node = strings.step(node, char)
             end += 1
@@ -124,7 +124,7 @@ class StopChecker:
                 return self._end(*self._match)
         self._node = node
         emitted = end - strings.unfinished(node)
-        emit, self._held = self._held[:emitted], self._held[emitted:]
+        emit, self._withheld = self._withheld[:emitted], self._withheld[emitted:]
         if self._match is not None:
             self._match = self._match[0] - emitted, self._match[1]
         return emit, None
@@ -133,12 +133,12 @@ class StopChecker:
         """Like `feed`, for the end of the text: nothing is held back any more."""
         if self._match is not None:
             return self._end(*self._match)
-        emit, self._held = self._held, ""
+        emit, self._withheld = self._withheld, ""
         return emit, None
 
     def _end(self, position: int, stop: str) -> tuple[str, str]:
         end = position + len(stop) if self._include else position
-        emit, self._held = self._held[:end], ""
+        emit, self._withheld = self._withheld[:end], ""
         return emit, stop
 
 

@@ -40,12 +40,12 @@ class TagError(Exception):
 
 
 class Parts(Protocol):
-    """Grammars that a tag names. Each method returns how Lark's syntax mentions what it was given, which has a place
+    """Grammars that a tag names. Each method returns how Lark's syntax mentions what it is given, which has a place
     below the tag; it may raise RequestError. lenient: what cannot be enforced is left out."""
 
-    def json_schema(self, given: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str: ...
-    def regex(self, given: str, place: str, *, quoted: bool = False) -> str: ...
-    def grammar(self, given: str, place: str, *, quoted: bool = False) -> str: ...
+    def json_schema(self, schema: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str: ...
+    def regex(self, pattern: str, place: str, *, quoted: bool = False) -> str: ...
+    def grammar(self, grammar: str, place: str, *, quoted: bool = False) -> str: ...
 
 
 class Builder:
@@ -62,18 +62,18 @@ class Builder:
         start = self.part(*_whole(tag), depth=0)
         return "\n".join((f"start: {start}", "TEXT: /(?s:.*)/", *self._rules))
 
-    def part(self, given: Any, place: str, depth: int) -> str:
+    def part(self, spec: Any, place: str, depth: int) -> str:
         """A Lark expression. Raises TagError."""
         self._count += 1
         if depth > MAX_DEPTH:
             raise TagError(place, f"it is nested more than {MAX_DEPTH} levels deep")
         if self._count > MAX_FORMATS:
             raise TagError("", f"it has more than {MAX_FORMATS} formats within it")
-        kind = given.get("type") if isinstance(given, dict) else None
+        kind = spec.get("type") if isinstance(spec, dict) else None
         make = _FORMATS.get(kind) if isinstance(kind, str) else None
         if make is None:
             raise TagError(f"{place}.type", f"must be one of {', '.join(_FORMATS)}")
-        return make(self, given, place, depth + 1)
+        return make(self, spec, place, depth + 1)
 
     def literal(self, text: str) -> str:
         """A text that must come next; "" for none."""
@@ -118,36 +118,36 @@ def _whole(tag: Any) -> tuple[Any, str]:
 # ---- the formats -----------------------------------------------------------------------------------------------------
 
 
-def _const(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    return builder.literal(_text(given, "value", place))
+def _const(builder: Builder, spec: dict[str, Any], place: str, _depth: int) -> str:
+    return builder.literal(_text(spec, "value", place))
 
 
-def _schema(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    strict, lenient = given.get("strict"), given.get("lenient") is True
+def _schema(builder: Builder, spec: dict[str, Any], place: str, _depth: int) -> str:
+    strict, lenient = spec.get("strict"), spec.get("lenient") is True
     if not isinstance(strict, bool | None):
         raise TagError(f"{place}.strict", "must be true or false")
     schema_place = f".structural_tag{place}.json_schema"
-    return builder.parts.json_schema(given.get("json_schema"), schema_place, strict=strict, lenient=lenient)
+    return builder.parts.json_schema(spec.get("json_schema"), schema_place, strict=strict, lenient=lenient)
 
 
-def _regex(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    pattern, quoted = _text(given, "pattern", place), given.get("quoted") is True
+def _regex(builder: Builder, spec: dict[str, Any], place: str, _depth: int) -> str:
+    pattern, quoted = _text(spec, "pattern", place), spec.get("quoted") is True
     return builder.parts.regex(pattern, f".structural_tag{place}.pattern", quoted=quoted)
 
 
-def _grammar(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    grammar, quoted = _text(given, "grammar", place), given.get("quoted") is True
+def _grammar(builder: Builder, spec: dict[str, Any], place: str, _depth: int) -> str:
+    grammar, quoted = _text(spec, "grammar", place), spec.get("quoted") is True
     return builder.parts.grammar(grammar, f".structural_tag{place}.grammar", quoted=quoted)
 
 
-def _any_text(_builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    if given.get("excludes"):
+def _any_text(_builder: Builder, spec: dict[str, Any], place: str, _depth: int) -> str:
+    if spec.get("excludes"):
         raise TagError(f"{place}.excludes", "is not supported")
     return "TEXT"
 
 
-def _sequence(builder: Builder, given: dict[str, Any], place: str, depth: int) -> str:
-    elements = _objects(given, "elements", place)
+def _sequence(builder: Builder, spec: dict[str, Any], place: str, depth: int) -> str:
+    elements = _objects(spec, "elements", place)
     if any(each.get("type") == "any_text" for each in elements[:-1]):
         raise TagError(f"{place}.elements", "may have any_text at its end only; use a tag that ends it")
     return " ".join(
@@ -157,23 +157,23 @@ def _sequence(builder: Builder, given: dict[str, Any], place: str, depth: int) -
     )
 
 
-def _or(builder: Builder, given: dict[str, Any], place: str, depth: int) -> str:
-    elements = _objects(given, "elements", place)
+def _or(builder: Builder, spec: dict[str, Any], place: str, depth: int) -> str:
+    elements = _objects(spec, "elements", place)
     rules = [builder.rule(builder.part(each, f"{place}.elements[{n}]", depth)) for n, each in enumerate(elements)]
     return builder.rule(" | ".join(rules))
 
 
-def _tag(builder: Builder, given: dict[str, Any], place: str, depth: int) -> str:
-    return _rest_of_tag(builder, given, place, depth, builder.literal(_text(given, "begin", place)))
+def _tag(builder: Builder, spec: dict[str, Any], place: str, depth: int) -> str:
+    return _rest_of_tag(builder, spec, place, depth, builder.literal(_text(spec, "begin", place)))
 
 
-def _rest_of_tag(builder: Builder, given: dict[str, Any], place: str, depth: int, begun: str) -> str:
+def _rest_of_tag(builder: Builder, spec: dict[str, Any], place: str, depth: int, begun: str) -> str:
     """A tag whose beginning is `begun`, an expression."""
-    ends = given.get("end", "")
+    ends = spec.get("end", "")
     ends = [ends] if isinstance(ends, str) else ends
     if not isinstance(ends, list) or not ends or not all(isinstance(end, str) for end in ends):
         raise TagError(f"{place}.end", "must be a text, or several")
-    content = given.get("content")
+    content = spec.get("content")
     if isinstance(content, dict) and content.get("type") == "any_text" and any(ends):
         if len(ends) > 1 or not ends[0]:
             raise TagError(f"{place}.end", "must be one text where the content is any_text")
@@ -183,9 +183,9 @@ def _rest_of_tag(builder: Builder, given: dict[str, Any], place: str, depth: int
     return builder.rule(f"{begun} {inner} {f'({closing})' if len(ends) > 1 else builder.literal(ends[0])}".strip())
 
 
-def _triggered(builder: Builder, given: dict[str, Any], place: str, depth: int) -> str:
+def _triggered(builder: Builder, spec: dict[str, Any], place: str, depth: int) -> str:
     """Free text in which a trigger begins one of the tags that start with it."""
-    triggers, tags = given.get("triggers"), _objects(given, "tags", place)
+    triggers, tags = spec.get("triggers"), _objects(spec, "tags", place)
     if not isinstance(triggers, list) or not triggers or not all(isinstance(one, str) and one for one in triggers):
         raise TagError(f"{place}.triggers", "must be texts")
     rules = []
@@ -196,23 +196,23 @@ def _triggered(builder: Builder, given: dict[str, Any], place: str, depth: int) 
         if trigger is None:
             raise TagError(f"{where}.begin", "must start with a trigger")
         rest = builder.literal(begin[len(trigger) :])
-        if given.get("at_least_one") and given.get("stop_after_first"):
+        if spec.get("at_least_one") and spec.get("stop_after_first"):
             begun = builder.literal(begin)
         else:
             begun = f"{builder.until(trigger)} {rest}".strip()
         rules.append(_rest_of_tag(builder, tag, where, depth, begun))
     one = builder.rule(" | ".join(rules))
-    if given.get("stop_after_first"):
-        return one if given.get("at_least_one") else builder.rule(f"{one} | TEXT")
-    return builder.rule(f"{one}{'+' if given.get('at_least_one') else '*'} TEXT")
+    if spec.get("stop_after_first"):
+        return one if spec.get("at_least_one") else builder.rule(f"{one} | TEXT")
+    return builder.rule(f"{one}{'+' if spec.get('at_least_one') else '*'} TEXT")
 
 
-def _separated(builder: Builder, given: dict[str, Any], place: str, depth: int) -> str:
-    tags = _objects(given, "tags", place)
+def _separated(builder: Builder, spec: dict[str, Any], place: str, depth: int) -> str:
+    tags = _objects(spec, "tags", place)
     one = builder.rule(" | ".join(_tag(builder, tag, f"{place}.tags[{n}]", depth) for n, tag in enumerate(tags)))
-    between = builder.literal(_text(given, "separator", place))
-    several = one if given.get("stop_after_first") else builder.rule(f"{one} ({between} {one})*")
-    return several if given.get("at_least_one") else builder.rule(f"({several})?")
+    between = builder.literal(_text(spec, "separator", place))
+    several = one if spec.get("stop_after_first") else builder.rule(f"{one} ({between} {one})*")
+    return several if spec.get("at_least_one") else builder.rule(f"({several})?")
 
 
 _FORMATS: Mapping[str, Callable[[Builder, dict[str, Any], str, int], str]] = {
@@ -229,15 +229,15 @@ _FORMATS: Mapping[str, Callable[[Builder, dict[str, Any], str, int], str]] = {
 }
 
 
-def _objects(given: dict[str, Any], name: str, place: str) -> Sequence[dict[str, Any]]:
-    found = given.get(name)
+def _objects(spec: dict[str, Any], name: str, place: str) -> Sequence[dict[str, Any]]:
+    found = spec.get(name)
     if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
         raise TagError(f"{place}.{name}", "must be a list of objects, and not empty")
     return found
 
 
-def _text(given: dict[str, Any], name: str, place: str) -> str:
-    found = given.get(name, "" if name == "separator" else None)
+def _text(spec: dict[str, Any], name: str, place: str) -> str:
+    found = spec.get(name, "" if name == "separator" else None)
     if not isinstance(found, str):
         raise TagError(f"{place}.{name}", "must be a text")
     return found

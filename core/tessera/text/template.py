@@ -176,7 +176,9 @@ class ChatTemplate:
                 param="add_generation_prompt",
             )
         template = self._select(has_tools=tools is not None)
-        prepared = template.arrangement.of(template.assistant.of(prepare_messages(messages, template.content_form)))
+        prepared = template.arrangement.arrange(
+            template.assistant.adapt(prepare_messages(messages, template.content_form))
+        )
         final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
         variables = {
             **self._special_tokens,
@@ -216,10 +218,10 @@ class ChatTemplate:
             raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
         form = self._content_form or self._detect_content_form(code)
 
-        def shown(messages: Messages, tools: Messages | None = None) -> str:
+        def render(messages: Messages, tools: Messages | None = None) -> str:
             return self._probe(code, messages, tools)
 
-        return _CompiledTemplate(code, form, AssistantTurns(shown, form), Arrangement(shown, form))
+        return _CompiledTemplate(code, form, AssistantTurns(render, form), Arrangement(render, form))
 
     def _detect_content_form(self, code: Template) -> ContentForm:
         """Renders a short message both ways. A template that expects a string prints the list with its quotes."""

@@ -30,7 +30,7 @@ from tessera.config.model_folder import (
 )
 from tessera.errors import ModelError, RequestError
 from tessera.text.decoder import BytePieces, check_decoder
-from tessera.text.user_text import Piece, SpecialTexts, SpecialToken
+from tessera.text.user_text import PromptPiece, SpecialTexts, SpecialToken
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -69,7 +69,7 @@ class Vocabulary:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
-        self.pieces = BytePieces.of(tokenizer)
+        self.pieces = BytePieces.from_tokenizer(tokenizer)
         self._texts: dict[int, TokenText] = {}
 
     @classmethod
@@ -94,11 +94,11 @@ class Vocabulary:
         """`decode` by the tokenizers library, keeping special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def skipped_ids(self, skip_special_tokens: bool, kept: Sequence[str] = ()) -> frozenset[int]:
-        """The tokens that have no text. kept: special tokens, by their text, that have."""
+    def skipped_ids(self, skip_special_tokens: bool, except_texts: Sequence[str] = ()) -> frozenset[int]:
+        """The tokens that have no text. except_texts: special tokens, by their text, that have."""
         if not skip_special_tokens:
             return frozenset()
-        return frozenset(token for token in self.special_ids if self.added_token_texts[token] not in kept)
+        return frozenset(token for token in self.special_ids if self.added_token_texts[token] not in except_texts)
 
     def token(self, token_id: int) -> str | None:
         """The piece as the vocabulary spells it (`Ġhello`, `▁hello`, `<0x0A>`); None for an id outside it."""
@@ -163,7 +163,7 @@ class Tokenizer(Vocabulary):
         add_special_tokens: bool = True,
         *,
         max_tokens: int | None = None,
-        pieces: Sequence[Piece] = (),
+        pieces: Sequence[PromptPiece] = (),
     ) -> list[int]:
         """The token ids of a text.
 
@@ -193,7 +193,7 @@ class Tokenizer(Vocabulary):
         added = self._tokenizer.get_added_tokens_decoder().values()
         return SpecialTexts(SpecialToken(one.content, one.lstrip, one.rstrip) for one in added if one.special)
 
-    def _encode_pieces(self, pieces: Sequence[Piece], add_special_tokens: bool) -> list[int]:
+    def _encode_pieces(self, pieces: Sequence[PromptPiece], add_special_tokens: bool) -> list[int]:
         ids: list[int] = []
         for piece in pieces:
             ids += (

@@ -24,7 +24,7 @@ class SpecialToken(NamedTuple):
     rstrip: bool = False
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """A part of a prompt. literal: the special tokens in it are text."""
 
     text: str
@@ -52,7 +52,7 @@ class SpecialTexts:
     def split(self, text: str, mark: str) -> str:
         """Marks what is, or could become together with what follows it, a special token."""
         if self.within(text):
-            text = self._first.sub(lambda found: found[1] + mark, text)
+            text = self._first.sub(lambda match: match[1] + mark, text)
         return text + mark if text.endswith(self._beginnings) else text
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:
@@ -86,15 +86,15 @@ class Mark:
     def removed(self, prompt: str) -> str:
         return prompt.replace(self._mark, "")
 
-    def pieces(self, prompt: str) -> list[Piece]:
+    def pieces(self, prompt: str) -> list[PromptPiece]:
         """The parts of a rendered prompt, without marks, as few as possible."""
-        pieces: list[Piece] = []
+        pieces: list[PromptPiece] = []
         for part, is_token in self._special.parts(prompt):
             text = self.removed(part)
             literal = not is_token and self._special.within(text)
             if pieces and not literal and not pieces[-1].literal:
                 text = pieces.pop().text + text
-            pieces.append(Piece(text, literal))
+            pieces.append(PromptPiece(text, literal))
         return pieces
 
 

@@ -32,7 +32,7 @@ from tessera.text.grammar import byte_tokenizer
 from tessera.text.leniency import compile_leniently
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
-from tessera.text.user_text import Piece, SpecialTexts
+from tessera.text.user_text import PromptPiece, SpecialTexts
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -51,7 +51,7 @@ MAX_SOURCE_CHARS = 2**20
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """A job's limits. seconds: of processor time; clock_seconds is how long it may have hardly any. memory_bytes:
     address space beyond what the process had before; not enforced on macOS, which has no such limit."""
 
@@ -59,7 +59,7 @@ class Limits:
     memory_bytes: int
 
     @classmethod
-    def of(cls, job_bytes: int) -> Limits:
+    def for_job(cls, job_bytes: int) -> JobLimits:
         """Several times what ordinary tokenizers need: a second and 200 MB per megabyte of text."""
         return cls(min(2 + 5 * job_bytes // _MIB, 60), 512 * _MIB + 256 * job_bytes)
 
@@ -77,55 +77,63 @@ class Limits:
             _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + self.memory_bytes)
 
 
-def _limit(kind: int, most: int) -> None:
+def _limit(kind: int, maximum: int) -> None:
     """Sets the soft limit. The hard one stays: `ulimit` sets both, and only a privileged process may raise it again."""
     _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.setrlimit(kind, (maximum if hard == resource.RLIM_INFINITY else min(maximum, hard), hard))
 
 
-LOADING = Limits(30, 2048 * _MIB)
+LOADING = JobLimits(30, 2048 * _MIB)
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------
 
 
 class Start(msgspec.Struct):
-    """tokenizer: its folder; None: a worker that only checks grammars. template: source of a chat template to use
-    instead of the model's. content_format: the form of content it expects; None detects it. parse_special_tokens:
-    special tokens in a chat's messages are tokens; else they are text (text/user_text.py). allow_additional_properties:
-    what a grammar's disable_additional_properties is the opposite of where a request does not say. eos_token_ids: the
-    model's. special_tokens: the model's, by their texts, for a worker that only checks grammars."""
+    """What a worker begins with."""
 
+    # The tokenizer's folder; None: a worker that only checks grammars.
     tokenizer: str | None
+    # Source of a chat template to use instead of the model's.
     template: str | None = None
+    # The form of content that the template expects; None detects it.
     content_format: Literal["string", "openai"] | None = None
+    # Special tokens in a chat's messages are tokens; else they are text (text/user_text.py).
     parse_special_tokens: bool = False
+    # Whether objects of JSON Schemas are open where neither the schema nor the request says.
     allow_additional_properties: bool = False
+    # The model's, in the order of its configuration.
     eos_token_ids: tuple[int, ...] = ()
+    # The model's, by their texts, for a worker that only checks grammars.
     special_tokens: dict[str, int] = {}
 
 
 class ChatJob(msgspec.Struct, tag="chat"):
-    """A chat's messages and the other inputs of its template. template: source to use instead of the worker's.
-    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text: whether to return it too. listed, spelled:
-    whether to answer Listed, and its spelled. reasoning: the texts that begin and end reasoning, to say whether the
-    prompt ends within it. anchor: the pattern after whose last match in the prompt the answer has begun, to return that
-    part."""
+    """A chat's messages and the other inputs of its template."""
 
     messages: Any
     tools: Any = None
     documents: Any = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    # Further variables of the template.
     template_kwargs: Mapping[str, Any] | None = None
+    # Source of a template to use instead of the worker's.
     template: str | None = None
+    # Limit of the prompt.
     max_chars: int | None = None
     add_special_tokens: bool = False
+    # As of Tokenizer.encode.
     max_tokens: int | None = None
+    # Whether to return the prompt's text too.
     text: bool = False
+    # Whether to answer Listed.
     listed: bool = False
+    # Whether to fill Listed.spelled.
     spelled: bool = False
+    # The texts that begin and end reasoning, to say whether the prompt ends within it.
     reasoning: tuple[str, str] | None = None
+    # The pattern after whose last match in the prompt the answer has begun, to return that part; "" for none.
     anchor: str = ""
 
 
@@ -150,7 +158,7 @@ class DecodeJob(msgspec.Struct, tag="decode"):
 class GrammarJob(msgspec.Struct, tag="grammar"):
     """A grammar to check."""
 
-    asked: StructuredOutputsParams
+    params: StructuredOutputsParams
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -163,12 +171,15 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Encoded(msgspec.Struct, tag="encoded"):
-    """ids: of each text. text: the chat's prompt, only if requested. reasons: whether the prompt ends within reasoning;
-    None if it neither begins nor ends any. begun: what the prompt has of the answer, if an anchor was given."""
+    """What a chat or texts are in tokens."""
 
+    # Of each text.
     ids: list[list[int]]
+    # The chat's prompt, only if requested.
     text: str | None = None
+    # Whether the prompt ends within reasoning; None if it neither begins nor ends any.
     reasons: bool | None = None
+    # What the prompt has of the answer, if an anchor was given.
     begun: str = ""
 
 
@@ -227,7 +238,7 @@ class Texts:
         self.template = sources if isinstance(sources, str) else "\n".join(sources.values())
         self.response_template = tokenizer.response_template
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
-        self._given = lru_cache(maxsize=1)(self._compile)
+        self._compile_cached = lru_cache(maxsize=1)(self._compile)
 
     def do(self, job: Job) -> Encoded | Listed | Decoded | Checked:
         """Raises RequestError or MemoryError."""
@@ -244,7 +255,7 @@ class Texts:
                 return Decoded(msgspec.json.encode(self._tokenizer.decode(tokens, skip_special_tokens)))
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
-        template = self._template if job.template is None else self._given(job.template)
+        template = self._template if job.template is None else self._compile_cached(job.template)
         mark = self._special.mark()
         marked = template.render(
             mark.put(job.messages),
@@ -265,7 +276,7 @@ class Texts:
         return Encoded([ids], text if job.text else None, reasons, begun)
 
     def _encode(
-        self, text: str, add_special_tokens: bool, max_tokens: int | None, pieces: Sequence[Piece] = ()
+        self, text: str, add_special_tokens: bool, max_tokens: int | None, pieces: Sequence[PromptPiece] = ()
     ) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
         ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens, pieces=pieces)
@@ -325,14 +336,14 @@ class Grammars:
     def do(self, job: Job) -> Checked:
         """Raises RequestError or MemoryError."""
         assert isinstance(job, GrammarJob)
-        params = job.asked
+        params = job.params
         if self._start.allow_additional_properties and params.disable_additional_properties is None:
             params = msgspec.structs.replace(params, disable_additional_properties=False)
         grammar = compile_leniently(params, self._bytes)
         source = grammar.source(self._start.special_tokens)
         return Checked(
             source if len(source.grammars) <= MAX_SOURCE_CHARS else None,
-            None if grammar.params is job.asked else grammar.params,
+            None if grammar.params is job.params else grammar.params,
         )
 
 
@@ -383,7 +394,7 @@ def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
             data = read_frame(link.recv_into)
         except EOFError:
             return 0
-        Limits.of(len(data)).apply()
+        JobLimits.for_job(len(data)).apply()
         broken = False
         try:
             answer: Answer = texts.do(jobs.decode(data))

@@ -45,7 +45,7 @@ from tessera.text.worker import (
     Failed,
     GrammarJob,
     Job,
-    Limits,
+    JobLimits,
     Listed,
     Ready,
     Start,
@@ -245,14 +245,14 @@ class _Lane:
         try:
             async with asyncio.timeout(None) as longest:
 
-                def left(_: object) -> None:
+                def shorten(_: object) -> None:
                     longest.reschedule(loop.time() + _LEFT_SECONDS)
 
-                answer.add_done_callback(left)
+                answer.add_done_callback(shorten)
                 try:
                     return await self._done(job)
                 finally:
-                    answer.remove_done_callback(left)
+                    answer.remove_done_callback(shorten)
         except TimeoutError:
             pass
         if self._process is not None:
@@ -263,7 +263,7 @@ class _Lane:
         return None
 
     async def _done(self, job: bytes) -> Answer:
-        limits = Limits.of(frame_bytes(job))
+        limits = JobLimits.for_job(frame_bytes(job))
         for _ in range(_TRIES):
             process = await self._loaded()
             try:
@@ -310,13 +310,13 @@ class _Lane:
         code = await process.end()
         process.close()
         self.restarts += 1
-        log.warning("text worker %d %s (%s); another takes its place", process.pid, cause, _of(code))
+        log.warning("text worker %d %s (%s); another takes its place", process.pid, cause, _describe_exit(code))
         self._process = None
         self.begin()
         return code
 
 
-async def _answered(process: _Process, job: bytes, limits: Limits) -> Answer:
+async def _answered(process: _Process, job: bytes, limits: JobLimits) -> Answer:
     """Raises TimeoutError if the worker has had hardly any processor time for as long as the clock's limit: it stands
     still, or the machine is too busy. A job that takes too much of it ends the worker by itself. Also raises as
     exchange() does."""
@@ -339,7 +339,7 @@ async def _answered(process: _Process, job: bytes, limits: Limits) -> Answer:
             next_look.cancel()
 
 
-def _of(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code == OUT_OF_MEMORY:
         return "out of memory"
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

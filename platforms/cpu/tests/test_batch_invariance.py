@@ -79,7 +79,7 @@ def test_a_row_with_an_adapter_has_one_result_beside_any_neighbours(
     name: str, layers: tuple[int, ...], k: int, rank: int
 ) -> None:
     spec = LoraSpec(layers, k, rank, 3, "bfloat16")
-    y, x, a, b, scales, slots = OpInputs(9, seed=4).of("lora", spec)
+    y, x, a, b, scales, slots = OpInputs(9, seed=4).arguments("lora", spec)
     slots.copy_(torch.tensor([1, 1, 1, 1, 1, 1, 2, 0, 1]))
 
     def added(rows: slice) -> Tensor:

@@ -191,7 +191,7 @@ def test_gates_by_themselves(name: str, activation: str, function: str, rows: in
 def test_adapters_of_neighbours_and_of_none(name: str, rows: int, layers: tuple[int, ...], k: int, rank: int) -> None:
     """Rows come in runs of one adapter, whose length goes up to 5."""
     spec = LoraSpec(layers, k, rank, 3, "bfloat16")
-    y, x, a, b, scales, slots = OpInputs(rows, seed=rows).of("lora", spec)
+    y, x, a, b, scales, slots = OpInputs(rows, seed=rows).arguments("lora", spec)
     slots.copy_(torch.arange(-1, 3).repeat_interleave(torch.arange(2, 6))[:rows] if rows < 14 else slots.sort()[0])
     wide = torch.full((rows, sum(layers) + 3), 7.0).bfloat16()
     wide[:, : sum(layers)] = y

@@ -30,7 +30,7 @@ def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) 
     spec = GatedMLPSpec(wide, GateSpec(40, "float32", "silu"), narrow)
     own = BoundOps(OPS, device)
     native, reference = own.bind("gated_mlp", spec), BoundOps(REFERENCE, device).bind("gated_mlp", spec)
-    mine, theirs = (OpInputs(tokens, ops=ops).of("gated_mlp", spec) for ops in (own, None))
+    mine, theirs = (OpInputs(tokens, ops=ops).arguments("gated_mlp", spec) for ops in (own, None))
     expected = reference(*theirs)
     assert_same(native(*mine), expected, TOLERANCES["float32"])
     out = torch.full_like(expected, torch.nan)
@@ -41,7 +41,7 @@ def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) 
 def test_an_offset_is_added_before_anything_is_rounded() -> None:
     """1.003 is 1 in bfloat16, but the mean of many products with it is not that of products with 1."""
     spec = NormSpec(512, "bfloat16", 1e-6, offset=1.0)
-    (x, _), weight = OpInputs(19).of("rms_norm", spec), torch.full((512,), 0.003, dtype=torch.bfloat16)
+    (x, _), weight = OpInputs(19).arguments("rms_norm", spec), torch.full((512,), 0.003, dtype=torch.bfloat16)
     found = BoundOps(OPS, PLATFORM.open(0)).bind("rms_norm", spec)(x, weight)
     expected = torch.nn.functional.rms_norm(x.double(), (512,), weight.double() + 1, 1e-6)
     assert abs(found.double().abs().mean() / expected.abs().mean() - 1) < 1e-3
@@ -62,7 +62,7 @@ def test_experts_are_those_of_the_reference() -> None:
 def test_few_tokens_and_many_get_what_their_own_adapter_adds(tokens: int) -> None:
     """Also if another adapter's weights are too large for the numbers between its products."""
     spec = LoraSpec((24, 16), 40, 5, 4, "float32")
-    y, x, a, b, scales, slots = OpInputs(tokens).of("lora", spec)
+    y, x, a, b, scales, slots = OpInputs(tokens).arguments("lora", spec)
     a[2] *= 2e38
     slots.copy_(torch.arange(tokens) % 3 - 1)
     slots[0] = 2
@@ -82,7 +82,10 @@ def test_few_tokens_and_many_get_what_their_own_adapter_adds(tokens: int) -> Non
 def test_a_prepared_weight_can_be_written_again() -> None:
     """The same tensors, another content: a weight update without a new start."""
     for spec in (LinearSpec(19, 37, "bfloat16", bias=True), LinearSpec(8, 12, "float32", experts=3)):
-        ops, raw, other = BoundOps(OPS, PLATFORM.open(0)), *(OpInputs(1, seed).of("linear", spec)[1] for seed in (1, 2))
+        ops, raw, other = (
+            BoundOps(OPS, PLATFORM.open(0)),
+            *(OpInputs(1, seed).arguments("linear", spec)[1] for seed in (1, 2)),
+        )
         packed = ops.prepare("linear", spec, raw)
         standing = dict(packed)
         again = ops.prepare("linear", spec, other, packed)

@@ -53,7 +53,7 @@ def test_adapters_and_gates_are_kept(inference: None) -> None:
     product, lora = ops.bind("linear", LinearSpec(128, 32, "bfloat16")), ops.bind("lora", spec)
     gate = ops.bind("gate", GateSpec(64, "bfloat16"))
     packed = ops.prepare("linear", LinearSpec(128, 32, "bfloat16"), {"weight": torch.randn(128, 32).bfloat16()})
-    _, x, a, b, scales, slots = OpInputs(5).of("lora", spec)
+    _, x, a, b, scales, slots = OpInputs(5).arguments("lora", spec)
 
     def adapted() -> Tensor:
         y = product(x, packed)

@@ -20,7 +20,6 @@ from tessera.platform import (
     LayerCache,
     LoadedModel,
     MemoryBudget,
-    MemoryBudgetError,
     ModelFacts,
     ModelRunner,
     Progress,
@@ -137,19 +136,12 @@ class JaxRunner(ModelRunner):
         weight_bytes, workspace = nbytes(self.model.values), self._workspace()
         self.layouts = {cache.layer: cache.spec for cache in model.facts.caches}
         needs = tuple(self._needs(cache) for cache in model.facts.caches)
-        left = budget.kv or budget.total - weight_bytes - workspace
-        if left <= 0:
-            raise MemoryBudgetError(
-                f"the weights take {weight_bytes / 2**30:.1f} GiB and a step {workspace / 2**30:.1f} GiB of the "
-                f"{budget.total / 2**30:.1f} GiB granted, which leaves nothing for the KV cache; raise "
-                "--gpu-memory-utilization or lower --max-num-batched-tokens."
-            )
         return LoadedModel(
-            model.facts,
-            needs,
-            weight_bytes,
-            left,
-            services.device.name,
+            facts=model.facts,
+            needs=needs,
+            weight_bytes=weight_bytes,
+            cache_bytes=budget.kv or budget.remaining(weight_bytes, workspace),
+            device=services.device.name,
             granted_bytes=budget.total,
             workspace_bytes=workspace,
             columns=tuple(column.name for column in self.model.columns if not column.internal),
@@ -159,7 +151,16 @@ class JaxRunner(ModelRunner):
 
     def _needs(self, cache: LayerCache) -> CacheNeeds:
         layout = partial(self.attention.kv_cache_layout, cache.spec)
-        return CacheNeeds(cache.layer, cache.spec, (block_of(cache.spec),), True, "int32", 1, layout, dense_planes=True)
+        return CacheNeeds(
+            layer=cache.layer,
+            spec=cache.spec,
+            block_sizes=(block_of(cache.spec),),
+            block_multiple=True,
+            index_dtype="int32",
+            align_bytes=1,
+            layout=layout,
+            dense_planes=True,
+        )
 
     def _placed(self, layer: str, part: str, tensor: Any) -> Any:
         """A weight on the device, which holds it alone from then on."""

@@ -91,7 +91,7 @@ def test_equal_scores_are_routed_in_order() -> None:
 def test_adapters_of_long_inputs(dtype: str) -> None:
     """Programs share the inputs, layers end within a tile of outputs, and more tokens have one slot than a tile has."""
     spec = LoraSpec((150, 60), 1100, 24, 3, dtype)
-    y, x, a, b, scales, slots = OpInputs(40).of("lora", spec)
+    y, x, a, b, scales, slots = OpInputs(40).arguments("lora", spec)
     slots[:20] = 1
     found, expected = y.clone(), y.clone()
     Lora(INTERPRETED, Launcher()).bind(spec, None, Interpreted().open(0))(found, x, a, b, scales, slots)
@@ -108,7 +108,7 @@ def test_nothing_is_launched_without_tokens() -> None:
             launched.append(kernel)
 
     spec = LoraSpec((40,), 56, 8, 3, "float32")
-    Lora(INTERPRETED, Counting()).bind(spec, None, Interpreted().open(0))(*OpInputs(0).of("lora", spec))
+    Lora(INTERPRETED, Counting()).bind(spec, None, Interpreted().open(0))(*OpInputs(0).arguments("lora", spec))
     experts = experts_of("silu")
     x, weights, ids = torch.empty(0, 40, dtype=torch.bfloat16), torch.empty(0, 2), torch.empty(0, 2, dtype=torch.int32)
     make = OpInputs(0)

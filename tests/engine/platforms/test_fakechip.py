@@ -253,7 +253,7 @@ def test_the_kit_sees_what_waits(chip: Any) -> None:
     with HostReads() as reads:
         device.to_device(array, x)
         device.to_device(array)
-    assert reads.found == []
+    assert reads.lines == []
     waits = (
         lambda: x.copy_(torch.from_numpy(array)), lambda: torch.from_numpy(array).to(x.device), device.synchronize,
         lambda: torch.from_numpy(array).to(x.device, non_blocking=True),
@@ -261,8 +261,8 @@ def test_the_kit_sees_what_waits(chip: Any) -> None:
     for wait in waits:
         with HostReads() as reads:
             wait()
-        assert len(reads.found) == 1, reads.found
-        assert __file__ in reads.found[0] or "device.py" in reads.found[0]
+        assert len(reads.lines) == 1, reads.lines
+        assert __file__ in reads.lines[0] or "device.py" in reads.lines[0]
 
 
 def test_memory_of_the_host_that_is_still_copied_must_not_change(chip: Any) -> None:

@@ -16,8 +16,9 @@ from tessera.kvcache import tables
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import PrefixCache
 from tessera.llm import LLM
-from tessera.runner.inputs import InputBatch, LaunchBuilder
+from tessera.runner.input_batch import CoreInputBatch
 from tessera.runner.kv_canary import CanaryObserver
+from tessera.runner.launch_builder import LaunchBuilder
 from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
 from tessera.testing.conformance import conformance_cases
@@ -141,15 +142,15 @@ def test_a_table_of_another_row(begin: Callable, monkeypatch: pytest.MonkeyPatch
 
 def test_a_table_as_it_was_before(begin: Callable, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table on the device is not copied again when a row that decodes gets a block."""
-    right = InputBatch.apply
+    right = CoreInputBatch.apply
 
-    def unnoticed(batch: InputBatch, step: SchedulerOutput) -> None:
+    def unnoticed(batch: CoreInputBatch, step: SchedulerOutput) -> None:
         changed = batch.tables_changed
         right(batch, step)
         if not step.opened:
             batch.tables_changed = changed
 
-    monkeypatch.setattr(InputBatch, "apply", unnoticed)
+    monkeypatch.setattr(CoreInputBatch, "apply", unnoticed)
     run = begin()
     run.add(text(0, 2 * size + 1), 2 * size, **FOREVER)  # its table has the more blocks
     short = run.add(text(50, 5), 2 * size, **FOREVER)

@@ -10,7 +10,7 @@ import msgspec
 from tessera.platform import WorkerSpec
 from tessera.testing.conformance import Target
 from tessera.testing.conformance.case import PASSED, ConformanceError
-from tessera.testing.conformance.ranks import HUNG, MET, Ranks, Said, Stopped, checks_of
+from tessera.testing.conformance.ranks import HUNG, MET, RankReport, Ranks, Stopped, checks_of
 
 TARGET = Target.named("strict", 2)
 CHECKS = [check.id for check in checks_of(TARGET)]
@@ -32,21 +32,21 @@ class Scripted(Ranks):
         counts, stopped = self.runs.pop(0)
         self.started.append(checks)
         for path, count in zip(outputs, counts, strict=True):
-            answers = [Said(check, "passed") for check in (MET, *checks)][: count + 1]
+            answers = [RankReport(check, "passed") for check in (MET, *checks)][: count + 1]
             path.write_bytes(b"".join(msgspec.json.encode(answer) + b"\n" for answer in answers))
         return stopped
 
     @property
     def wrong(self) -> dict[str, str]:
-        assert set(self.found) == set(CHECKS)
+        assert set(self.results) == set(CHECKS)
         assert not self.runs
-        return {check: found.text for check, found in self.found.items() if isinstance(found, ConformanceError)}
+        return {check: found.text for check, found in self.results.items() if isinstance(found, ConformanceError)}
 
 
 def test_all_pass() -> None:
     ranks = Scripted(((ALL, ALL), None))
     assert ranks.wrong == {}
-    assert set(ranks.found.values()) == {PASSED}
+    assert set(ranks.results.values()) == {PASSED}
 
 
 def test_a_rank_that_dies_is_named_where_it_died_although_another_was_behind_it() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tessera.arrays import Array, int32
 from tessera.errors import PlatformError
 from tessera.sampling_params import ReasoningParams
-from tessera.testing.conformance.drafts import Known, Longest
+from tessera.testing.conformance.drafts import KnownAnswers, Longest
 from tests.engine.platforms.conftest import Alone, Start
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -38,7 +38,7 @@ def speculating(run: EngineRun, answers: Sequence[Sequence[int]]) -> EngineRun:
     """The run with drafts of these tokens, prompts included."""
     speculation = run.engine._scheduler.speculation
     assert speculation is not None
-    speculation.proposer, speculation.lengths = Known(answers, VOCAB), Longest(ROWS, MOST)
+    speculation.proposer, speculation.lengths = KnownAnswers(answers, VOCAB), Longest(ROWS, MOST)
     return run
 
 

@@ -120,8 +120,8 @@ def test_each_way_of_reading_is_counted_once_at_its_line(name: str) -> None:
     x = torch.ones(3)
     with HostReads() as reads:
         READS[name](x)
-    assert reads.found
-    assert all(__file__ in found for found in reads.found), reads.found
+    assert reads.lines
+    assert all(__file__ in found for found in reads.lines), reads.lines
 
 
 def test_what_stays_on_the_device_is_not_counted() -> None:
@@ -130,6 +130,6 @@ def test_what_stays_on_the_device_is_not_counted() -> None:
         torch.where(x > 2, x, 0.0).index_put_((torch.tensor([1]),), torch.tensor(5.0))
         x.view(2, 3).sort(-1)
         x.masked_fill(x > 1, 0.0).clamp(min=0).to(torch.int32)
-    assert reads.found == []
+    assert reads.lines == []
     x.sum().item()
-    assert reads.found == []
+    assert reads.lines == []

@@ -43,26 +43,26 @@ def test_any_word_ends_the_silence():
     watchdog, clock = watched()
     for _ in range(5):
         pass_time(watchdog, clock, 7.0)
-        watchdog.heard()
+        watchdog.message_arrived()
     assert watchdog.silent == 0.0
     assert watchdog.hang is None
 
 
 def test_a_step_that_idles_hangs_though_the_process_lives():
     watchdog, _ = watched()
-    watchdog.heard(Alive(seconds=7.0, idle=7.0))
+    watchdog.message_arrived(Alive(seconds=7.0, idle=7.0))
     assert watchdog.stalled
     assert watchdog.hang is None
-    watchdog.heard(Alive(seconds=8.5, idle=8.5))
+    watchdog.message_arrived(Alive(seconds=8.5, idle=8.5))
     assert watchdog.hang == "has hung in a step for 8 s"
-    watchdog.heard()
+    watchdog.message_arrived()
     assert not watchdog.stalled
 
 
 @pytest.mark.parametrize(("seconds", "hangs"), [(8.0 * BUSY - 1, False), (8.0 * BUSY + 1, True)])
 def test_a_step_that_computes_may_take_longer(seconds, hangs):
     watchdog, _ = watched()
-    watchdog.heard(Alive(seconds, idle=0.0))
+    watchdog.message_arrived(Alive(seconds, idle=0.0))
     assert (watchdog.hang is not None) == hangs
 
 

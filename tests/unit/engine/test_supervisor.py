@@ -9,41 +9,41 @@ import pytest
 from tessera.config import Supervision
 from tessera.engine import supervisor
 from tessera.engine.pulse import Watchdog
-from tessera.engine.supervisor import Charge, Deaths, Supervisor
+from tessera.engine.supervisor import RestartBudget, Supervisor, SupervisorCallbacks
 from tessera.errors import MemoryBudgetError
 
 
 def test_the_third_death_within_five_minutes_is_one_too_many():
     now = [0.0]
-    deaths = Deaths(2, 300.0, lambda: now[0])
-    assert deaths.another()
+    deaths = RestartBudget(2, 300.0, lambda: now[0])
+    assert deaths.count_death()
     now[0] = 200.0
-    assert deaths.another()
+    assert deaths.count_death()
     now[0] = 299.0
-    assert not deaths.another()
-    assert deaths.recent == 3
+    assert not deaths.count_death()
+    assert deaths.num_deaths == 3
 
 
 def test_deaths_that_are_long_ago_do_not_count():
     now = [0.0]
-    deaths = Deaths(2, 300.0, lambda: now[0])
+    deaths = RestartBudget(2, 300.0, lambda: now[0])
     for _ in range(20):
         now[0] += 151.0
-        assert deaths.another()
-    assert deaths.recent == 2
+        assert deaths.count_death()
+    assert deaths.num_deaths == 2
 
 
 def test_without_restarts_the_first_is_the_last():
-    assert not Deaths(0, 300.0).another()
+    assert not RestartBudget(0, 300.0).count_death()
 
 
-class FakeLife:
+class FakeConnection:
     """ready: what its start brings, or the error that ends it."""
 
     def __init__(self, number, ready):
         self.pid = number
         self.ready = ready
-        self.hangs = False
+        self.is_hung = False
         self.watchdog = Watchdog(0.01)
         self.ended = asyncio.get_running_loop().create_future()
         self.said = []
@@ -53,14 +53,14 @@ class FakeLife:
             raise self.ready
         return self.ready
 
-    def hang(self):
-        return "It hangs." if self.hangs else None
+    def check_hang(self):
+        return "It hangs." if self.is_hung else None
 
     async def stacks(self):
         return "where it hangs"
 
-    def deafen(self):
-        self.said.append("deafen")
+    def ignore_messages(self):
+        self.said.append("ignore messages")
 
     def close(self):
         self.said.append("close")
@@ -70,15 +70,15 @@ class FakeLife:
 
 
 class World:
-    """A supervisor over fake lives; heard: what its charge was told. explained: the causes of death
+    """A supervisor over fake connections; heard: what its callbacks were told. explained: the causes of death
     that a request is to blame for."""
 
     def __init__(self, *readies, supervision=None):
         self.readies = list(readies)
-        self.lives = []
+        self.connections = []
         self.heard = []
         self.explained = set()
-        charge = Charge(
+        charge = SupervisorCallbacks(
             self.lost,
             lambda info: self.heard.append(("found", info)),
             lambda cause: self.heard.append(("given up", cause)),
@@ -93,21 +93,21 @@ class World:
         ready = self.readies.pop(0)
         if isinstance(ready, OSError):
             raise ready
-        self.lives.append(FakeLife(number, ready))
-        return self.lives[-1]
+        self.connections.append(FakeConnection(number, ready))
+        return self.connections[-1]
 
     def begins_for_ever(self):
         """The next engine never comes up."""
 
         def begin(number):
-            life = self.begin(number)
-            life.started = asyncio.Event().wait
-            return life
+            connection = self.begin(number)
+            connection.started = asyncio.Event().wait
+            return connection
 
-        self.supervisor._begin = begin
+        self.supervisor._connect = begin
 
     async def dies(self, cause):
-        self.lives[-1].ended.set_result(cause)
+        self.connections[-1].ended.set_result(cause)
         await self.settles()
 
     async def settles(self):
@@ -120,10 +120,10 @@ async def test_a_death_is_followed_by_an_engine_of_the_next_epoch():
     assert await world.supervisor.start() == "one"
     await world.dies("It died.")
     assert world.heard == [("lost", "It died."), ("found", "two")]
-    assert [life.pid for life in world.lives] == [1, 2]
-    assert world.lives[0].said == ["deafen", "close"]
+    assert [connection.pid for connection in world.connections] == [1, 2]
+    assert world.connections[0].said == ["ignore messages", "close"]
     await world.supervisor.stop()
-    assert world.lives[1].said == ["shutdown"]
+    assert world.connections[1].said == ["shutdown"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_a_start_that_fails_is_a_death_and_the_last_says_why(error, why, c
     await world.supervisor.start()
     await world.dies("It died.")
     assert world.heard[-1] == ("given up", f"The engine died 3 times within 300 s. {why}")
-    assert world.supervisor.over.is_set()
+    assert world.supervisor.ended.is_set()
     assert caplog.text.count(why) == 2
 
 
@@ -157,14 +157,14 @@ async def test_what_the_first_start_raises_is_raised_and_nothing_is_started_agai
     world = World(MemoryBudgetError("The weights do not fit."))
     with pytest.raises(MemoryBudgetError):
         await world.supervisor.start()
-    assert world.lives[0].said == ["close"]
+    assert world.connections[0].said == ["close"]
     assert world.heard == []
 
 
 async def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(caplog):
     world = World("one", "two")
     await world.supervisor.start()
-    world.lives[0].hangs = True
+    world.connections[0].is_hung = True
     await asyncio.sleep(0.05)
     await world.settles()
     assert ("found", "two") in world.heard
@@ -178,9 +178,9 @@ async def test_a_start_that_hangs_is_a_death(monkeypatch):
     await world.supervisor.start()
     world.begins_for_ever()
     await world.dies("It died.")
-    await asyncio.wait_for(world.supervisor.over.wait(), 5)
+    await asyncio.wait_for(world.supervisor.ended.wait(), 5)
     assert "did not start within 0 s" in world.heard[-1][1]
-    assert world.lives[1].hangs
+    assert world.connections[1].is_hung
 
 
 async def test_stopping_ends_it_while_another_engine_starts():
@@ -190,7 +190,7 @@ async def test_stopping_ends_it_while_another_engine_starts():
     await world.dies("It died.")
     await world.supervisor.stop()
     assert world.heard == [("lost", "It died.")]
-    assert world.lives[1].said == ["shutdown"]
+    assert world.connections[1].said == ["shutdown"]
 
 
 async def test_a_supervisor_that_fails_gives_up_rather_than_wait_for_ever(caplog):

@@ -59,7 +59,7 @@ def test_experts_are_each_token_through_each_of_its_experts(dtype: str) -> None:
         spec = ExpertsSpec(
             LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), 2, first
         )
-        x, weights, ids, gate_up, down = OpInputs(11).of("experts", spec)
+        x, weights, ids, gate_up, down = OpInputs(11).arguments("experts", spec)
         ids[0] = first + 5  # experts of another rank add nothing
         found = reference("experts", spec, x, weights, ids, gate_up, down)
         expected = torch.stack(
@@ -104,7 +104,7 @@ ROUTES = [
 
 @pytest.mark.parametrize("spec", ROUTES, ids=str)
 def test_routing_chooses_by_biased_scores_in_the_best_groups(spec: RouteSpec) -> None:
-    logits, *given = OpInputs(23, seed=4).of("route", spec)
+    logits, *given = OpInputs(23, seed=4).arguments("route", spec)
     bias = given[0] - 1.0 if spec.bias else torch.zeros(spec.experts)  # most of them negative
     weights, ids = reference("route", spec, logits, *([bias] if spec.bias else []))
     assert (weights.dtype, ids.dtype) == (torch.float32, torch.int32)
@@ -152,7 +152,7 @@ def test_weights_that_are_all_0_stay_0() -> None:
 @pytest.mark.parametrize("style", ["half", "pairs"])
 def test_rotary_turns_pairs_as_complex_numbers(style: str) -> None:
     spec = RotarySpec(20, 16, style)
-    q, k, positions, cos_sin = OpInputs(9).of("rotary", spec)
+    q, k, positions, cos_sin = OpInputs(9).arguments("rotary", spec)
     before = q.clone(), k.clone()
     assert reference("rotary", spec, q, k, positions, cos_sin) is None
     turn = torch.complex(*cos_sin[positions.long()].chunk(2, dim=-1))[:, None]
@@ -168,7 +168,7 @@ def test_rotary_turns_pairs_as_complex_numbers(style: str) -> None:
 
 
 def test_a_norm_divides_by_the_root_mean_square() -> None:
-    x, weight = OpInputs(5).of("rms_norm", NormSpec(40, "float32", 0.0))
+    x, weight = OpInputs(5).arguments("rms_norm", NormSpec(40, "float32", 0.0))
     for spec, scale in ((NormSpec(40, "float32", 0.5), weight), (NormSpec(40, "float32", 0.5, offset=1.0), weight + 1)):
         found = reference("rms_norm", spec, x, weight)
         for row, result in zip(x, found, strict=True):
@@ -178,7 +178,7 @@ def test_a_norm_divides_by_the_root_mean_square() -> None:
 
 def test_a_first_norm_has_no_residual() -> None:
     spec = AddNormSpec(NormSpec(40, "float32", 1e-6))
-    x, _, weight = OpInputs(5).of("add_norm", spec)
+    x, _, weight = OpInputs(5).arguments("add_norm", spec)
     normed, residual = reference("add_norm", spec, x, None, weight)
     assert_same(normed, reference("rms_norm", spec.norm, x, weight), 0)
     assert_same(residual, x, 0)
@@ -221,7 +221,7 @@ def test_shards_of_a_packed_embedding_add_up(name: str | None) -> None:
 
 
 def test_a_layer_norm_has_mean_0_and_variance_1() -> None:
-    x, weight, bias = OpInputs(5).of("layer_norm", LayerNormSpec(40, "float32", 0.0))
+    x, weight, bias = OpInputs(5).arguments("layer_norm", LayerNormSpec(40, "float32", 0.0))
     found = reference("layer_norm", LayerNormSpec(40, "float32", 0.5), x, weight, bias)
     for row, result in zip(x.tolist(), found, strict=True):
         mean = sum(row) / 40
@@ -231,13 +231,13 @@ def test_a_layer_norm_has_mean_0_and_variance_1() -> None:
 
 def test_a_multiplier_is_of_what_is_added_and_not_of_the_residual() -> None:
     spec = AddNormSpec(NormSpec(40, "float32", 1e-6), multiplier=0.25)
-    x, residual, weight = OpInputs(5).of("add_norm", spec)
+    x, residual, weight = OpInputs(5).arguments("add_norm", spec)
     assert_same(reference("add_norm", spec, x, residual, weight)[1], x * 0.25 + residual, 0)
     assert_same(reference("add_norm", spec, x, None, weight)[1], x, 0)
 
 
 def test_a_soft_cap_is_a_tangent_of_what_was_scaled() -> None:
-    (x,) = OpInputs(5).of("soft_cap", SoftCapSpec(40, "float32"))
+    (x,) = OpInputs(5).arguments("soft_cap", SoftCapSpec(40, "float32"))
     found = reference("soft_cap", SoftCapSpec(40, "float32", cap=1.5, scale=0.5), x)
     expected = [[1.5 * math.tanh(value * 0.5 / 1.5) for value in row] for row in x.tolist()]
     assert torch.allclose(found, torch.tensor(expected), atol=1e-6)
@@ -245,7 +245,7 @@ def test_a_soft_cap_is_a_tangent_of_what_was_scaled() -> None:
 
 def test_queries_and_keys_are_normed_over_all_ranks() -> None:
     """Two ranks of a group whose sum is known: what each norms is its half of what one alone would norm."""
-    x, q_weight, k_weight = OpInputs(3).of("qk_norm", QKNormSpec(24, 8, "float32", 1e-5))
+    x, q_weight, k_weight = OpInputs(3).arguments("qk_norm", QKNormSpec(24, 8, "float32", 1e-5))
     q, k, v = x.split((24, 8, 8), dim=-1)
     normed_q = reference("rms_norm", NormSpec(24, "float32", 1e-5), q, q_weight)
     normed_k = reference("rms_norm", NormSpec(8, "float32", 1e-5), k, k_weight)
@@ -276,7 +276,7 @@ class Summing(Alone):
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_quantizing_in_groups_scales_each_by_its_largest(dtype: str) -> None:
     spec = QuantizeSpec(40, "float32", ActSpec(dtype, granularity="group", group=16))
-    (x,) = OpInputs(5).of("quantize", spec)
+    (x,) = OpInputs(5).arguments("quantize", spec)
     x[0, 16:32] = 0.0
     found = reference("quantize", spec, x)
     limit = {"int8": 127.0, "fp8_e4m3": 448.0}[dtype]
@@ -311,9 +311,9 @@ OUT = [
 @pytest.mark.parametrize("name", OUT)
 def test_a_result_goes_where_the_caller_wants_it(name: str) -> None:
     for spec in REFERENCE[name].sample_specs():
-        expected = reference(name, spec, *OpInputs(5).of(name, spec))
+        expected = reference(name, spec, *OpInputs(5).arguments(name, spec))
         out = torch.full_like(expected, torch.nan)
-        assert reference(name, spec, *OpInputs(5).of(name, spec), out=out) is out
+        assert reference(name, spec, *OpInputs(5).arguments(name, spec), out=out) is out
         assert_same(out, expected, 0)
 
 
@@ -324,7 +324,7 @@ def test_a_reference_reads_nothing_back_and_knows_its_shapes(name: str) -> None:
     assert specs
     for spec in specs:
         call = BoundOps(REFERENCE, DEVICE).bind(name, spec)
-        arguments = OpInputs(5).of(name, spec)
+        arguments = OpInputs(5).arguments(name, spec)
         with HostReads() as reads:
             call(*arguments)
-        assert reads.found == []
+        assert reads.lines == []

@@ -54,4 +54,4 @@ def test_a_long_input_is_looked_at_once() -> None:
     reader.feed('{"input": "')
     for _ in range(20_000):
         assert reader.feed("abcde\\") + reader.feed("n") == "abcde\n"
-        assert len(reader._held) == 0
+        assert len(reader._unread) == 0

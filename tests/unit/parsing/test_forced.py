@@ -67,7 +67,7 @@ def matcher_of(found: Any) -> Any:
 def message_of(syntax: str, text: str, tools: Sequence[Tool] = TOOLS) -> Message:
     known = HARMONY if syntax == "openai" else MarkedFormat(syntax, None, CALLS[syntax])
     parser = ResponseParser(known, tools)
-    return Message.of([*parser.feed(text), *parser.finish()])
+    return Message.from_events([*parser.feed(text), *parser.finish()])
 
 
 def check(calls: list[Call]) -> None:
@@ -110,7 +110,7 @@ def test_strict_tools_are_called_right_or_not_at_all(syntax: str) -> None:
 
 def harmony(text: str) -> Message:
     parser = ResponseParser(HARMONY, TOOLS)
-    return Message.of([*parser.feed(text), *parser.finish()])
+    return Message.from_events([*parser.feed(text), *parser.finish()])
 
 
 def test_gpt_oss_calls_or_answers_in_messages() -> None:

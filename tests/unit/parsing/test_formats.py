@@ -190,7 +190,7 @@ def read(pieces: list[str], found: ResponseFormat, *, reasons: bool = False, too
 )
 def test_calls_and_text_are_what_the_model_meant(name: str, text: str, calls: list[Any], content: str) -> None:
     for pieces in cuts(text):
-        message = Message.of(read(pieces, format_of(name)))
+        message = Message.from_events(read(pieces, format_of(name)))
         assert [(call.name, json.loads(call.arguments)) for call in message.calls] == calls, pieces
         assert message.content == content, pieces
         assert len({call.id for call in message.calls}) == len(calls)
@@ -205,16 +205,16 @@ def test_a_family_is_tried_for_each_way_of_writing() -> None:
 def test_without_tools_everything_is_text(name: str) -> None:
     for other, text, _, _ in ANSWERS:
         if other == name:
-            assert Message.of(read(list(text), format_of(name), tools=())) == Message(content=text)
+            assert Message.from_events(read(list(text), format_of(name), tools=())) == Message(content=text)
 
 
 def test_ids_are_what_templates_demand() -> None:
     (kimi,) = (text for name, text, *_ in ANSWERS if name == "kimi_k2")
-    assert [call[0] for call in Message.of(read([kimi], format_of("kimi_k2"))).calls] == [
+    assert [call[0] for call in Message.from_events(read([kimi], format_of("kimi_k2"))).calls] == [
         "functions.get_weather:0", "functions.now:1",
     ]  # fmt: skip
     (mistral,) = (text for name, text, *_ in ANSWERS if name == "mistral")
-    first, second = (call[0] for call in Message.of(read([mistral], format_of("mistral"))).calls)
+    first, second = (call[0] for call in Message.from_events(read([mistral], format_of("mistral"))).calls)
     assert len(first) == 9
     assert first.isalnum()
     assert second == "abcdefghi"
@@ -251,14 +251,14 @@ THOUGHTS: list[tuple[str, bool, str, str, str]] = [
 def test_reasoning_is_apart_from_the_answer(name: str, begun: bool, text: str, thought: str, content: str) -> None:
     found = format_of("none" if name != OPENAI else name, name)
     for pieces in cuts(text):
-        message = Message.of(read(pieces, found, reasons=begun))
+        message = Message.from_events(read(pieces, found, reasons=begun))
         assert (message.reasoning, message.content) == (thought, content), pieces
 
 
 def test_calls_are_not_looked_for_within_reasoning() -> None:
     text = '<think>\n<tool_call>{"name": "now"}</tool_call>\n</think>\n<tool_call>{"name": "now"}</tool_call>'
     for pieces in cuts(text):
-        message = Message.of(read(pieces, format_of("hermes", "qwen3")))
+        message = Message.from_events(read(pieces, format_of("hermes", "qwen3")))
         assert len(message.calls) == 1
         assert message.reasoning == '<tool_call>{"name": "now"}</tool_call>'
 
@@ -272,7 +272,7 @@ def test_no_text_is_lost_or_fails(name: str) -> None:
              " ", "\n", "x", "é", "call:now", "functions.now:0"]  # fmt: skip
     for _ in range(300):
         text = "".join(draw.choice(parts) for _ in range(draw.randrange(1, 30)))
-        whole, single = (Message.of(read(pieces, found)) for pieces in ([text], list(text)))
+        whole, single = (Message.from_events(read(pieces, found)) for pieces in ([text], list(text)))
         assert (whole.content, whole.reasoning) == (single.content, single.reasoning), text
         assert [call[1:] for call in whole.calls] == [call[1:] for call in single.calls], text
         if not whole.calls and name != OPENAI and "<think>" not in text:
@@ -293,7 +293,7 @@ HALVES = [
 @pytest.mark.parametrize(("name", "text", "called"), HALVES, ids=range(len(HALVES)))
 def test_half_of_a_pair_of_utf_16_stays_an_escape(name: str, text: str, called: str) -> None:
     for pieces in cuts(text):
-        ((_, own, arguments, _),) = Message.of(read(pieces, format_of(name))).calls
+        ((_, own, arguments, _),) = Message.from_events(read(pieces, format_of(name))).calls
         assert own.encode() == called.encode()
         assert HALF.encode() in arguments.encode()
         assert arguments_of(arguments) == {"arguments": arguments}
@@ -303,15 +303,15 @@ def test_half_of_a_pair_of_utf_16_stays_an_escape(name: str, text: str, called: 
 def test_calls_that_are_the_whole_answer_follow_reasoning(name: str) -> None:
     call = "[now()]" if name == "pythonic" else '{"name": "now", "arguments": {}}'
     for pieces in cuts(f"\n<think>\nHm.\n</think>\n\n{call}"):
-        message = Message.of(read(pieces, format_of(name, "qwen3")))
+        message = Message.from_events(read(pieces, format_of(name, "qwen3")))
         assert [call[1:3] for call in message.calls] == [("now", "{}")], pieces
         assert (message.reasoning, message.content) == ("Hm.", "")
 
 
 def test_a_number_that_json_has_not_is_none() -> None:
-    assert Message.of(read(["[now(a=1e999)]"], format_of("pythonic"))) == Message("[now(a=1e999)]")
+    assert Message.from_events(read(["[now(a=1e999)]"], format_of("pythonic"))) == Message("[now(a=1e999)]")
     text = "<tool_call>\n<function=now>\n<parameter=a>\n1e999\n</parameter>\n</function>\n</tool_call>"
-    ((_, _, arguments, _),) = Message.of(read([text], format_of("qwen3_coder"))).calls
+    ((_, _, arguments, _),) = Message.from_events(read([text], format_of("qwen3_coder"))).calls
     assert json.loads(arguments) == {"a": "1e999"}
 
 

@@ -84,7 +84,7 @@ def tool_of(schema: Any, *, strict: bool = True) -> Tool:
 
 def read(known: ResponseFormat, text: str, tool: Tool) -> Message:
     parser = ResponseParser(known, [tool])
-    return Message.of([*parser.feed(text), *parser.finish()])
+    return Message.from_events([*parser.feed(text), *parser.finish()])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

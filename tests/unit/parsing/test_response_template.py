@@ -114,11 +114,11 @@ def ours(message: Message) -> tuple[str, str, list[tuple[str, Any]]]:
 @pytest.mark.parametrize(("name", "prompt", "text"), ANSWERS, ids=[f"{a[0]}-{n}" for n, a in enumerate(ANSWERS)])
 def test_an_answer_is_read_as_transformers_reads_it_however_it_is_cut(name: str, prompt: str, text: str) -> None:
     expected = theirs(name, text, prompt)
-    whole = ours(Message.of(read([text], known(name), prompt)))
+    whole = ours(Message.from_events(read([text], known(name), prompt)))
     if expected is not None:
         assert whole == expected
     for pieces in cuts(text):
-        assert ours(Message.of(read(pieces, known(name), prompt))) == whole, pieces
+        assert ours(Message.from_events(read(pieces, known(name), prompt))) == whole, pieces
 
 
 def test_each_template_has_calls_reasoning_and_content_among_its_answers() -> None:
@@ -138,7 +138,7 @@ def test_what_is_no_call_is_content_as_it_was_written() -> None:
         '<tool_call>{"name": "now"',
         "<tool_call>",
     ):
-        assert Message.of(read([text], known("chatml"))) == Message(text)
+        assert Message.from_events(read([text], known("chatml"))) == Message(text)
 
 
 def test_white_space_around_what_is_no_call_stays() -> None:
@@ -149,12 +149,12 @@ def test_white_space_around_what_is_no_call_stays() -> None:
         text = f"a \n{begin}{{{end} \n b \n{begin}{{"
         tools = () if name == "tags" else TOOLS
         for pieces in cuts(text):
-            assert Message.of(read(pieces, known(name), tools=tools)) == Message(text), pieces
+            assert Message.from_events(read(pieces, known(name), tools=tools)) == Message(text), pieces
 
 
 def test_without_tools_nothing_is_a_call() -> None:
     text = f"<think>a</think>Sure. <tool_call>{PARIS}</tool_call> b"
-    message = Message.of(read(list(text), known("chatml"), tools=()))
+    message = Message.from_events(read(list(text), known("chatml"), tools=()))
     assert message == Message(f"Sure. <tool_call>{PARIS}</tool_call> b", "a")
 
 
@@ -162,7 +162,7 @@ def test_a_call_has_the_model_s_own_id() -> None:
     calls = {**MARKED["fields"]["tool_calls"], "transform": {"name": "{tool}", "arguments": "{with}", "id": "{number}"}}
     spec = {**MARKED, "fields": {"tool_calls": calls}}
     found = template_format(json.dumps(spec), None, ())
-    (call,) = Message.of(read(['<act>[{"tool": "now", "with": {}, "number": "a1"}]</act>'], found)).calls
+    (call,) = Message.from_events(read(['<act>[{"tool": "now", "with": {}, "number": "a1"}]</act>'], found)).calls
     assert (call.id, call.name) == ("a1", "now")
     assert not found.forces
 
@@ -188,7 +188,7 @@ def test_any_text_is_read_the_same_however_it_is_cut_and_never_fails(name: str) 
     compared = 0
     for _ in range(400):
         text = "".join(draw.choice(parts) for _ in range(draw.randrange(1, 25)))
-        whole, single = (ours(Message.of(read(pieces, known(name)))) for pieces in ([text], list(text)))
+        whole, single = (ours(Message.from_events(read(pieces, known(name)))) for pieces in ([text], list(text)))
         assert whole == single, text
         expected = theirs(name, text)
         if expected is not None:
@@ -211,7 +211,7 @@ def test_a_pattern_that_takes_too_long_ends_the_reading_and_nothing_is_lost(patt
         text = letter * 3000 + "!"
         for pieces in ([text], [text[at : at + 5] for at in range(0, len(text), 5)]):
             began = time.process_time()
-            message = Message.of(read(pieces, found))
+            message = Message.from_events(read(pieces, found))
             assert time.process_time() - began < 1.0
             assert message.content == text
 
@@ -223,7 +223,7 @@ def test_a_call_whose_tags_take_too_long_is_content() -> None:
         "transform": CALL}}}  # fmt: skip
     text = "<call now>" + "<a> " * 2000 + "</call> after <call now></call>"
     began = time.process_time()
-    assert Message.of(read([text], template_format(json.dumps(spec), None, ()))).content == text
+    assert Message.from_events(read([text], template_format(json.dumps(spec), None, ()))).content == text
     assert time.process_time() - began < 1.0
 
 
@@ -276,7 +276,7 @@ def test_what_a_grammar_forces_is_read(name: str, chat_template: str) -> None:
     draw = random.Random(5)
     for _ in range(20):
         text = drawn(matcher.deep_copy(), draw, ["</parameter>\n"]).decode()
-        message = Message.of(read([text], found, tools=tools))
+        message = Message.from_events(read([text], found, tools=tools))
         assert message.content.strip() == "", text
         assert message.calls, text
         assert {call.name for call in message.calls} <= {"now", "get_weather"}, text

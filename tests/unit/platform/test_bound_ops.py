@@ -131,7 +131,7 @@ def test_a_fallback_is_counted_each_time_it_runs() -> None:
     call, expected = ops.bind("rms_norm", NORM), bound().bind("rms_norm", NORM)
     assert ops.fallbacks.total() == 0
     for seed in range(3):
-        arguments = OpInputs(4, seed).of("rms_norm", NORM)
+        arguments = OpInputs(4, seed).arguments("rms_norm", NORM)
         assert_same(call(*arguments), expected(*arguments), 0)
     assert ops.fallbacks == {"rms_norm": 3}
 
@@ -167,7 +167,7 @@ def test_the_reference_of_a_composite_is_its_parts() -> None:
             return ops.reference("add_norm", spec)
 
     native = bound(replace(REFERENCE, add_norm=Composite(), rms_norm=doubled), no_fallback=True)
-    native.bind("add_norm", AddNormSpec(NORM))(*OpInputs(4).of("add_norm", AddNormSpec(NORM)))
+    native.bind("add_norm", AddNormSpec(NORM))(*OpInputs(4).arguments("add_norm", AddNormSpec(NORM)))
     assert (native.fallbacks, native.referenced) == ({}, set())
     with pytest.raises(PlatformError, match=r"op 'rms_norm' .* \(no kernel\)"):
         bound(replace(REFERENCE, add_norm=Composite()), no_fallback=True).bind("add_norm", AddNormSpec(NORM))
@@ -175,7 +175,7 @@ def test_the_reference_of_a_composite_is_its_parts() -> None:
 
 def test_what_is_bound_to_the_reference_is_counted_as_what_a_kernel_takes() -> None:
     ops = bound(replace(REFERENCE, linear=Int8Linear()))
-    arguments = OpInputs(4).of("norm_linear", NORM_LINEAR)
+    arguments = OpInputs(4).arguments("norm_linear", NORM_LINEAR)
     for _ in range(2):
         ops.bind("norm_linear", NORM_LINEAR)(*arguments)
     assert ops.fallbacks == {"rms_norm": 2, "linear": 2}
@@ -191,7 +191,7 @@ def test_groups_reach_composites() -> None:
             return 3 * x
 
     call = bound(groups={"tensor": Tripling()}).bind("add_norm", AddNormSpec(NORM, "tensor"))
-    x, residual, weight = OpInputs(4).of("add_norm", AddNormSpec(NORM))
+    x, residual, weight = OpInputs(4).arguments("add_norm", AddNormSpec(NORM))
     _, total = call(x, residual, weight)
     assert_same(total, 3 * x + residual, 1e-6)
 
@@ -213,11 +213,11 @@ def test_a_composite_with_a_wrapped_part_is_bound_as_its_parts() -> None:
         return wrapped
 
     ops = bound(replace(REFERENCE, norm_linear=never, gated_mlp=never), wrappers={"linear": Wrapper(wrap)})
-    arguments = OpInputs(4).of("norm_linear", NORM_LINEAR)
+    arguments = OpInputs(4).arguments("norm_linear", NORM_LINEAR)
     y, _ = ops.bind("norm_linear", NORM_LINEAR)(*arguments)
     plain, _ = bound().bind("norm_linear", NORM_LINEAR)(*arguments)
     assert_same(y, plain + 1, 0)
-    ops.bind("gated_mlp", MLP)(*OpInputs(4).of("gated_mlp", MLP))
+    ops.bind("gated_mlp", MLP)(*OpInputs(4).arguments("gated_mlp", MLP))
     assert seen == [LINEAR, MLP.gate_up, MLP.down]
     assert ops.choices["norm_linear", NORM_LINEAR].reason == "a part is wrapped"
 
@@ -228,7 +228,7 @@ def test_a_wrapped_product_gets_plain_activations() -> None:
         replace(REFERENCE, linear=linear, rms_norm=EmittingNorm()),
         wrappers={"linear": Wrapper(lambda spec, call: call)},
     )
-    ops.bind("norm_linear", NORM_LINEAR)(*OpInputs(4).of("norm_linear", NORM_LINEAR))
+    ops.bind("norm_linear", NORM_LINEAR)(*OpInputs(4).arguments("norm_linear", NORM_LINEAR))
     assert linear.seen == [Tensor]
 
 
@@ -242,7 +242,7 @@ def test_a_wrapper_that_is_not_active_leaves_composites_whole() -> None:
         return lambda *tensors, **keywords: seen.append(spec) or call(*tensors, **keywords)
 
     ops = bound(replace(REFERENCE, gated_mlp=fused), wrappers={"linear": Wrapper(wrap, lambda: active)})
-    call, arguments = ops.bind("gated_mlp", MLP), OpInputs(4).of("gated_mlp", MLP)
+    call, arguments = ops.bind("gated_mlp", MLP), OpInputs(4).arguments("gated_mlp", MLP)
     assert not call(*arguments).any()
     assert seen == []
     active = True
@@ -285,7 +285,7 @@ def test_with_batch_invariance_a_composite_with_a_wrapped_part_is_always_its_par
         return lambda *tensors, **keywords: calls.append("part") or call(*tensors, **keywords)
 
     table, wrappers = replace(REFERENCE, gated_mlp=whole), {"gate": Wrapper(around, lambda: False)}
-    arguments = OpInputs(3, seed=1).of("gated_mlp", MLP)
+    arguments = OpInputs(3, seed=1).arguments("gated_mlp", MLP)
     for wanted in (False, True):
         bound(table, wrappers=wrappers, batch_invariant=wanted).bind("gated_mlp", MLP)(*arguments)
     assert calls == ["whole", "part"]
@@ -294,7 +294,7 @@ def test_with_batch_invariance_a_composite_with_a_wrapped_part_is_always_its_par
 def test_a_norm_emits_what_the_product_after_it_wants() -> None:
     linear = Int8Linear()
     ops = bound(replace(REFERENCE, linear=linear, rms_norm=EmittingNorm()))
-    arguments = OpInputs(6).of("norm_linear", NORM_LINEAR)
+    arguments = OpInputs(6).arguments("norm_linear", NORM_LINEAR)
     y, residual = ops.bind("norm_linear", NORM_LINEAR)(*arguments)
     assert linear.seen == [Quantized]
     plain, same = bound().bind("norm_linear", NORM_LINEAR)(*arguments)
@@ -305,8 +305,8 @@ def test_a_norm_emits_what_the_product_after_it_wants() -> None:
 def test_a_producer_that_cannot_emit_gives_plain_activations() -> None:
     linear = Int8Linear()
     ops = bound(replace(REFERENCE, linear=linear))
-    ops.bind("norm_linear", NORM_LINEAR)(*OpInputs(6).of("norm_linear", NORM_LINEAR))
-    ops.bind("gated_mlp", MLP)(*OpInputs(6).of("gated_mlp", MLP))
+    ops.bind("norm_linear", NORM_LINEAR)(*OpInputs(6).arguments("norm_linear", NORM_LINEAR))
+    ops.bind("gated_mlp", MLP)(*OpInputs(6).arguments("gated_mlp", MLP))
     assert linear.seen == [Tensor, Tensor, Tensor]
 
 
@@ -366,7 +366,7 @@ def test_replace_leaves_the_reference_as_it_was() -> None:
     assert REFERENCE["rms_norm"].kernel is None
     assert ops["rms_norm"].reference is REFERENCE["rms_norm"].reference
     assert ops["linear"] is REFERENCE["linear"]
-    x, weight = OpInputs(3).of("rms_norm", NORM)
+    x, weight = OpInputs(3).arguments("rms_norm", NORM)
     assert_same(bound(ops).bind("rms_norm", NORM)(x, weight), 2 * bound().bind("rms_norm", NORM)(x, weight), 0)
 
 

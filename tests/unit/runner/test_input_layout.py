@@ -11,7 +11,7 @@ from tessera.arrays import int32
 from tessera.platform.drafts import accepted
 from tessera.platform.launch import ALL_POSITIONS, LaunchKey
 from tessera.platform.shapes import LaunchShape
-from tessera.runner.inputs import InputLayout, layout_key
+from tessera.runner.input_layout import InputLayout, layout_key
 
 NULL = 9
 
@@ -35,7 +35,7 @@ def cases():
 @pytest.mark.parametrize("case", list(cases()))
 def test_it_is_what_loops_over_rows_say(case):
     rows, lengths, cut = case
-    layout = InputLayout.of(cut, int32(rows), int32(lengths), NULL)
+    layout = InputLayout.build(cut, int32(rows), int32(lengths), NULL)
     starts = [10 * place + 3 for place in range(len(rows))]
     positions, token_rows = [0] * cut.key.tokens, [NULL] * cut.key.tokens
     logits_indices, at = [], 0
@@ -60,7 +60,7 @@ def test_it_is_what_loops_over_rows_say(case):
 
 def test_all_positions_follow_those_of_the_rows():
     cut = shape(2, 5, bits=(ALL_POSITIONS,))
-    assert InputLayout.of(cut, int32([4, 2]), int32([2, 3]), NULL).logits_indices.tolist() == [1, 4, 0, 1, 2, 3, 4]
+    assert InputLayout.build(cut, int32([4, 2]), int32([2, 3]), NULL).logits_indices.tolist() == [1, 4, 0, 1, 2, 3, 4]
 
 
 def test_a_key_is_equal_where_the_layout_is():
@@ -80,7 +80,7 @@ def test_a_key_is_equal_where_the_layout_is():
 
 def test_a_launch_that_verifies_samples_every_token():
     key = LaunchKey("verify", 3, 4, 1, 12)
-    layout = InputLayout.of(LaunchShape(key, 0, 2, 4), int32([7, 2]), int32([3, 1]), NULL)
+    layout = InputLayout.build(LaunchShape(key, 0, 2, 4), int32([7, 2]), int32([3, 1]), NULL)
     assert layout.logits_indices.tolist() == list(range(12))
     assert layout.token_rows.tolist() == [7, 7, 7, NULL, 2, *[NULL] * 7]
     assert key.samples_all

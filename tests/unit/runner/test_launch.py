@@ -12,7 +12,9 @@ import torch
 
 from tessera.arrays import int32
 from tessera.platform import CacheGroup, CachePlan, Column, ConfigError, ExactShapes
-from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes, refuse_uncounted
+from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes
+from tessera.runner.input_batch import CoreInputBatch, refuse_uncounted
+from tessera.runner.launch_builder import LaunchBuilder
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
@@ -34,7 +36,7 @@ class Side:
     """A builder and the rows it builds from."""
 
     def __init__(self, shapes):
-        self.batch = InputBatch(PLAN, [Column("push", "float32")], eos=(), vocab=100)
+        self.batch = CoreInputBatch(PLAN, [Column("push", "float32")], eos=(), vocab=100)
         sizes = buffer_sizes(16, 256, 16, PLAN, ["push"])
         self.builder = LaunchBuilder(
             PLAN, self.batch, torch.from_numpy(self.batch.tokens), shapes, DeviceBuffers(host_device(), sizes),

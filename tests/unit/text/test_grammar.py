@@ -158,7 +158,7 @@ def allowed(matcher: object, size: int) -> list[int]:
 
 
 def test_the_end_of_text_is_allowed_exactly_where_the_grammar_may_end() -> None:
-    tokenizer = TokenTable.of(vocabulary(), NUM_TOKENS, (END,)).tokenizer()
+    tokenizer = TokenTable.from_vocabulary(vocabulary(), NUM_TOKENS, (END,)).tokenizer()
     matcher = compile_grammar(StructuredOutputsParams(regex="ab?"), tokenizer)
     assert allowed(matcher, NUM_TOKENS) == [ord("a")]
     assert matcher.consume_token(ord("a"))
@@ -169,7 +169,7 @@ def test_the_end_of_text_is_allowed_exactly_where_the_grammar_may_end() -> None:
 
 
 def test_a_model_without_an_end_of_text_ends_by_the_grammar_alone() -> None:
-    tokenizer = TokenTable.of(vocabulary(), 256, ()).tokenizer()
+    tokenizer = TokenTable.from_vocabulary(vocabulary(), 256, ()).tokenizer()
     matcher = compile_grammar(StructuredOutputsParams(regex="a{1,2}"), tokenizer)
     matcher.consume_token(ord("a"))
     assert allowed(matcher, 256) == [ord("a")]
@@ -178,7 +178,7 @@ def test_a_model_without_an_end_of_text_ends_by_the_grammar_alone() -> None:
 
 
 def test_rows_of_the_model_past_the_vocabulary_and_special_tokens_are_never_allowed() -> None:
-    tokenizer = TokenTable.of(vocabulary(), 300, (END,)).tokenizer()
+    tokenizer = TokenTable.from_vocabulary(vocabulary(), 300, (END,)).tokenizer()
     matcher = compile_grammar(StructuredOutputsParams(regex=r"[\s\S]+"), tokenizer)
     assert max(allowed(matcher, 300)) < 256
     matcher.consume_token(ord("<"))
@@ -189,10 +189,10 @@ def test_tokens_are_what_the_detokenizer_makes_of_them(tokenizer: Tokenizer) -> 
     """In the middle of a text, where every answer begins."""
     if tokenizer.pieces is None:
         with pytest.raises(RequestError, match="needs a tokenizer whose tokens stand for bytes"):
-            TokenTable.of(tokenizer, tokenizer.vocab_size, ())
+            TokenTable.from_vocabulary(tokenizer, tokenizer.vocab_size, ())
         return
     size = tokenizer.vocab_size + 5
-    table = TokenTable.of(tokenizer, size, ())
+    table = TokenTable.from_vocabulary(tokenizer, size, ())
     matcher = compile_grammar(StructuredOutputsParams(regex="( [a-z]+|[0-9]+)+"), table.tokenizer())
     found = allowed(matcher, size)
     assert found

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessera.errors import RequestError
 from tessera.text import Tokenizer
-from tessera.text.user_text import Piece, SpecialTexts, SpecialToken
+from tessera.text.user_text import PromptPiece, SpecialTexts, SpecialToken
 from tessera.text.worker import ChatJob, Encoded, Texts
 from tests.unit.text.conftest import SPECIAL, byte_level
 
@@ -128,7 +128,11 @@ def test_white_space_that_a_token_takes_is_not_the_text_s() -> None:
     special = SpecialTexts([SpecialToken("<e>", rstrip=True), SpecialToken("<b>", lstrip=True), SpecialToken("|")])
     mark = special.mark()
     prompt = "<e> \n" + mark.put("a<e> ") + " <b>x"
-    assert mark.pieces(prompt) == [Piece("<e> \n", False), Piece("a<e>", True), Piece("  <b>x", False)]
+    assert mark.pieces(prompt) == [
+        PromptPiece("<e> \n", False),
+        PromptPiece("a<e>", True),
+        PromptPiece("  <b>x", False),
+    ]
 
 
 def test_deep_messages_are_refused_and_not_followed(texts: Texts) -> None:

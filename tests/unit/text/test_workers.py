@@ -27,7 +27,7 @@ from tessera.text import Tokenizer, Vocabulary
 from tessera.text import worker as worker_module
 from tessera.text import workers as workers_module
 from tessera.text.grammar import byte_tokenizer, compile_grammar, compile_source
-from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, Limits, Ready, Start
+from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, JobLimits, Ready, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -145,7 +145,7 @@ async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, mo
         ask = workers._ask
 
         async def counting(job: Any, kind: Any, owner: str) -> Any:
-            compiled.append(job.asked.regex)
+            compiled.append(job.params.regex)
             return await ask(job, kind, owner)
 
         monkeypatch.setattr(workers, "_ask", counting)
@@ -380,7 +380,7 @@ async def test_worker_that_stands_still_is_replaced_and_its_job_done_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a machine that is too busy: the time that passed says nothing about the job."""
-    monkeypatch.setattr(Limits, "clock_seconds", 4.0)
+    monkeypatch.setattr(JobLimits, "clock_seconds", 4.0)
     async with served() as workers:
         os.kill(pids()[0], signal.SIGSTOP)
         assert (await workers.chat(chat("a"))).text == "[a]"
@@ -403,7 +403,7 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
 
 PARENT = """
 import asyncio, sys
-from tessera.text.worker import ChatJob, Limits, Ready, Start
+from tessera.text.worker import ChatJob, JobLimits, Ready, Start
 from tessera.text.workers import TextWorkers
 
 async def main():

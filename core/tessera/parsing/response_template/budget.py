@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_MOST = 0.05
+_MAX_SECONDS = 0.05
 _PER_SEARCH = 200e-6
 _PER_CHARACTER = 0.2e-6
 
@@ -23,27 +23,27 @@ class Budget:
     library's own limit is."""
 
     def __init__(self) -> None:
-        self._left = _MOST
+        self._seconds = _MAX_SECONDS
 
     def search(self, pattern: Any, text: str, begin: int, end: int, *, partial: bool) -> Any:
         """A match, or None. Raises OutOfTime."""
-        return self._timed(lambda left: pattern.search(text, begin, end, partial=partial, timeout=left), 0.0)
+        return self._timed(lambda seconds: pattern.search(text, begin, end, partial=partial, timeout=seconds), 0.0)
 
     def all(self, pattern: Any, text: str) -> list[Any]:
         """All matches. Raises OutOfTime."""
-        more = _PER_CHARACTER * len(text)
-        found: list[Any] = self._timed(lambda left: list(pattern.finditer(text, timeout=left)), more)
+        refill = _PER_CHARACTER * len(text)
+        found: list[Any] = self._timed(lambda seconds: list(pattern.finditer(text, timeout=seconds)), refill)
         return found
 
-    def _timed(self, run: Callable[[float], Any], more: float) -> Any:
-        self._left = min(self._left + _PER_SEARCH, _MOST) + more
-        if self._left <= 0:
+    def _timed(self, run: Callable[[float], Any], refill: float) -> Any:
+        self._seconds = min(self._seconds + _PER_SEARCH, _MAX_SECONDS) + refill
+        if self._seconds <= 0:
             raise OutOfTime
         began = time.process_time()
         try:
-            return run(self._left)
+            return run(self._seconds)
         except TimeoutError:
-            self._left = -math.inf
+            self._seconds = -math.inf
             raise OutOfTime from None
         finally:
-            self._left -= time.process_time() - began
+            self._seconds -= time.process_time() - began

@@ -76,37 +76,39 @@ def _calls(template: Template) -> TemplateCalls | None:
     return None if found is None else TemplateCalls(*found.literals, _keys(found), listed=found.each)
 
 
-def _keys(found: Field) -> tuple[str, str]:
+def _keys(calls: Field) -> tuple[str, str]:
     """Where the transform takes a call's name and its arguments from."""
-    function = found.transform.get("function", found.transform) if isinstance(found.transform, dict) else None
+    function = calls.transform.get("function", calls.transform) if isinstance(calls.transform, dict) else None
     if not isinstance(function, dict):
         return ("name", "arguments")
     name, arguments = (str(function.get(key)).strip("{}").removeprefix("content.") for key in ("name", "arguments"))
     return name, arguments
 
 
-def _reads_what_it_forces(known: TemplateFormat) -> bool:
+def _reads_what_it_forces(response_format: TemplateFormat) -> bool:
     """Whether the template reads reasoning, text and calls out of what a grammar would demand."""
-    if known.reasons != (known.reasoning is not None) or (known.template.calls is None) != (known.calls is None):
+    if response_format.reasons != (response_format.reasoning is not None) or (
+        response_format.template.calls is None
+    ) != (response_format.calls is None):
         return False
     thought, reasoning = "", ""
-    if known.before_calls is not None:
+    if response_format.before_calls is not None:
         reasoning = "because"
-        thought = f"{known.before_calls.begin}{reasoning}{known.before_calls.end}"
-    text = thought + _sample(known.answer({"type": "const_string", "value": "so"}))
-    if _read(known, text) != Message("so", reasoning):
+        thought = f"{response_format.before_calls.begin}{reasoning}{response_format.before_calls.end}"
+    text = thought + _sample(response_format.answer({"type": "const_string", "value": "so"}))
+    if _read(response_format, text) != Message("so", reasoning):
         return False
-    if known.calls is None:
+    if response_format.calls is None:
         return True
-    forced = forced_calls(known.calls, _SAMPLES, required=True, parallel=True)
-    message = _read(known, thought + _sample(forced))
+    forced = forced_calls(response_format.calls, _SAMPLES, required=True, parallel=True)
+    message = _read(response_format, thought + _sample(forced))
     right = [call.name for call in message.calls] == [tool.name for tool in _SAMPLES]
     return right and (message.content.strip(), message.reasoning) == ("", reasoning)
 
 
-def _read(known: TemplateFormat, text: str) -> Message:
-    parser = ResponseParser(known, _SAMPLES)
-    return Message.of([*parser.feed(text), *parser.finish()])
+def _read(response_format: TemplateFormat, text: str) -> Message:
+    parser = ResponseParser(response_format, _SAMPLES)
+    return Message.from_events([*parser.feed(text), *parser.finish()])
 
 
 def _sample(form: Any) -> str:

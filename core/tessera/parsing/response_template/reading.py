@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from tessera.parsing.calls import Format
-from tessera.parsing.reader import Found, Malformed, Wait
+from tessera.parsing.reader import Malformed, SearchMatch, Wait
 from tessera.parsing.response import ReasoningMarkers, ResponseFormat, ResponseParser, Trimmed
 from tessera.parsing.response_template.budget import Budget, OutOfTime
 from tessera.parsing.response_template.spec import Delimiter, Field, Template
@@ -116,7 +116,7 @@ class _Regions:
 
     # ---- what comes next
 
-    def _search(self, text: str, at: int, ended: bool) -> Found | int:
+    def _search(self, text: str, at: int, ended: bool) -> SearchMatch | int:
         inside = self._field is not None and self._field is not self._implicit
         watch = self._inside[self._field.name] if inside and self._field is not None else self._outside
         begin = at
@@ -134,7 +134,7 @@ class _Regions:
 
     def _best(
         self, places: Sequence[_Place], text: str, begin: int, end: int, *, over: bool
-    ) -> tuple[Found | None, int]:
+    ) -> tuple[SearchMatch | None, int]:
         """The delimiter that comes first, and the place up to which none may begin that is not whole yet. over: whether
         the text ends there."""
         best, key, waits = None, (0, 0, False, ""), end
@@ -153,7 +153,7 @@ class _Regions:
                 continue
             own = (match.start(), -len(match[0]), not place.opens, place.field.name)
             if best is None or own < key:
-                best, key = Found(match.start(), match.end(), (place, match)), own
+                best, key = SearchMatch(match.start(), match.end(), (place, match)), own
         return (None if best is not None and best.begin >= waits else best), waits
 
     def _searching(self, delimiter: Delimiter) -> Callable[..., Any]:
@@ -179,27 +179,27 @@ class _Regions:
         """The white space that the content ends with so far, and whether any that follows is dropped."""
         if self._field is not None and self._opened and not self._field.stripped:
             return [], False  # it is part of the content
-        return self._parser.content.held, self._parser.content.fresh
+        return self._parser.content.withheld, self._parser.content.fresh
 
-    def _open(self, found: Field, begun: str, captures: dict[str, str | None], before: tuple[list[str], bool]) -> None:
+    def _open(self, region: Field, begun: str, captures: dict[str, str | None], before: tuple[list[str], bool]) -> None:
         """A region begins. begun: the text that begins it. before: of _around(), before the last region was closed."""
         parser = self._parser
-        self._field, self._opened, self._begun, self._body, self._before = found, True, begun, [], before
+        self._field, self._opened, self._begun, self._body, self._before = region, True, begun, [], before
         self._captures = {name: text for name, text in captures.items() if text is not None}
-        if found.is_calls:
+        if region.is_calls:
             return
-        if found.is_reasoning:
+        if region.is_reasoning:
             parser.begin_reasoning()
         elif self._raw:
             self._raw = False
             return
         else:
             parser.content.cut()
-        text = self._text_of(found)
-        if found.join and found.name in self._joined:
-            text.emit(found.join, text.place())
-        self._joined.add(found.name)
-        text.fresh = found.stripped
+        text = self._text_of(region)
+        if region.join and region.name in self._joined:
+            text.emit(region.join, text.place())
+        self._joined.add(region.name)
+        text.fresh = region.stripped
 
     def _close(self, ended: str) -> None:
         """The region is over, if there is one. ended: the text that ends it."""
@@ -215,13 +215,13 @@ class _Regions:
                     self._parser.end_reasoning()
         self._field, self._opened = self._implicit, False
 
-    def _calls(self, found: Field, ended: str) -> None:
+    def _calls(self, region: Field, ended: str) -> None:
         """The calls of a region. It is content if it has none, or if the request has no tools."""
         parser = self._parser
         called: list[Called] = []
         try:
             if parser.tools:
-                called = calls_in(found, "".join(self._body), self._captures, parser.tools, self._budget)
+                called = calls_in(region, "".join(self._body), self._captures, parser.tools, self._budget)
         except Malformed:
             pass
         except OutOfTime:
@@ -241,13 +241,13 @@ class _Regions:
         if found is not None and self._opened and found.is_reasoning:
             parser.end_reasoning()
         if found is not None and self._opened and found.is_calls:
-            parser.content.held, parser.content.fresh = self._before
+            parser.content.withheld, parser.content.fresh = self._before
             parser.content("".join((self._begun, *self._body, ended)))
             self._raw = True
         self._opened = False
 
-    def _text_of(self, found: Field) -> Trimmed:
-        return self._parser.reasoning if found.is_reasoning else self._parser.content
+    def _text_of(self, region: Field) -> Trimmed:
+        return self._parser.reasoning if region.is_reasoning else self._parser.content
 
 
 @dataclass(frozen=True)

@@ -68,17 +68,21 @@ class Delimiter:
 
 @dataclass(frozen=True)
 class Field:
-    """A region of the answer. opens, closes: None if nothing begins it, or if it lasts to the end of the answer.
-    content, args: the parser of its text, and the parser's options. transform: the form of its value; None: as parsed.
-    each: whether the transform is for each element of a list."""
+    """A region of the answer."""
 
     name: str
+    # None if nothing begins it.
     opens: Delimiter | None
+    # None if it lasts to the end of the answer.
     closes: Delimiter | None
+    # The parser of its text, and the parser's options.
     content: str
     args: Mapping[str, Any]
+    # What stands between the texts of a region that repeats.
     join: str
+    # The form of its value; None: as parsed.
     transform: Any
+    # Whether the transform is for each element of a list.
     each: bool
 
     @property
@@ -142,7 +146,7 @@ def load(source: str) -> Template:
         raise ModelError("it must be an object")
     if spec.get("version", 1) != 1:
         raise ModelError("its version is not 1")
-    _known(spec, _TOP_KEYS, "it")
+    _check_keys(spec, _TOP_KEYS, "it")
     if not isinstance(spec.get("defaults", {}), dict):
         raise ModelError("defaults must be an object")
     given = spec.get("fields")
@@ -157,18 +161,18 @@ def load(source: str) -> Template:
     return Template(fields, anchor.pattern.pattern, tuple(_strings(given)))
 
 
-def _field(name: str, given: Any) -> Field:
-    if not isinstance(given, dict):
+def _field(name: str, spec: Any) -> Field:
+    if not isinstance(spec, dict):
         raise ModelError(f"fields.{name} must be an object")
-    _known(given, _FIELD_KEYS, f"fields.{name}")
+    _check_keys(spec, _FIELD_KEYS, f"fields.{name}")
     place = f"fields.{name}."
-    content, args = given.get("content", "text"), given.get("content_args", {})
+    content, args = spec.get("content", "text"), spec.get("content_args", {})
     _check_parser(content, args, f"{place}content")
-    join = given.get("join")
-    if join is not None and (not isinstance(join, str) or not given.get("repeats")):
+    join = spec.get("join")
+    if join is not None and (not isinstance(join, str) or not spec.get("repeats")):
         raise ModelError(f"{place}join must be a text, and needs repeats")
-    opens, closes = _delimiter(place, given, "open"), _delimiter(place, given, "close")
-    transform, each = given.get("transform"), given.get("transform_each", False)
+    opens, closes = _delimiter(place, spec, "open"), _delimiter(place, spec, "close")
+    transform, each = spec.get("transform"), spec.get("transform_each", False)
     if not isinstance(each, bool) or (each and transform is None):
         raise ModelError(f"{place}transform_each must be true or false, and needs transform")
     captured = any(one is not None and one.pattern.groupindex for one in (opens, closes))
@@ -178,19 +182,19 @@ def _field(name: str, given: Any) -> Field:
     return Field(name, opens, closes, content, args, join or "", transform, each)
 
 
-def _delimiter(place: str, given: Mapping[str, Any], key: str) -> Delimiter | None:
-    if key in given and f"{key}_pattern" in given:
+def _delimiter(place: str, spec: Mapping[str, Any], key: str) -> Delimiter | None:
+    if key in spec and f"{key}_pattern" in spec:
         raise ModelError(f"{place}{key} and {place}{key}_pattern cannot both be there")
-    if key in given:
-        texts = given[key] if isinstance(given[key], list) else [given[key]]
+    if key in spec:
+        texts = spec[key] if isinstance(spec[key], list) else [spec[key]]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ModelError(f"{place}{key} must be a text, or a list of texts, and none may be empty")
         longest_first = sorted(dict.fromkeys(texts), key=len, reverse=True)
         pattern = regex.compile("|".join(map(regex.escape, longest_first)), regex.DOTALL)
         return Delimiter(pattern, tuple(longest_first), f"{place}{key}")
-    if f"{key}_pattern" in given:
+    if f"{key}_pattern" in spec:
         name = f"{place}{key}_pattern"
-        return Delimiter(compiled(given[f"{key}_pattern"], name), (), name)
+        return Delimiter(compiled(spec[f"{key}_pattern"], name), (), name)
     return None
 
 
@@ -245,8 +249,8 @@ def _check_transform(transform: Any, place: str) -> None:
         )
 
 
-def _known(given: Mapping[str, Any], keys: frozenset[str], place: str) -> None:
-    if unknown := sorted(set(given) - keys):
+def _check_keys(spec: Mapping[str, Any], keys: frozenset[str], place: str) -> None:
+    if unknown := sorted(set(spec) - keys):
         raise ModelError(f"{place} has the unknown key {unknown[0]}")
 
 

@@ -112,7 +112,7 @@ def _json(text: str, args: Mapping[str, Any], plain: str) -> Any:
     if args.get("unquoted_keys"):
         working = _BARE_KEY.sub(r'"\1":', working)
     if taken:
-        working = _TAKEN_OUT.sub(lambda found: json.dumps(taken[int(found[1])]), working)
+        working = _TAKEN_OUT.sub(lambda match: json.dumps(taken[int(match[1])]), working)
     try:
         return json.loads(working)
     except ValueError:
@@ -175,7 +175,7 @@ def _inner(text: str | None, args: Mapping[str, Any], budget: Budget) -> Any:
 
 def _typed(arguments: Mapping[str, Any], tool: Tool | None) -> dict[str, Any]:
     """The arguments with values in place of texts that stand for them."""
-    own = Parameters() if tool is None else tool.own
+    own = Parameters() if tool is None else tool.declared
     return {key: _as_declared(value, own.declared(key)) for key, value in arguments.items()}
 
 

@@ -176,7 +176,7 @@ class OllamaAnswer:
 
     def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> Answer:
         ((answer, events),) = answers
-        return self._ended(self._line(Message.of(events)), answer)
+        return self._ended(self._line(Message.from_events(events)), answer)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Calls are whole: their arguments are objects."""

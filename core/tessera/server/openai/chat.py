@@ -104,7 +104,7 @@ class ChatAnswer:
         return await self._run.whole(self._assembled)
 
     def _assembled(self, answers: list[tuple[CompletionOutput, list[Event]]]) -> list[bytes]:
-        choices = (self._choice(answer.index, answer, Message.of(events)) for answer, events in taken(answers))
+        choices = (self._choice(answer.index, answer, Message.from_events(events)) for answer, events in taken(answers))
         return list(encoded(self._completion([]), choices=choices))
 
     def _completion(self, choices: list[ChatChoice]) -> ChatCompletion:

@@ -155,7 +155,7 @@ class StoredAnswer(ChatAnswer):
         return super()._pieces(answer, events)
 
     def _read(self, index: int, parts: _Parts) -> ChatChoice:
-        choice = self._choice(index, parts.last, Message.of(parts.events))
+        choice = self._choice(index, parts.last, Message.from_events(parts.events))
         choice.token_ids = msgspec.UNSET
         choice.logprobs = ChatLogprobs(parts.logprobs) if self._request.logprobs else None
         return choice

@@ -21,8 +21,16 @@ from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
 from tessera.testing.compare import TOLERANCES
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
-from tessera.testing.conformance.target import OWN, Target
-from tessera.testing.conformance.tiny import FAMILIES, VOCAB, Answers, TinyRun, compare_answers, prompts_of, save_tiny
+from tessera.testing.conformance.target import KIT_PLATFORMS, Target
+from tessera.testing.conformance.tiny import (
+    FAMILIES,
+    VOCAB,
+    TinyAnswers,
+    TinyRun,
+    compare_answers,
+    prompts_of,
+    save_tiny,
+)
 
 # ---- models
 
@@ -52,9 +60,9 @@ def quantized_cases(target: Target) -> Iterator[Case]:
             yield Case(f"quantized/{name}", "silver", "quantized model", trial.run)
 
 
-def _one_runs(trials: Sequence[_Trial]) -> Verdict:
-    if all(trial.refusal is not None for trial in trials):
-        raise ConformanceError(f"the platform refuses every model that was tried: {trials[0].refusal}")
+def _one_runs(model_runs: Sequence[_Trial]) -> Verdict:
+    if all(trial.refusal is not None for trial in model_runs):
+        raise ConformanceError(f"the platform refuses every model that was tried: {model_runs[0].refusal}")
     return PASSED
 
 
@@ -70,7 +78,7 @@ class _Trial:
 
     def run(self) -> Verdict:
         with self._folder() as folder:
-            expected = self._answers(folder, OWN["reference"])
+            expected = self._answers(folder, KIT_PLATFORMS["reference"])
             try:
                 found = self._answers(folder, self.target.path)
             except RefusedError as refused:
@@ -130,26 +138,26 @@ class _Trial:
                     raise
                 return ask(llm, None)  # the platform's own runner does not give them
 
-    def _compare(self, what: str, found: RequestOutput, expected: RequestOutput) -> None:
+    def _compare(self, what: str, output: RequestOutput, expected: RequestOutput) -> None:
         """Compares the prompt's log probabilities, unless the platform's own runner gives none; then the answer, up to
         the first token that rounding may decide. Raises ConformanceError."""
-        mine, theirs = (_logprobs(output) for output in (found, expected))
+        mine, theirs = (_logprobs(given) for given in (output, expected))
         if len(mine) == len(theirs):
             self._compare_prompt(what, mine, theirs)
         elif mine or not self.target.brings_a_runner:
             raise ConformanceError(f"{what}: {len(mine)} of {len(theirs)} tokens have a log probability")
-        answer, right = (list(output.outputs[0].token_ids) for output in (found, expected))
+        answer, right = (list(given.outputs[0].token_ids) for given in (output, expected))
         exact = self.dtype == "float32" and self.quantization is None
         sure = len(right) if exact else self._sure(expected)
         if answer[:sure] != right[:sure]:
             raise ConformanceError(f"{what}: the answer is {answer}, not {right}")
         if len(answer) != len(right):
             raise ConformanceError(f"{what}: the answer has {len(answer)} tokens, not {len(right)}")
-        self._compare_answer(what, found.outputs[0], expected.outputs[0], sure)
+        self._compare_answer(what, output.outputs[0], expected.outputs[0], sure)
 
-    def _compare_answer(self, what: str, found: CompletionOutput, expected: CompletionOutput, sure: int) -> None:
+    def _compare_answer(self, what: str, completion: CompletionOutput, expected: CompletionOutput, sure: int) -> None:
         """Compares the log probabilities of the answer's tokens as far as both were given the same."""
-        entries = zip(expected.token_ids[:sure], found.logprobs or (), expected.logprobs or (), strict=False)
+        entries = zip(expected.token_ids[:sure], completion.logprobs or (), expected.logprobs or (), strict=False)
         for place, (token, mine, theirs) in enumerate(entries):
             one, other = mine[token].logprob, theirs[token].logprob
             if not math.isclose(one, other, rel_tol=self._slack, abs_tol=self._slack):
@@ -225,7 +233,7 @@ def _preemption(target: Target) -> Verdict:
         run.finish()
     if not run.scheduler.counters.preemptions:
         return absent("the platform's resources keep requests from competing for blocks")
-    alone, rivals = Answers.of(run, last=len(asked)), Answers.of(run, len(asked))
+    alone, rivals = TinyAnswers.from_run(run, last=len(asked)), TinyAnswers.from_run(run, len(asked))
     compare_answers("after preemption", rivals, alone, dtype)
     return PASSED
 
@@ -257,7 +265,7 @@ def _prefix_of(target: Target, family: str) -> Verdict:
             f"prefix of {len(shared)} tokens in blocks of {size}: {hits} tokens were found in the cache, expected 0, "
             f"then twice at least {2 * size}, then 0"
         )
-    found, alone = Answers.of(run, last=len(asked)), Answers.of(run, len(asked))
+    found, alone = TinyAnswers.from_run(run, last=len(asked)), TinyAnswers.from_run(run, len(asked))
     compare_answers("after a prefix hit", found, alone, dtype)
     return PASSED
 
@@ -268,7 +276,7 @@ def _forks(target: Target) -> Verdict:
     dtype = target.exact_dtype
     temperature = 1.0 if dtype == "float32" else 0.0
     with TinyRun(target, dtype, logprobs=0) as run:
-        copies = Copies()
+        copies = _CopyCounter()
         run.executor.observers.append(copies)
         size = max(group.block_size for group in run.started.plan.groups)
         (prompt,) = prompts_of([size + size // 2])
@@ -283,12 +291,12 @@ def _forks(target: Target) -> Verdict:
         for seed in range(_SIBLINGS):
             run.add(prompt, size, seed, salt=str(seed), temperature=temperature)
             run.finish()
-    together, alone = Answers.of(run, last=_SIBLINGS), Answers.of(run, _SIBLINGS)
+    together, alone = TinyAnswers.from_run(run, last=_SIBLINGS), TinyAnswers.from_run(run, _SIBLINGS)
     compare_answers(f"block copy, of {copied} blocks that siblings share", together, alone, dtype)
     return PASSED
 
 
-class Copies:
+class _CopyCounter:
     """An observer of steps. blocks: how many they copied."""
 
     def __init__(self) -> None:

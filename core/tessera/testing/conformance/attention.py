@@ -50,7 +50,13 @@ from tessera.testing.conformance.target import Target, reference_ops
 _TRIED = 64  # the largest multiple of a backend's block sizes that is tested
 _LARGEST = "mixed-largest-heads"
 WITH_SCALES = ("int8", "fp8")  # a cache with a scale for each token and head, or one for each layer
-_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", *WITH_SCALES)  # tested with other dtypes of activations
+_CACHE_DTYPES = (
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    *WITH_SCALES,
+)  # tested with other dtypes of activations
 _USUAL = "mixed-plain"
 _SMALL = "small-numbers"  # in a cache of scales
 _WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", "many-heads", _LARGEST)
@@ -89,7 +95,7 @@ def backend_cases(target: Target) -> Iterator[Case]:
                 yield Case(
                     f"attention/{backend.name}/far-apart", "silver", "attention", partial(_far_apart, target, backend)
                 )
-            for kept in _KEPT:
+            for kept in _CACHE_DTYPES:
                 for name in _over(backend, dtype, kept):
                     yield Case(
                         f"attention/{backend.name}/{dtype}-over-{kept}{name.removeprefix(_USUAL)}",
@@ -99,18 +105,18 @@ def backend_cases(target: Target) -> Iterator[Case]:
                     )
 
 
-def _over(backend: AttentionBackend, dtype: str, kept: str) -> Sequence[str]:
+def _over(backend: AttentionBackend, dtype: str, kv_dtype: str) -> Sequence[str]:
     """Cases for a cache of another dtype: one, which asks whether the backend supports it; more if it has scales."""
-    if kept == dtype:
+    if kv_dtype == dtype:
         return ()
-    if kept not in WITH_SCALES or not takes(backend, dtype, kept):
+    if kv_dtype not in WITH_SCALES or not takes(backend, dtype, kv_dtype):
         return (_USUAL,)
-    return (_USUAL, *_WITH_SCALES, *([_SMALL] if kept == "int8" else []))
+    return (_USUAL, *_WITH_SCALES, *([_SMALL] if kv_dtype == "int8" else []))
 
 
-def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
+def takes(backend: AttentionBackend, dtype: str, kv_dtype: str) -> bool:
     """Whether a backend supports activations of one dtype over a cache of another."""
-    case = AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept)
+    case = AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kv_dtype)
     return refusal(backend, fitted(backend, case)) is None
 
 
@@ -132,13 +138,13 @@ def fitted(backend: AttentionBackend, case: AttentionCase, dims: Sequence[int] =
     return next((one for one in sizes if refusal(backend, one) is None), case)
 
 
-def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str, kept: str) -> AttentionCase:
+def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str, kv_dtype: str) -> AttentionCase:
     if name == _LARGEST:
-        case = replace(_cases(block_size, dtype)[_USUAL], kv_dtype=kept)
+        case = replace(_cases(block_size, dtype)[_USUAL], kv_dtype=kv_dtype)
         return fitted(backend, replace(case, head_dim=HEAD_DIMS[-1]), HEAD_DIMS[::-1])
     cases = _cases(block_size, dtype)
     case = replace(cases[_USUAL], numbers="small") if name == _SMALL else cases[name]
-    case = replace(case, kv_dtype=kept)
+    case = replace(case, kv_dtype=kv_dtype)
     return case if name.startswith(_EXACT) else fitted(backend, case)
 
 
@@ -163,40 +169,42 @@ def trial(
     return kind(backend, case, index_dtype=index_dtype, ops=target.bound(), shaping=shaping)
 
 
-def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: list[torch.Tensor] | None = None) -> None:
+def compare(
+    how: str, trial: AttentionTrial, results: list[torch.Tensor], right: list[torch.Tensor] | None = None
+) -> None:
     """Compares each row with `right`, by default what the definition of attention gives. Raises ConformanceError."""
-    case = made.case
-    right = right or made.expected()
+    case = trial.case
+    right = right or trial.expected()
     size = case.small if case.numbers == "small" else 1.0
-    for row, (part, expected) in enumerate(zip(found, right, strict=True)):
+    for row, (part, expected) in enumerate(zip(results, right, strict=True)):
         text = difference(part.double() / size, expected / size, TOLERANCES[case.dtype])
         if text is not None:
             tensors = named(
-                queries=made.queries, keys=made.keys, values=made.values, result=found, expected=right,
-                cache=made.caches[0], tables=[torch.tensor(table) for table in made.tables],
+                queries=trial.queries, keys=trial.keys, values=trial.values, result=results, expected=right,
+                cache=trial.caches[0], tables=[torch.tensor(table) for table in trial.tables],
             )  # fmt: skip
-            raise ConformanceError(f"{how} of {_said(case)}, row {row}: {text}", tensors)
+            raise ConformanceError(f"{how} of {_describe_case(case)}, row {row}: {text}", tensors)
 
 
-def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype: str, kept: str = "") -> Verdict:
-    usual = named_case(backend, name, 16, dtype, kept)
+def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype: str, kv_dtype: str = "") -> Verdict:
+    usual = named_case(backend, name, 16, dtype, kv_dtype)
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
     once, sizes = name.startswith(_ONCE), block_sizes(backend, usual)
     for size in sizes[-1:] if once else sizes:
-        made = trial(target, backend, named_case(backend, name, size, dtype, kept))
+        made = trial(target, backend, named_case(backend, name, size, dtype, kv_dtype))
         if made.shaping is not None and not made.shaping.holds(made.case):
             return absent("the platform's launches hold no drafts")
         compare("attention", made, made.run())
         if once:
             continue
         compare("attention into out= filled with NaN", made, made.attended(into_nan=True))
-        if name == _USUAL and not kept:
+        if name == _USUAL and not kv_dtype:
             left = kept_per_call(made.attended)
             if left:
                 raise ConformanceError(
-                    f"attention: each launch keeps {left} tensors that it has made ({_said(made.case)})"
+                    f"attention: each launch keeps {left} tensors that it has made ({_describe_case(made.case)})"
                 )
         if name in _MOVED:
             made.move()
@@ -240,13 +248,14 @@ def _far_apart(target: Target, backend: AttentionBackend) -> Verdict:
             if not torch.equal(expected, written):
                 raise ConformanceError(
                     f"block {there}, {there * other.stride(0)} elements from the start of its plane, does not hold what"
-                    f" was written to it: its address needs more than 32 bits ({_said(case)})",
+                    f" was written to it: its address needs more than 32 bits ({_describe_case(case)})",
                     {"expected": expected, "result": written},
                 )
     for row, (part, right) in enumerate(zip(found, far.expected(), strict=True)):
         text = difference(part.double(), right, TOLERANCES[case.dtype])
         if text is not None:
-            said = f"attention of {_said(case)} over blocks whose addresses need more than 32 bits, row {row}: {text}"
+            what = f"attention of {_describe_case(case)} over blocks whose addresses need more than 32 bits"
+            said = f"{what}, row {row}: {text}"
             raise ConformanceError(said, named(result=found, expected=far.expected()))
     return PASSED
 
@@ -265,7 +274,7 @@ class FarTrial(AttentionTrial):
         return torch.tensor([1, *range(far, far + count - 1)])
 
     def buffer(self, block_bytes: int) -> Tensor:
-        gap = 0 if self.constraints.dense_planes else (1 << 32) // _FAR * torch_dtype(self.case.kept).itemsize
+        gap = 0 if self.constraints.dense_planes else (1 << 32) // _FAR * torch_dtype(self.case.cache_dtype).itemsize
         stride = gap + block_bytes
         whole = _untouched(self.num_blocks * stride, self.target).view(self.num_blocks, stride)
         for block in (0, *self.blocks):
@@ -290,7 +299,7 @@ def _by_precision(backend: AttentionBackend, dtypes: tuple[str, ...]) -> list[st
     return sorted(dtypes, key=lambda dtype: (not takes(backend, dtype, ""), dtype != "float32"))
 
 
-def _said(case: AttentionCase) -> str:
+def _describe_case(case: AttentionCase) -> str:
     differs = replace(AttentionCase(case.rows), dtype="")
     facts = {name: value for name, value in vars(case).items() if value != getattr(differs, name)}
     return ", ".join(f"{name}={value}" for name, value in {"rows": case.rows, **facts}.items())
@@ -332,9 +341,9 @@ def _check_fused(
     turning: Callable[[int], RotarySpec | None],
     norms: bool,
     dtype: str,
-    kept: str,
+    kv_dtype: str,
 ) -> Verdict:
-    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype, kv_dtype=kept))
+    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype, kv_dtype=kv_dtype))
     norm, rotary = NormSpec(case.head_dim, dtype, 1e-6) if norms else None, turning(case.head_dim)
     spec = replace(case.spec(), rotary=rotary, q_norm=norm, k_norm=norm)
     reason = backend.supports(spec)
@@ -352,24 +361,24 @@ def _check_fused(
     return PASSED
 
 
-def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
+def _fused(trial: AttentionTrial, spec: LayerSpec) -> Tensor:
     """What the layer returns for a fixed random activation: [tokens, H D], on the host."""
-    made.run()
-    ops: BoundOps = made.ops
+    trial.run()
+    ops: BoundOps = trial.ops
     random = torch.Generator().manual_seed(1)
     dim = spec.head_dim if spec.rotary is None else spec.rotary.dim
     angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
     weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
     weights |= {name: torch.rand(spec.head_dim, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
-    layer = made.backend.bind(spec, {**placed(weights, made.target), **made.weights}, ops, ops.device)
+    layer = trial.backend.bind(spec, {**placed(weights, trial.target), **trial.weights}, ops, ops.device)
     width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in made.case.rows]
+    rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in trial.case.rows]
 
     def fused(x: Tensor, launch: Launch) -> Tensor:
-        mixed: Tensor = layer.fused(x, launch.positions, made.caches, launch.plans[0])
+        mixed: Tensor = layer.fused(x, launch.positions, trial.caches, launch.plans[0])
         return mixed
 
-    return torch.cat(made.by_row(rows, fused))
+    return torch.cat(trial.by_row(rows, fused))
 
 
 def _dtype(spec: LayerSpec) -> torch.dtype:
@@ -398,7 +407,7 @@ def layout_cases(target: Target) -> Iterator[Case]:
 
 
 @dataclass
-class Stored:
+class FilledCache:
     """A trial whose tokens are in the cache, and its layout."""
 
     trial: AttentionTrial
@@ -436,9 +445,9 @@ class Stored:
 
 
 def _at_each_size(
-    target: Target, backend: AttentionBackend, dtype: str, kept: str, check: Callable[[Stored], None]
+    target: Target, backend: AttentionBackend, dtype: str, kv_dtype: str, check: Callable[[FilledCache], None]
 ) -> Verdict:
-    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept))
+    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kv_dtype))
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
@@ -446,11 +455,11 @@ def _at_each_size(
         case = replace(usual, rows=rows_by_kind(size)["mixed"], block_size=size)
         made = trial(target, backend, case)
         made.run()
-        check(Stored(made, backend.kv_cache_layout(case.spec().cache, size)))
+        check(FilledCache(made, backend.kv_cache_layout(case.spec().cache, size)))
     return PASSED
 
 
-def _export(stored: Stored) -> None:
+def _export(stored: FilledCache) -> None:
     """The canonical form has keys, then values, ordered by token, head and dim. Scales, if any, come first."""
     names = [plane.name for plane in stored.layout.planes]
     if names not in (["k", "v"], ["k_scale", "v_scale", "k", "v"]):
@@ -478,7 +487,7 @@ def _export(stored: Stored) -> None:
                 )
 
 
-def _copy(stored: Stored) -> None:
+def _copy(stored: FilledCache) -> None:
     """Attention is the same over other blocks, into which the bytes were copied."""
     made, old = stored.trial, stored.blocks
     data = stored.read(old)
@@ -490,4 +499,4 @@ def _copy(stored: Stored) -> None:
     compare("attention over copied blocks", made, made.attended())
 
 
-_LAYOUT_CHECKS: Mapping[str, Callable[[Stored], None]] = MappingProxyType({"export": _export, "copy": _copy})
+_LAYOUT_CHECKS: Mapping[str, Callable[[FilledCache], None]] = MappingProxyType({"export": _export, "copy": _copy})

@@ -10,17 +10,17 @@ from typing import Any
 
 from tessera.errors import PlatformError, RefusedError
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
-from tessera.testing.conformance.drafts import Known, Longest
+from tessera.testing.conformance.drafts import KnownAnswers, Longest
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny import VOCAB, Answers, TinyRun, prompts_of
+from tessera.testing.conformance.tiny import VOCAB, TinyAnswers, TinyRun, prompts_of
 
 _LENGTHS = (1, 33, 7, 140, 16, 50, 3, 90, 21)  # of prompts
 _TOKENS = 14
 _POSITIONS = 256
 _BLOCKS = 13  # for nine requests, of which the longest fills five of 32 tokens
-_MOST = 3  # drafts
+_MAX_DRAFTS = 3  # drafts
 _HEADS: Mapping[str, Any] = {"head_dim": 32}  # a size that kernels have
-_ASKED: Sequence[Mapping[str, Any]] = (
+_SAMPLINGS: Sequence[Mapping[str, Any]] = (
     {"temperature": 0.0},
     {"temperature": 1.0},
     {"temperature": 0.8, "top_p": 0.9},
@@ -35,14 +35,14 @@ def invariance_cases(target: Target) -> Iterator[Case]:
     for name, check in (
         ("batch", _batch), ("chunks", _chunks), ("prefix", _prefix), ("preemption", _preemption), ("drafts", _drafts),
     ):  # fmt: skip
-        yield Case(f"batch-invariant/{name}", "silver", "batch invariance", partial(promise.kept, check))
+        yield Case(f"batch-invariant/{name}", "silver", "batch invariance", partial(promise.verdict, check))
 
 
 @dataclass
 class _Promise:
     target: Target
 
-    def kept(self, check: Callable[[_Promise], Answers]) -> Verdict:
+    def verdict(self, check: Callable[[_Promise], TinyAnswers]) -> Verdict:
         if self.refusal:
             return absent(self.refusal)
         found, expected = check(self), self.alone
@@ -78,13 +78,13 @@ class _Promise:
         return self._promised[1]
 
     @cached_property
-    def alone(self) -> Answers:
+    def alone(self) -> TinyAnswers:
         """The answers to each request on its own."""
         with self.run(enable_prefix_caching=False) as run:
             for number in range(len(_LENGTHS)):
                 self.add(run, number)
                 run.finish()
-            return Answers.of(run)
+            return TinyAnswers.from_run(run)
 
     def run(self, **flags: Any) -> TinyRun:
         return self._start(self._promised[0], **flags)
@@ -97,35 +97,35 @@ class _Promise:
 
     def add(self, run: TinyRun, number: int) -> None:
         (prompt,) = prompts_of([_LENGTHS[number]], seed=number)
-        run.add(prompt, _TOKENS, number, **_ASKED[number % len(_ASKED)])
+        run.add(prompt, _TOKENS, number, **_SAMPLINGS[number % len(_SAMPLINGS)])
 
-    def together(self, run: TinyRun) -> Answers:
+    def together(self, run: TinyRun) -> TinyAnswers:
         """The answers to all requests, in one batch."""
         first = len(run.answers)
         for number in range(len(_LENGTHS)):
             self.add(run, number)
         run.finish()
-        return Answers.of(run, first)
+        return TinyAnswers.from_run(run, first)
 
 
-def _batch(promise: _Promise) -> Answers:
+def _batch(promise: _Promise) -> TinyAnswers:
     with promise.run(enable_prefix_caching=False) as run:
         return promise.together(run)
 
 
-def _chunks(promise: _Promise) -> Answers:
+def _chunks(promise: _Promise) -> TinyAnswers:
     with promise.run(max_num_batched_tokens=24, max_num_seqs=5, enable_prefix_caching=False) as run:
         return promise.together(run)
 
 
-def _prefix(promise: _Promise) -> Answers:
+def _prefix(promise: _Promise) -> TinyAnswers:
     """The second time, the blocks of prompts are found in the cache."""
     with promise.run(max_num_batched_tokens=64) as run:
         promise.together(run)
         return promise.together(run)
 
 
-def _preemption(promise: _Promise) -> Answers:
+def _preemption(promise: _Promise) -> TinyAnswers:
     """In a cache that does not hold all requests."""
     with promise.run() as run:
         needed = sum(group.block_bytes for group in run.started.plan.groups)
@@ -133,9 +133,9 @@ def _preemption(promise: _Promise) -> Answers:
         return promise.together(run)
 
 
-def _drafts(promise: _Promise) -> Answers:
+def _drafts(promise: _Promise) -> TinyAnswers:
     """A step verifies drafts; most of them are right."""
-    config = {"method": "ngram", "num_speculative_tokens": _MOST}
+    config = {"method": "ngram", "num_speculative_tokens": _MAX_DRAFTS}
     try:
         run = promise.run(speculative_config=config, enable_prefix_caching=False)
     except PlatformError:
@@ -145,5 +145,5 @@ def _drafts(promise: _Promise) -> Answers:
         assert speculation is not None
         prompts = [prompts_of([length], seed=number)[0] for number, length in enumerate(_LENGTHS)]
         whole = [[*prompt, *answer] for prompt, answer in zip(prompts, promise.alone.answers, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(len(prompts) * 8, _MOST)
+        speculation.proposer, speculation.lengths = KnownAnswers(whole, VOCAB), Longest(len(prompts) * 8, _MAX_DRAFTS)
         return promise.together(run)

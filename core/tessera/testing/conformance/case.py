@@ -78,14 +78,13 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """One test. id: such as "op/linear/3". subject: the op, or the part of the contract, that it tests. run: raises if
-    the platform is wrong. measures: it measures speed."""
+    """One test."""
 
-    id: str
+    id: str  # such as "op/linear/3"
     level: Level
-    subject: str
-    run: Callable[[], Verdict]
-    measures: bool = False
+    subject: str  # the op, or the part of the contract, that it tests
+    run: Callable[[], Verdict]  # raises if the platform is wrong
+    measures: bool = False  # it measures speed
 
     def __str__(self) -> str:
         return self.id
@@ -176,10 +175,10 @@ def speeds(results: Sequence[Result]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def reached(results: Sequence[Result], asked: Level) -> Level | None:
-    """The highest level, up to the one asked for, at which and below which nothing failed."""
+def reached(results: Sequence[Result], target: Level) -> Level | None:
+    """The highest level, up to the target, at which and below which nothing failed."""
     highest: Level | None = None
-    for level in LEVELS[: LEVELS.index(asked) + 1]:
+    for level in LEVELS[: LEVELS.index(target) + 1]:
         if any(result.status == "failed" for result in results if result.case.level == level):
             break
         highest = level

@@ -58,10 +58,10 @@ class Group:
         yield " with a row stride", wide.to(self.device.target)[:, : shape[1]]
         yield " transposed", whole.T.clone(memory_format=torch.contiguous_format).to(self.device.target).T
 
-    def compare(self, what: str, found: Tensor, expected: Tensor, instead: Tensor | None = None) -> None:
+    def compare(self, what: str, result: Tensor, expected: Tensor, instead: Tensor | None = None) -> None:
         """instead: the average of the ranks, a mistake to name."""
         self.device.synchronize()
-        here = found.cpu()
+        here = result.cpu()
         text = difference(here, expected, 0.0)
         if text is None:
             return

@@ -47,7 +47,7 @@ def _manifest(target: Target) -> Verdict:
     _demand(probe.score <= 100, f"the probe of the manifest has score {probe.score}, the largest is 100")
     for device in probe.devices:
         _demand(
-            device.memory == 0 or device.memory >= _HELD,
+            device.memory == 0 or device.memory >= _TENSOR_BYTES,
             f"the probe of the manifest says that {device.name} has {device.memory} bytes; 0 is for what is not known",
         )
     return PASSED
@@ -68,7 +68,7 @@ def _capabilities(target: Target) -> Verdict:
     return PASSED
 
 
-_HELD = 1 << 26
+_TENSOR_BYTES = 1 << 26
 """Every device has so many bytes, and no figure in MB is as large."""
 
 
@@ -77,13 +77,13 @@ def _memory(target: Target) -> Verdict:
     figures = device.memory()
     _demand(figures.total > 0, f"memory: the device has {figures.total} bytes in total")
     _demand(0 <= figures.free <= figures.total, f"memory: {figures.free} bytes are free, of {figures.total} in total")
-    held = torch.empty(_HELD, dtype=torch.uint8, device=device.target)
+    held = torch.empty(_TENSOR_BYTES, dtype=torch.uint8, device=device.target)
     for what, nbytes in (("total", figures.total), ("free", figures.free)):
         _demand(
             nbytes >= held.nbytes,
             f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
         )
-    if not figures.host and figures.free >= 3 * _HELD:
+    if not figures.host and figures.free >= 3 * _TENSOR_BYTES:
         _memory_given_back(device)
     return PASSED
 
@@ -91,9 +91,9 @@ def _memory(target: Target) -> Verdict:
 def _memory_given_back(device: Device) -> None:
     """What is held and given back must not make more free than there was. Other memory is held meanwhile, and more is
     held than ever before, since what an allocator keeps ready may be counted twice."""
-    beside = torch.zeros(_HELD, dtype=torch.uint8, device=device.target)
+    beside = torch.zeros(_TENSOR_BYTES, dtype=torch.uint8, device=device.target)
     before = device.memory().free
-    held = torch.zeros(3 * _HELD // 2, dtype=torch.uint8, device=device.target)
+    held = torch.zeros(3 * _TENSOR_BYTES // 2, dtype=torch.uint8, device=device.target)
     device.synchronize()
     during = device.memory().free
     del held
@@ -108,18 +108,21 @@ def _peak(target: Target) -> Verdict:
     device, ran = target.device, []
 
     def run() -> None:
-        first = torch.empty(_HELD // 2, dtype=torch.uint8, device=device.target)
-        ran.append(first.nbytes + torch.empty(_HELD // 4, dtype=torch.uint8, device=device.target).nbytes)
+        first = torch.empty(_TENSOR_BYTES // 2, dtype=torch.uint8, device=device.target)
+        ran.append(first.nbytes + torch.empty(_TENSOR_BYTES // 4, dtype=torch.uint8, device=device.target).nbytes)
         del first
-        torch.empty(_HELD // 8, dtype=torch.uint8, device=device.target)
+        torch.empty(_TENSOR_BYTES // 8, dtype=torch.uint8, device=device.target)
 
     found = device.peak(run)
     if found is None:
         _demand(not ran, "peak: the run was called, but no figure was given")
         return absent("the device does not measure its memory")
     _demand(bool(ran), "peak: the run was not called")
-    most = _HELD // 4 * 3
-    _demand(most <= found < most + _HELD // 4, f"peak: a run that holds {most} bytes at once is said to take {found}")
+    most = _TENSOR_BYTES // 4 * 3
+    _demand(
+        most <= found < most + _TENSOR_BYTES // 4,
+        f"peak: a run that holds {most} bytes at once is said to take {found}",
+    )
     return PASSED
 
 
@@ -130,7 +133,7 @@ def _is_ahead(target: Target) -> bool:
 
 
 @dataclass
-class _Work:
+class _BusyDevice:
     """Products that take the device so long that it shows whether somebody waits for them."""
 
     target: Target
@@ -167,7 +170,7 @@ def _synchronize(target: Target) -> Verdict:
         return absent("the host is never ahead of the device")
     if target.brings_a_runner:
         return absent("the platform has its own model runner")
-    work = _Work(target)
+    work = _BusyDevice(target)
     for _ in range(_TRIES):
         result = work.launch()
         began = work.clock.monotonic()
@@ -193,7 +196,7 @@ def _to_host(target: Target) -> Verdict:
     found = device.to_host(numbers.to(device.target)).result()
     _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
     if _is_ahead(target) and not target.brings_a_runner:
-        early = device.to_host(_Work(target).launch()).result()
+        early = device.to_host(_BusyDevice(target).launch()).result()
         _demand(bool((abs(early - 1) < _CLOSE).all()), "to_host: its result() does not wait for what it copies")
     return PASSED
 
@@ -257,18 +260,18 @@ def read_cases(target: Target) -> Iterator[Case]:
 
 
 class StepReads:
-    """An observer of steps. Reads through device.to_host are allowed; found: where each other read was made."""
+    """An observer of steps. Reads through device.to_host are allowed; read_lines: where each other read was made."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.found: list[str] = []
+        self.read_lines: list[str] = []
 
     @contextmanager
     def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> Iterator[None]:
         device = self.device
         with HostReads() as reads, patch.object(device, "to_host", reads.explicit(device.to_host)):
             yield
-        self.found += reads.found
+        self.read_lines += reads.lines
 
 
 def _of_op(target: Target, op: Op[Any]) -> Verdict:
@@ -281,13 +284,13 @@ def _of_op(target: Target, op: Op[Any]) -> Verdict:
         if (dtype_of(spec) or claimed[0]) not in claimed or op.kernel.supports(spec) is not None:
             continue
         call = ops.bind(op.name, spec)
-        made = OpInputs(_TOKENS, ops=ops, dtype=target.exact_dtype).of(op, spec)
+        made = OpInputs(_TOKENS, ops=ops, dtype=target.exact_dtype).arguments(op, spec)
         arguments: Any = placed(made, target.device.target)
         with torch.inference_mode(), HostReads() as reads:
             call(*arguments)
         tried += 1
-        if reads.found:
-            raise ConformanceError(f"{op.name} of {spec} reads device memory implicitly: {reads.found[0]}")
+        if reads.lines:
+            raise ConformanceError(f"{op.name} of {spec} reads device memory implicitly: {reads.lines[0]}")
     return PASSED if tried else falls_back("the kernel supports none of the op's sample specs")
 
 
@@ -297,6 +300,8 @@ def _of_steps(target: Target) -> Verdict:
         run.executor.observers.append(reads)
         for temperature in (0.0, 1.0):
             run.ask(prompts_of((5, 70, 1, 33)), 6, temperature=temperature, top_p=0.9, top_k=5)
-    if reads.found:
-        raise ConformanceError(f"steps read device memory implicitly {len(reads.found)} times, first: {reads.found[0]}")
+    if reads.read_lines:
+        raise ConformanceError(
+            f"steps read device memory implicitly {len(reads.read_lines)} times, first: {reads.read_lines[0]}"
+        )
     return PASSED

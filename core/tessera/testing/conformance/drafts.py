@@ -12,10 +12,10 @@ from tessera.errors import PlatformError
 from tessera.scheduler.speculation import DraftLengths
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny import VOCAB, Answers, TinyRun, compare_answers, prompts_of
+from tessera.testing.conformance.tiny import VOCAB, TinyAnswers, TinyRun, compare_answers, prompts_of
 
 _PROMPTS = (3, 17, 40, 1, 26)  # lengths
-_TOKENS, _MOST = 40, 3
+_TOKENS, _MAX_DRAFTS = 40, 3
 _WRONG = 4  # each fourth draft is
 
 
@@ -29,8 +29,8 @@ def _answers(target: Target) -> Verdict:
     temperature = 1.0 if dtype == "float32" else 0.0
     with TinyRun(target, dtype, logprobs=0) as plain:
         plain.ask(prompts, _TOKENS, temperature=temperature)
-        expected = Answers.of(plain)
-    config = {"method": "ngram", "num_speculative_tokens": _MOST}
+        expected = TinyAnswers.from_run(plain)
+    config = {"method": "ngram", "num_speculative_tokens": _MAX_DRAFTS}
     try:
         run = TinyRun(target, dtype, speculative_config=config, logprobs=0)
     except PlatformError as refused:
@@ -39,26 +39,26 @@ def _answers(target: Target) -> Verdict:
         speculation = run.scheduler.speculation
         assert speculation is not None
         whole = [[*prompt, *answer] for prompt, answer in zip(prompts, expected.answers, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Uneven(len(prompts) * 8, _MOST)
+        speculation.proposer, speculation.lengths = KnownAnswers(whole, VOCAB), Uneven(len(prompts) * 8, _MAX_DRAFTS)
         run.ask(prompts, _TOKENS, temperature=temperature)
         counters = run.scheduler.counters
-        compare_answers("with drafts", Answers.of(run), expected, dtype)
+        compare_answers("with drafts", TinyAnswers.from_run(run), expected, dtype)
         if not counters.accepted_tokens:
             raise ConformanceError(f"drafts: none of {counters.draft_tokens} drafts was accepted, most of them right")
     return PASSED
 
 
-class Known:
+class KnownAnswers:
     """Proposes what follows in `whole`, prompts and answers together; some of it wrong. vocab: size of the
     vocabulary."""
 
     def __init__(self, whole: Sequence[Sequence[int]], vocab: int) -> None:
         self.whole, self.vocab = [list(one) for one in whole], vocab
 
-    def propose(self, tokens: Array, most: int) -> Array:
+    def propose(self, tokens: Array, max_tokens: int) -> Array:
         known = tokens.tolist()
         found = next((one for one in self.whole if one[: len(known)] == known), known)
-        ahead = int32(found[len(known) : len(known) + most])
+        ahead = int32(found[len(known) : len(known) + max_tokens])
         wrong = (len(known) + np.arange(len(ahead))) % _WRONG == 0
         return int32(np.where(wrong, (ahead + 1) % self.vocab, ahead))
 

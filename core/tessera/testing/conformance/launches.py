@@ -23,7 +23,7 @@ from tessera.step import SchedulerOutput
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny import Answers, TinyRun, compare_answers, prompts_of
+from tessera.testing.conformance.tiny import TinyAnswers, TinyRun, compare_answers, prompts_of
 
 # ---- shapes
 
@@ -49,7 +49,7 @@ class RecordedShapes(ShapePolicy):
         shapes = self.policy.launches(step)
         self.launched += len(shapes)
         self.problems += [
-            f"{problem} ({_said(step)})" for problem in problems_of(step, shapes, self.keys(), self.static)
+            f"{problem} ({_describe_step(step)})" for problem in problems_of(step, shapes, self.keys(), self.static)
         ]
         return shapes
 
@@ -115,7 +115,7 @@ def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -
 def _keys(run: TinyRun, policy: ShapePolicy) -> None:
     recorded = RecordedShapes(policy, run.runner.platform.capabilities.static_shapes)
     run.runner.builder.shapes = recorded
-    _asked(run)
+    _add_requests(run)
     if recorded.problems:
         raise ConformanceError(f"launch shapes: {recorded.problems[0]}")
     assert recorded.launched
@@ -124,11 +124,11 @@ def _keys(run: TinyRun, policy: ShapePolicy) -> None:
 def _padding(run: TinyRun, policy: ShapePolicy) -> None:
     guard = CacheGuard()
     run.executor.observers.append(guard)
-    _asked(run)
+    _add_requests(run)
     assert guard.steps
 
 
-def _asked(run: TinyRun) -> None:
+def _add_requests(run: TinyRun) -> None:
     for number, lengths in enumerate(_SHAPED):
         run.ask(prompts_of(lengths, seed=number), 6 + number)
 
@@ -137,7 +137,7 @@ def _key(key: LaunchKey) -> str:
     return f"{key.kind} of {key.rows} rows, width {key.width}, {key.blocks} blocks, {key.tokens} tokens"
 
 
-def _said(step: StepShape) -> str:
+def _describe_step(step: StepShape) -> str:
     lengths = f"query_lens {step.query_lens.tolist()}, seq_lens {step.seq_lens.tolist()}"
     return f"a step of {step.num_decode} rows that decode, {lengths}"
 
@@ -306,7 +306,7 @@ def _invalidate(run: TinyRun) -> None:
     """Moves caches and buffers to other addresses and captures again."""
     prompts = prompts_of(_CAPTURED[2])
     run.ask(prompts, 8)
-    before = Answers.of(run)
+    before = TinyAnswers.from_run(run)
     old = run.runner.caches, run.runner.buffers, run.runner.memory  # kept, so that their addresses are not reused
     run.scheduler.reset_prefix_cache()
     run.runner.graphs.invalidate()
@@ -317,6 +317,9 @@ def _invalidate(run: TinyRun) -> None:
     except Exception as error:
         raise ConformanceError(f"launches captured again after invalidate() failed: {error}") from error
     compare_answers(
-        "after invalidate() and a new capture", Answers.of(run, len(prompts)), before, run.runner.model.facts.dtype
+        "after invalidate() and a new capture",
+        TinyAnswers.from_run(run, len(prompts)),
+        before,
+        run.runner.model.facts.dtype,
     )
     del old

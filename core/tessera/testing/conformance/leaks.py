@@ -15,7 +15,7 @@ def kept_per_call(call: Callable[[], object]) -> int:
     """How many of the tensors that a call makes are still there after the next. The first call may make what stays,
     such as a workspace, and each may keep what it made until the next."""
     call()
-    with _Made() as made:
+    with _TensorLog() as made:
         call()
     call()
     if made.left:
@@ -23,7 +23,7 @@ def kept_per_call(call: Callable[[], object]) -> int:
     return made.left
 
 
-class _Made(TorchDispatchMode):
+class _TensorLog(TorchDispatchMode):
     """Remembers each tensor that an operation of torch returns."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class _Made(TorchDispatchMode):
         self._tensors: list[weakref.ref[Tensor]] = []
 
     @property
-    def left(self) -> int:
+    def num_alive(self) -> int:
         """Different ones that are still there."""
         return len({id(tensor) for one in self._tensors if (tensor := one()) is not None})
 

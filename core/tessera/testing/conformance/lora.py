@@ -10,7 +10,7 @@ from typing import Any
 from tessera.errors import PlatformError
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny import Answers, TinyRun, compare_answers, prompts_of, save_adapter
+from tessera.testing.conformance.tiny import TinyAnswers, TinyRun, compare_answers, prompts_of, save_adapter
 
 _LENGTHS, _TOKENS = (5, 19, 3, 8, 12), 8
 
@@ -39,13 +39,13 @@ def _answers(target: Target) -> Verdict:
         adapters = _adapters(run)
         own = [number % len(adapters) for number in range(len(prompts))]
 
-        def answer(number: int, adapter: int) -> Answers:
+        def answer(number: int, adapter: int) -> TinyAnswers:
             return _answer(run, prompts[number], adapters[adapter])
 
         for number, prompt in enumerate(prompts):
             run.add(prompt, _TOKENS, seed=0, adapter=adapters[own[number]])
         run.finish()
-        together = [Answers.of(run, number, number + 1) for number in range(len(prompts))]
+        together = [TinyAnswers.from_run(run, number, number + 1) for number in range(len(prompts))]
         alone = [answer(number, own[number]) for number in range(len(prompts))]
         for number, found in enumerate(together):
             try:
@@ -67,10 +67,10 @@ def _answers(target: Target) -> Verdict:
     return PASSED
 
 
-def _answer(run: TinyRun, prompt: Sequence[int], adapter: str) -> Answers:
+def _answer(run: TinyRun, prompt: Sequence[int], adapter: str) -> TinyAnswers:
     key = run.add(prompt, _TOKENS, seed=0, adapter=adapter)
     run.finish()
-    return Answers.of(run, key, key + 1)
+    return TinyAnswers.from_run(run, key, key + 1)
 
 
 def _adapters(run: TinyRun) -> list[str]:

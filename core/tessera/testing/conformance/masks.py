@@ -56,10 +56,10 @@ class Turns(EngineFeature):
         self.problems: list[str] = []
 
     def begin(self, request: Request) -> FeatureState | None:
-        return None if request.key == _UNMASKED else _Turn(request.key, self.problems)
+        return None if request.key == _UNMASKED else _MaskState(request.key, self.problems)
 
 
-class _Turn(FeatureState):
+class _MaskState(FeatureState):
     masks = True
 
     def __init__(self, request: int, problems: list[str]) -> None:

@@ -86,7 +86,7 @@ def _composite(target: Target, op: Op[Any]) -> Verdict:
 
 
 DTYPES = ("float32", "bfloat16", "float16")
-NATIVE, SOME, PARTS, REFERENCE, ABSENT = "native", "native in part", "native parts", "reference", "n/a"
+NATIVE, PARTLY, PARTS, REFERENCE, ABSENT = "native", "native in part", "native parts", "reference", "n/a"
 
 
 def matrix(target: Target, results: Sequence[Result] = ()) -> str:
@@ -134,7 +134,7 @@ def _attention_cell(target: Target, dtype: str) -> str:
 def _judged(native: Sequence[bool], without: str) -> str:
     if not any(native):
         return without
-    return NATIVE if all(native) else SOME
+    return NATIVE if all(native) else PARTLY
 
 
 def _speeds(results: Sequence[Result]) -> Mapping[tuple[str, str], str]:
@@ -212,7 +212,7 @@ def _op_call(target: Target, op: Op[Any], spec: Any, dtype: str, tokens: int, *,
     """A call of the op as the platform binds it, or as core does."""
     bound = target.bound() if native else BoundOps(target.reference, target.device, target.bound().groups)
     call: HotCall = bound.bind(op.name, spec)
-    arguments = placed(OpInputs(tokens, ops=bound, dtype=dtype).of(op, spec), target.device.target)
+    arguments = placed(OpInputs(tokens, ops=bound, dtype=dtype).arguments(op, spec), target.device.target)
     return partial(call, *arguments)
 
 
@@ -234,12 +234,12 @@ def _of_attention(target: Target, backend: AttentionBackend, dtype: str, judged:
     return _verdict(timings, judged)
 
 
-def _attention_call(made: AttentionTrial) -> Call:
+def _attention_call(trial: AttentionTrial) -> Call:
     """A call of attend() for one launch over a filled cache."""
-    made.run()
-    held, launch, starts = next(made.launches(made.grants))
-    q = made.laid(launch, starts, [made.queries[row][:tokens] for tokens, _, row in held])
-    return partial(made.layer.attend, q, made.caches, launch.plans[0])
+    trial.run()
+    held, launch, starts = next(trial.launches(trial.grants))
+    q = trial.laid(launch, starts, [trial.queries[row][:tokens] for tokens, _, row in held])
+    return partial(trial.layer.attend, q, trial.caches, launch.plans[0])
 
 
 def _timed(target: Target, name: str, dtype: str, tokens: int, native: Call, reference: Call) -> Timing:

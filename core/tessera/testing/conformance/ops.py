@@ -215,10 +215,10 @@ class OpTrial:
     def _check_prepared_again(self) -> None:
         """prepare(into=) must write a new weight to the addresses of an earlier one."""
         made = self._inputs(self.tokens + 1)
-        made.of(self.op, self.spec)
+        made.arguments(self.op, self.spec)
         standing = [dict(packed) for packed in made.prepared]
         again = self._inputs(self.tokens, made.prepared)
-        arguments = placed(again.of(self.op, self.spec), self.target.device.target)
+        arguments = placed(again.arguments(self.op, self.spec), self.target.device.target)
         for before, after in zip(standing, again.prepared, strict=True):
             moved = [name for name, tensor in before.items() if not same_place(after.get(name), tensor)]
             if moved:
@@ -243,7 +243,7 @@ class OpTrial:
 
     def _reference(self, seed: int) -> Any:
         """What the reference returns for the inputs of a seed."""
-        arguments = OpInputs(self.tokens, seed, dtype=self.dtype).of(self.op, self.spec)
+        arguments = OpInputs(self.tokens, seed, dtype=self.dtype).arguments(self.op, self.spec)
         result = reference_ops(self.target.reference).bind(self.op.name, self.spec)(*arguments)
         return tuple(tensors_of(arguments)) if self.op.mutates else result
 
@@ -262,17 +262,17 @@ class OpTrial:
 
     def _arguments(self, seed: int | None = None) -> tuple[Any, ...]:
         """Made anew: some ops write into them."""
-        made = self._inputs(self.tokens if seed is None else seed).of(self.op, self.spec)
+        made = self._inputs(self.tokens if seed is None else seed).arguments(self.op, self.spec)
         arguments: tuple[Any, ...] = placed(made, self.target.device.target)
         return arguments
 
     def _inputs(self, seed: int, into: Sequence[Packed] = ()) -> OpInputs:
         return OpInputs(self.tokens, seed, self._ops, self.dtype, into)
 
-    def _compare(self, how: str, found: Any, expected: Any, tolerance: float, arguments: Any = ()) -> None:
-        text = difference(found, expected, tolerance, emitted=hasattr(self.spec, "emitting") and tolerance > 0)
+    def _compare(self, how: str, result: Any, expected: Any, tolerance: float, arguments: Any = ()) -> None:
+        text = difference(result, expected, tolerance, emitted=hasattr(self.spec, "emitting") and tolerance > 0)
         if text is not None:
-            tensors = named(arguments=arguments or self._arguments(), result=found, expected=expected)
+            tensors = named(arguments=arguments or self._arguments(), result=result, expected=expected)
             raise ConformanceError(self._line(how, text), tensors)
 
     def _line(self, how: str, text: str) -> str:
@@ -280,11 +280,11 @@ class OpTrial:
         return f"{self.op.name} of {which}: {text}"
 
 
-def same_place(found: Any, tensor: Tensor) -> bool:
+def same_place(result: Any, tensor: Tensor) -> bool:
     """Whether a tensor was written over, not replaced."""
-    if found is tensor or not isinstance(found, Tensor):
-        return found is tensor
-    return not tensor.is_mkldnn and found.data_ptr() == tensor.data_ptr()
+    if result is tensor or not isinstance(result, Tensor):
+        return result is tensor
+    return not tensor.is_mkldnn and result.data_ptr() == tensor.data_ptr()
 
 
 def _is_float(result: Any) -> bool:

@@ -62,10 +62,10 @@ def _waits(target: Target) -> Verdict:
         reads = StepReads(run.runner.device)
         run.executor.observers.append(reads)
         run.ask(prompts_of((5, 70, 1, 33)), STEPS)
-    if reads.found:
+    if reads.read_lines:
         raise ConformanceError(
-            f"in {STEPS} decode steps the host waited for the device {len(reads.found)} times for something other than "
-            f"the tokens of the previous step, first: {reads.found[0]}"
+            f"in {STEPS} decode steps the host waited for the device {len(reads.read_lines)} times for something other "
+            f"than the tokens of the previous step, first: {reads.read_lines[0]}"
         )
     return PASSED
 

@@ -37,16 +37,13 @@ _ROUNDED_INPUT = 0.05  # the tolerance where the platform quantizes activations 
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """form: `format` in quantization_config. group: the inputs that share a scale; 0 for a scale per output, -1 for a
-    single one. activation: input_activations in quantization_config. block: the outputs and inputs that share a scale;
-    the weight is then stored in the format fp8."""
-
-    form: str
+class _PackedForm:
+    form: str  # `format` in quantization_config
     bits: int
-    group: int
+    group: int  # the inputs that share a scale; 0 for a scale per output, -1 for a single one
     symmetric: bool = True
-    activation: Mapping[str, Any] | None = None
+    activation: Mapping[str, Any] | None = None  # input_activations in quantization_config
+    # The outputs and inputs that share a scale; the weight is then stored in the format fp8.
     block: tuple[int, int] | None = None
     strategy: str = field(init=False)
 
@@ -81,17 +78,17 @@ class _Kind:
 _TOKEN: Mapping[str, Any] = {"num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
 _STATIC: Mapping[str, Any] = {"num_bits": 8, "strategy": "tensor", "dynamic": False, "symmetric": True}
 
-KINDS: Mapping[str, _Kind] = MappingProxyType(
+KINDS: Mapping[str, _PackedForm] = MappingProxyType(
     {
-        "int8": _Kind("int-quantized", 8, 0, activation={**_TOKEN, "type": "int"}),
-        "int8-static": _Kind("int-quantized", 8, -1, activation={**_STATIC, "type": "int"}),
-        "int4-group-32": _Kind("pack-quantized", 4, 32),
-        "int4-group-32-asymmetric": _Kind("pack-quantized", 4, 32, symmetric=False),
-        "int4-channel": _Kind("pack-quantized", 4, 0),
-        "fp8": _Kind("float-quantized", 8, 0, activation={**_TOKEN, "type": "float"}),
-        "fp8-static": _Kind("float-quantized", 8, -1, activation={**_STATIC, "type": "float"}),
-        "fp8-blocks": _Kind("fp8", 8, 0, block=(16, 40)),
-        "fp8-blocks-128": _Kind("fp8", 8, 0, block=(128, 128)),
+        "int8": _PackedForm("int-quantized", 8, 0, activation={**_TOKEN, "type": "int"}),
+        "int8-static": _PackedForm("int-quantized", 8, -1, activation={**_STATIC, "type": "int"}),
+        "int4-group-32": _PackedForm("pack-quantized", 4, 32),
+        "int4-group-32-asymmetric": _PackedForm("pack-quantized", 4, 32, symmetric=False),
+        "int4-channel": _PackedForm("pack-quantized", 4, 0),
+        "fp8": _PackedForm("float-quantized", 8, 0, activation={**_TOKEN, "type": "float"}),
+        "fp8-static": _PackedForm("float-quantized", 8, -1, activation={**_STATIC, "type": "float"}),
+        "fp8-blocks": _PackedForm("fp8", 8, 0, block=(16, 40)),
+        "fp8-blocks-128": _PackedForm("fp8", 8, 0, block=(128, 128)),
     }
 )
 """The kinds of weights that are tried, by name."""
@@ -107,7 +104,7 @@ def packed_cases(target: Target) -> Iterator[Case]:
             yield Case(f"packed/{name}-{dtype}", "silver", "packed", partial(_check, target, name, kind, dtype))
 
 
-def _check(target: Target, name: str, kind: _Kind, dtype: str) -> Verdict:
+def _check(target: Target, name: str, kind: _PackedForm, dtype: str) -> Verdict:
     weights = AsStored(name, kind.reader, target.platform.scheme)
     build = Build(target.bound(), target.device, dtype, (), weights=weights)
     linear = Linear(build, [WeightShard(source, n, _K) for source, n in _SOURCES.items()], bias=True)
@@ -135,7 +132,7 @@ def _check(target: Target, name: str, kind: _Kind, dtype: str) -> Verdict:
     return PASSED if reason is None else falls_back(reason)
 
 
-def _activation(kind: _Kind) -> ActSpec | None:
+def _activation(kind: _PackedForm) -> ActSpec | None:
     if kind.block is not None:
         return ActSpec("fp8_e4m3", granularity="group", group=kind.block[1])
     if kind.activation is None:
@@ -144,7 +141,7 @@ def _activation(kind: _Kind) -> ActSpec | None:
     return replace(spec, granularity="tensor", static=True) if kind.static else spec
 
 
-def _written(kind: _Kind) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def _written(kind: _PackedForm) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """The tensors of a checkpoint, the weight that they mean, float64 [n, k], and the scale of the input."""
     tensors, meant = dict[str, Tensor](), []
     for number, (source, n) in enumerate(_SOURCES.items()):
@@ -169,7 +166,7 @@ def _written(kind: _Kind) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     return tensors, torch.cat(meant), torch.tensor(_INPUT_SCALE)
 
 
-def _elements(kind: _Kind, n: int, random: torch.Generator) -> Tensor:
+def _elements(kind: _PackedForm, n: int, random: torch.Generator) -> Tensor:
     """[n, k], random over the whole range of the dtype."""
     if kind.number == "float":
         return (torch.randn(n, _K, generator=random) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
@@ -177,7 +174,7 @@ def _elements(kind: _Kind, n: int, random: torch.Generator) -> Tensor:
     return torch.randint(-half, half, (n, _K), generator=random, dtype=torch.int8)
 
 
-def _scales(kind: _Kind, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+def _scales(kind: _PackedForm, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
     """Float32, but exact in every dtype; results are about 1."""
     step = 2.0**-10 if kind.bits == 4 else 2.0**-14
     return torch.randint(8, 16, shape, generator=random) * step

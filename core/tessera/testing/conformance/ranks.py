@@ -42,7 +42,7 @@ from tessera.testing.conformance.case import (
 from tessera.testing.conformance.collectives import IN_EACH_DTYPE, ONCE, Group
 from tessera.testing.conformance.ops import OpTrial, dtype_of
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny import Answers, ObservedExecutor, TinyRun, compare_answers, prompts_of
+from tessera.testing.conformance.tiny import ObservedExecutor, TinyAnswers, TinyRun, compare_answers, prompts_of
 
 _SECONDS = 60.0
 _SECONDS_OF_A_COLLECTIVE = 20.0  # nothing large is compiled for one
@@ -73,7 +73,7 @@ class Ranks:
     specs: Sequence[WorkerSpec]
 
     @cached_property
-    def found(self) -> Mapping[str, Verdict | ConformanceError]:
+    def results(self) -> Mapping[str, Verdict | ConformanceError]:
         """The result of each check. A check that stops a process has failed, and new processes continue with the
         others; if it hung, the others of its subject would too, and are not tried. If they cannot even join each other,
         or hang for the third time, all that are left have failed."""
@@ -113,7 +113,7 @@ class Ranks:
                 process.wait()
 
     def _started(self, spec: WorkerSpec, folder: Path, output: Path, checks: list[str]) -> subprocess.Popen[bytes]:
-        start = Start(self.target.path, spec, (folder / "rendezvous").as_uri(), str(folder), checks)
+        start = RankJob(self.target.path, spec, (folder / "rendezvous").as_uri(), str(folder), checks)
         with output.open("wb") as answers:
             process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import run_rank; run_rank()"],
@@ -127,10 +127,10 @@ class Ranks:
         return process
 
     def _outcome(
-        self, check: str, said: Sequence[Mapping[str, Said]], stopped: Stopped | None, folder: Path
+        self, check: str, reports: Sequence[Mapping[str, RankReport]], stopped: Stopped | None, folder: Path
     ) -> Verdict | ConformanceError:
         """Failed if it failed on any rank, or if not every rank finished it."""
-        answers = [rank[check] for rank in said if check in rank]
+        answers = [rank[check] for rank in reports if check in rank]
         wrong = next((answer for answer in answers if answer.status == "failed"), None)
         if wrong is not None:
             files = sorted(folder.glob(f"{_file(check)}-*.safetensors"))
@@ -180,7 +180,7 @@ def _limit(answers: int, checks: Sequence[str]) -> float:
 
 
 def _verdict(ranks: Ranks, check: str) -> Verdict:
-    found = ranks.found[check]
+    found = ranks.results[check]
     if isinstance(found, ConformanceError):
         raise found
     return found
@@ -189,7 +189,7 @@ def _verdict(ranks: Ranks, check: str) -> Verdict:
 # ---- what the ranks are told, and what they say
 
 
-class Start(msgspec.Struct):
+class RankJob(msgspec.Struct):
     """folder: for the tensors of failures. checks: ids of those to run."""
 
     platform: str
@@ -199,7 +199,7 @@ class Start(msgspec.Struct):
     checks: list[str]
 
 
-class Said(msgspec.Struct):
+class RankReport(msgspec.Struct):
     """A rank's verdict on a check. ended: it raised an unexpected error, after which the group cannot be used."""
 
     check: str
@@ -212,41 +212,41 @@ MET = "met"
 """What a rank says first, when it has joined the others."""
 
 
-def _read(path: Path) -> Mapping[str, Said]:
-    answers = (msgspec.json.decode(line, type=Said) for line in path.read_bytes().splitlines())
+def _read(path: Path) -> Mapping[str, RankReport]:
+    answers = (msgspec.json.decode(line, type=RankReport) for line in path.read_bytes().splitlines())
     return {answer.check: answer for answer in answers}
 
 
 @dataclass(frozen=True)
-class Check:
+class RankCheck:
     """id, subject: of its case. run: in each rank; raises ConformanceError."""
 
     id: str
     subject: str
-    run: Callable[[Member], Verdict]
+    run: Callable[[RankTarget], Verdict]
 
 
-def checks_of(target: Target) -> Iterator[Check]:
+def checks_of(target: Target) -> Iterator[RankCheck]:
     """In the order they run."""
     dtypes = target.platform.capabilities.dtypes
     for name, check in IN_EACH_DTYPE.items():
         for dtype in dtypes:
-            yield Check(f"collectives/{name}-{dtype}", name, partial(_in_dtype, check, dtype))
+            yield RankCheck(f"collectives/{name}-{dtype}", name, partial(_in_dtype, check, dtype))
     for name, check in ONCE.items():
-        yield Check(f"collectives/{name}", name, partial(_in_dtype, check, dtypes[0]))
-    yield Check("devices/memory", "memory", memory)
-    yield Check("devices/own", "memory", own_device)
-    yield Check("tensor-parallel/llama", "tensor parallel", tensor_parallel)
+        yield RankCheck(f"collectives/{name}", name, partial(_in_dtype, check, dtypes[0]))
+    yield RankCheck("devices/memory", "memory", memory)
+    yield RankCheck("devices/own", "memory", own_device)
+    yield RankCheck("tensor-parallel/llama", "tensor parallel", tensor_parallel)
     for name in [] if target.brings_a_runner else target.ops.names():
         if target.ops[name].kernel is not None:
-            yield Check(f"devices/{name}", name, partial(_op, name))
+            yield RankCheck(f"devices/{name}", name, partial(_op, name))
 
 
 # ---- one rank
 
 
 @dataclass(frozen=True)
-class Member:
+class RankTarget:
     """One rank: its target, with its own device; the communicator of all ranks; the folder that they share."""
 
     target: Target
@@ -259,16 +259,16 @@ def run_rank() -> None:
     output. What a platform prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=RankJob)
     with answers:
         _run_rank(start, answers)
 
 
-def _run_rank(start: Start, answers: TextIO) -> None:
+def _run_rank(start: RankJob, answers: TextIO) -> None:
     target = Target(start.platform, worker=start.spec)
     communicator = join(target.platform, start.spec, start.rendezvous, target.device)
-    member = Member(target, communicator, Path(start.folder))
-    _say(answers, Said(MET, "passed"))
+    member = RankTarget(target, communicator, Path(start.folder))
+    _say(answers, RankReport(MET, "passed"))
     checks = {check.id: check for check in checks_of(target)}
     for name in start.checks:
         said = _checked(checks[name], member)
@@ -278,29 +278,29 @@ def _run_rank(start: Start, answers: TextIO) -> None:
     communicator.close()
 
 
-def _say(answers: TextIO, said: Said) -> None:
-    answers.write(f"{msgspec.json.encode(said).decode()}\n")
+def _say(answers: TextIO, report: RankReport) -> None:
+    answers.write(f"{msgspec.json.encode(report).decode()}\n")
     answers.flush()
 
 
-def _checked(check: Check, member: Member) -> Said:
+def _checked(check: RankCheck, member: RankTarget) -> RankReport:
     rank = member.communicator.rank
     try:
         verdict = check.run(member)
     except ConformanceError as error:
         if error.tensors:
             save_file(dict(error.tensors), member.folder / f"{_file(check.id)}-{rank}.safetensors")
-        return Said(check.id, "failed", error.text)
+        return RankReport(check.id, "failed", error.text)
     except Exception as error:  # noqa: BLE001  # as Case.result
-        return Said(check.id, "failed", f"{check.id}, rank {rank}: {described(error)}", ended=True)
-    return Said(check.id, verdict.status, verdict.text)
+        return RankReport(check.id, "failed", f"{check.id}, rank {rank}: {described(error)}", ended=True)
+    return RankReport(check.id, verdict.status, verdict.text)
 
 
 def _file(check: str) -> str:
     return check.replace("/", ".")
 
 
-def _in_dtype(check: Callable[[Group], None], dtype: str, member: Member) -> Verdict:
+def _in_dtype(check: Callable[[Group], None], dtype: str, member: RankTarget) -> Verdict:
     group = Group(member.communicator, member.target.device, dtype)
     check(group)
     if group.wrong:
@@ -315,22 +315,22 @@ _PROMPTS = (1, 5, 17, 60, 90)  # tokens; the last one comes in two chunks
 _ANSWER = 8  # tokens
 
 
-def tensor_parallel(member: Member) -> Verdict:
+def tensor_parallel(member: RankTarget) -> Verdict:
     """A model that is sharded over the ranks must answer as it does on one device of the reference."""
     size, dtype, prompts = member.communicator.size, member.target.exact_dtype, prompts_of(_PROMPTS)
     try:
         with RankRun(member, dtype) as sharded:
-            _asked(sharded, prompts, dtype)
+            _add_requests(sharded, prompts, dtype)
     except RefusedError as refused:
         return absent(refused.message)
     with TinyRun(Target.named("reference"), dtype, ranks=size, logprobs=0) as whole:
-        _asked(whole, prompts, dtype)
+        _add_requests(whole, prompts, dtype)
     what = f"a model on {size} devices, rank {member.communicator.rank}"
-    compare_answers(what, Answers.of(sharded), Answers.of(whole), dtype)
+    compare_answers(what, TinyAnswers.from_run(sharded), TinyAnswers.from_run(whole), dtype)
     return PASSED
 
 
-def _asked(run: TinyRun, prompts: Sequence[Sequence[int]], dtype: str) -> None:
+def _add_requests(run: TinyRun, prompts: Sequence[Sequence[int]], dtype: str) -> None:
     """Greedy; and in float32 also drawn, so hot that the vocabulary's padding would be drawn if it could."""
     run.ask(prompts, _ANSWER)
     if dtype == "float32":
@@ -341,7 +341,7 @@ class RankRun(TinyRun):
     """One rank's part of an engine. Every rank has a scheduler of its own: all ranks sample the same tokens, so their
     steps are the same."""
 
-    def __init__(self, member: Member, dtype: str) -> None:
+    def __init__(self, member: RankTarget, dtype: str) -> None:
         self.member = member
         size = member.communicator.size
         super().__init__(member.target, dtype, ranks=size, workers=size, logprobs=0)
@@ -351,7 +351,7 @@ class RankRun(TinyRun):
 
 
 class _RankExecutor(ObservedExecutor):
-    def __init__(self, config: EngineConfig, member: Member) -> None:
+    def __init__(self, config: EngineConfig, member: RankTarget) -> None:
         self.member = member
         super().__init__(config)
 
@@ -377,12 +377,12 @@ class _RankWorker(Worker):
 # ---- each device by itself
 
 
-_HELD = 1 << 26
+_TENSOR_BYTES = 1 << 26
 """Bytes: more than an allocator keeps ready, so that the device's own figure has to change."""
 _TOKENS = 19
 
 
-def memory(member: Member) -> Verdict:
+def memory(member: RankTarget) -> Verdict:
     """One rank after the other, so that no other device's memory changes meanwhile."""
     rank, deadline = member.communicator.rank, time.monotonic() + _SECONDS
     while rank and not (member.folder / f"turn-{rank - 1}").exists():
@@ -399,12 +399,12 @@ def _check_figures(device: Device, rank: int) -> Verdict:
     before = device.memory()
     if before.host:
         return absent("the devices' memory is the host's")
-    if before.free < 2 * _HELD:
+    if before.free < 2 * _TENSOR_BYTES:
         return absent(f"only {before.free} bytes are free")
-    held = torch.zeros(_HELD, dtype=torch.uint8, device=device.target)
+    held = torch.zeros(_TENSOR_BYTES, dtype=torch.uint8, device=device.target)
     device.synchronize()
     taken = before.free - device.memory().free
-    if taken < _HELD // 2:  # other processes may give some back meanwhile
+    if taken < _TENSOR_BYTES // 2:  # other processes may give some back meanwhile
         raise ConformanceError(
             f"memory: rank {rank} allocated {held.nbytes} bytes on {device.target}, but its free memory went down by "
             f"{taken} bytes; the figures have to be those of the rank's own device"
@@ -412,7 +412,7 @@ def _check_figures(device: Device, rank: int) -> Verdict:
     return PASSED
 
 
-def own_device(member: Member) -> Verdict:
+def own_device(member: RankTarget) -> Verdict:
     """No two ranks may have opened the same device: one rank after the other holds memory, which no other may miss."""
     device, rank, size = member.target.device, member.communicator.rank, member.communicator.size
     if device.memory().host:
@@ -421,14 +421,14 @@ def own_device(member: Member) -> Verdict:
         _meet(member, f"before-{owner}")
         before = device.memory().free
         _meet(member, f"at-{owner}")
-        held = torch.zeros(_HELD if rank == owner else 1, dtype=torch.uint8, device=device.target)
+        held = torch.zeros(_TENSOR_BYTES if rank == owner else 1, dtype=torch.uint8, device=device.target)
         device.synchronize()
         _meet(member, f"after-{owner}")
         taken = before - device.memory().free
-        if rank != owner and taken >= _HELD // 2:
+        if rank != owner and taken >= _TENSOR_BYTES // 2:
             raise ConformanceError(
-                f"memory: rank {owner} allocated {_HELD} bytes, and rank {rank} has {taken} bytes less, so both have "
-                "opened the same device"
+                f"memory: rank {owner} allocated {_TENSOR_BYTES} bytes, and rank {rank} has {taken} bytes less, so "
+                "both have opened the same device"
             )
         _meet(member, f"done-{owner}")
         del held
@@ -436,7 +436,7 @@ def own_device(member: Member) -> Verdict:
     return PASSED
 
 
-def _check_index(member: Member) -> None:
+def _check_index(member: RankTarget) -> None:
     """In a process that finds the worker's device beside others, it must be the one that is opened."""
     target, worker = member.target.device.target, member.target.worker
     assert worker is not None
@@ -447,7 +447,7 @@ def _check_index(member: Member) -> None:
         raise ConformanceError(f"memory: rank {member.communicator.rank} has device {index}, but opened {target}")
 
 
-def _meet(member: Member, where: str) -> None:
+def _meet(member: RankTarget, where: str) -> None:
     """Waits for all ranks, without a collective. Raises ConformanceError if they do not come."""
     member.folder.joinpath(f"{where}-{member.communicator.rank}").touch()
     deadline = time.monotonic() + _SECONDS
@@ -457,7 +457,7 @@ def _meet(member: Member, where: str) -> None:
         time.sleep(0.002)
 
 
-def _op(name: str, member: Member) -> Verdict:
+def _op(name: str, member: RankTarget) -> Verdict:
     """Tests an op at its first sample spec in each dtype that the kernel supports. Bronze covers the other specs; what
     can go wrong here is the device."""
     target = member.target

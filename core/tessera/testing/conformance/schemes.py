@@ -92,11 +92,11 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
     return falls_back("; ".join(sorted(declined))) if declined else PASSED
 
 
-def _chosen(target: Target, asked: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
+def _chosen(target: Target, spec: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
     """Chooses as core does: the platform's own scheme if its kernel supports it, else the offered one, and why."""
-    kernel, own = target.ops["linear"].kernel, replace(asked, scheme=taken)
+    kernel, own = target.ops["linear"].kernel, replace(spec, scheme=taken)
     reason = "no kernel" if kernel is None else kernel.supports(own)
-    return (own, None) if reason is None else (replace(asked, scheme=offered), reason)
+    return (own, None) if reason is None else (replace(spec, scheme=offered), reason)
 
 
 def _try(target: Target, name: str, spec: LinearSpec, offered: Scheme) -> None:

@@ -55,14 +55,14 @@ _START = ("The king was", "Once there was a", "A house is", "She said that")
 
 
 @dataclass
-class Health:
+class HealthLog:
     """bad: statuses other than 200."""
 
     bad: list[int | str]
 
 
 @dataclass
-class Server:
+class ServedPlatform:
     url: str
     log: Path
     process: subprocess.Popen[bytes]
@@ -85,9 +85,9 @@ class Server:
         return reasons[-1][-300:] if reasons else "its log is empty"
 
     @contextmanager
-    def watched(self) -> Iterator[Health]:
+    def watched(self) -> Iterator[HealthLog]:
         """Polls /health until the context ends."""
-        health, over = Health([]), threading.Event()
+        health, over = HealthLog([]), threading.Event()
 
         def watch() -> None:
             with self.client() as client:
@@ -121,7 +121,7 @@ class Server:
 
 
 @contextmanager
-def server(target: Target) -> Iterator[Server]:
+def server(target: Target) -> Iterator[ServedPlatform]:
     """Runs `tessera serve` with the bundled model in its own process group, which ends with the context."""
     port = _free_port()
     command = [
@@ -135,7 +135,7 @@ def server(target: Target) -> Iterator[Server]:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        served = Server(f"http://127.0.0.1:{port}", log, process)
+        served = ServedPlatform(f"http://127.0.0.1:{port}", log, process)
         try:
             served.wait()
             yield served
@@ -162,16 +162,16 @@ def answer(client: httpx.Client, prompt: str) -> str:
     return str(found["choices"][0]["text"])
 
 
-def _under_load(served: Server, prompts: list[str]) -> list[tuple[str, str]]:
+def _under_load(served: ServedPlatform, prompts: list[str]) -> list[tuple[str, str]]:
     """Prompts and their answers. All clients send requests at the same time, each one several."""
 
-    def one(number: int) -> list[tuple[str, str]]:
+    def ask_in_turn(number: int) -> list[tuple[str, str]]:
         with served.client() as client:
             mine = [prompts[(number + 5 * turn) % len(prompts)] for turn in range(_ROUNDS)]
             return [(prompt, answer(client, prompt)) for prompt in mine]
 
     with ThreadPoolExecutor(_CLIENTS) as pool:
-        return [pair for pairs in pool.map(one, range(_CLIENTS)) for pair in pairs]
+        return [pair for pairs in pool.map(ask_in_turn, range(_CLIENTS)) for pair in pairs]
 
 
 def _status(client: httpx.Client, path: str) -> int | str:

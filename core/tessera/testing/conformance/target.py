@@ -20,7 +20,7 @@ from tessera.plugins import Selected, load_platform, select
 from tessera.testing.attention import Shaping
 from tessera.testing.reference import host_device
 
-OWN: Mapping[str, str] = MappingProxyType(
+KIT_PLATFORMS: Mapping[str, str] = MappingProxyType(
     {"reference": "tessera.testing:ReferencePlatform", "strict": "tessera.testing:StrictPlatform"}
 )
 """Platforms that come with the kit."""
@@ -28,21 +28,17 @@ OWN: Mapping[str, str] = MappingProxyType(
 
 @dataclass
 class Target:
-    """path: dotted path of the platform's class. selected: the result of discovery and probe; None if a path was given.
-    num_devices: how many to test collectives on; None: as many as the probe reports. shared: the process is not the
-    kit's own, so nothing process-wide may be changed; otherwise the platform enters the process as a server's worker,
-    and speeds are those of a worker. worker: the one whose process this is; its first device is opened. ops: the
-    platform's, over core's reference. backends: from a separate instance of the platform, since ops may ask which
-    launch is running."""
-
-    path: str
-    selected: Selected | None = None
-    num_devices: int | None = None
+    path: str  # dotted path of the platform's class
+    selected: Selected | None = None  # the result of discovery and probe; None if a path was given
+    num_devices: int | None = None  # how many to test collectives on; None: as many as the probe reports
+    # The process is not the kit's own, so nothing process-wide may be changed; otherwise the platform enters the
+    # process as a server's worker, and speeds are those of a worker.
     shared: bool = True
-    worker: WorkerSpec | None = None
+    worker: WorkerSpec | None = None  # the one whose process this is; its first device is opened
     platform: Platform = field(init=False)
     device: Device = field(init=False)
-    ops: OpSet = field(init=False)
+    ops: OpSet = field(init=False)  # the platform's, over core's reference
+    # From a separate instance of the platform, since ops may ask which launch is running.
     backends: Sequence[AttentionBackend] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +59,7 @@ class Target:
     @classmethod
     def named(cls, name: str, num_devices: int | None = None, *, shared: bool = True) -> Target:
         """name: of an installed platform or one of the kit's own, or a dotted path. Raises PlatformError."""
-        path = OWN.get(name, name)
+        path = KIT_PLATFORMS.get(name, name)
         if ":" in path:
             return cls(path, num_devices=num_devices, shared=shared)
         selected = select(name)

@@ -46,7 +46,7 @@ from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 from tessera.testing.compare import TOLERANCES
 from tessera.testing.conformance.case import ConformanceError
-from tessera.testing.conformance.target import OWN, Target
+from tessera.testing.conformance.target import KIT_PLATFORMS, Target
 from tessera.testing.reference import ReferencePlatform, host_device
 
 # ---- checkpoints
@@ -125,7 +125,11 @@ def save_adapter(
 def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
     """All weights that a model with the folder's configuration reads."""
     config = build_config(
-        model=str(folder), platform=OWN["reference"], load_format="dummy", skip_tokenizer_init=True, dtype=dtype
+        model=str(folder),
+        platform=KIT_PLATFORMS["reference"],
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype=dtype,
     )
     services = Services(config, [host_device()], {TENSOR_GROUP: Alone()}, ReferencePlatform(), source=source)
     services.build_model(services.reference(), [ReferenceAttention()])
@@ -169,11 +173,7 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. sizes:
-    more of its configuration. engine_features: halves. plugins: modules that add features. workers: processes; one is
-    this process, whose steps are observed. Flags are those of build_config. folder: of the model and of the engine.
-    logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, unless asked for), tokens
-    of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`."""
 
     executor: ObservedExecutor
 
@@ -182,20 +182,23 @@ class TinyRun:
         target: Target,
         dtype: str,
         *,
-        family: str = "llama",
-        positions: int = 2048,
-        ranks: int = 2,
-        engine_features: Sequence[EngineFeature] = (),
-        plugins: Sequence[str] = (),
+        family: str = "llama",  # of the model
+        positions: int = 2048,  # of the model
+        ranks: int = 2,  # of the model
+        engine_features: Sequence[EngineFeature] = (),  # halves
+        plugins: Sequence[str] = (),  # modules that add features
+        # Processes; one is this process, whose steps are observed. Flags are those of build_config.
         workers: int = 1,
-        sizes: Mapping[str, Any] = MappingProxyType({}),
+        sizes: Mapping[str, Any] = MappingProxyType({}),  # more of its configuration
+        # By request, log probabilities of the answer's tokens (none in float32, unless asked for), tokens of the prompt
+        # that were found in the cache.
         logprobs: int | None = None,
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         flags.setdefault("check_kv_cache", not target.brings_a_runner)
         self._engine_features = engine_features
-        self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
+        self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")  # of the model and of the engine
         self.folder = Path(self._folder.name)
         try:
             save_tiny(self.folder, family, "float32", positions, ranks, **sizes)
@@ -212,6 +215,8 @@ class TinyRun:
         self._logprobs = logprobs if logprobs is not None or dtype == "float32" else 0
         self.answers: list[list[int]] = []
         self.logprobs: list[list[float]] = []
+        # By request, log probabilities of the answer's tokens (none in float32, unless asked for), tokens of the prompt
+        # that were found in the cache.
         self.cached: dict[int, int] = {}
 
     def _start(self, config: EngineConfig) -> None:
@@ -320,40 +325,40 @@ class Answered(Protocol):
 
 
 @dataclass(frozen=True)
-class Answers:
+class TinyAnswers:
     """logprobs: of each answer's tokens."""
 
     answers: Sequence[Sequence[int]]
     logprobs: Sequence[Sequence[float]]
 
     @classmethod
-    def of(cls, run: Answered, first: int = 0, last: int | None = None) -> Answers:
+    def from_run(cls, run: Answered, first: int = 0, last: int | None = None) -> TinyAnswers:
         """The answers so far of some requests of a run."""
         part = slice(first, last)
         return cls([list(answer) for answer in run.answers[part]], [list(row) for row in run.logprobs[part]])
 
 
-def compare_answers(what: str, found: Answers, expected: Answers, dtype: str) -> None:
+def compare_answers(what: str, answers: TinyAnswers, expected: TinyAnswers, dtype: str) -> None:
     """Compares every token in float32; in 16 bits, up to a position where both runs' tokens were about equally likely.
     Up to there, compares log probabilities too, where both runs have them. Raises ConformanceError."""
     slack = _SLACK * TOLERANCES[dtype]
-    for number, (mine, theirs) in enumerate(zip(found.answers, expected.answers, strict=True)):
+    for number, (mine, theirs) in enumerate(zip(answers.answers, expected.answers, strict=True)):
         said = f"{what}, request {number} in {dtype}"
         if len(mine) != len(theirs):
             raise ConformanceError(f"{said}: the answer has {len(mine)} tokens, not {len(theirs)}")
         place = next((i for i, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other), None)
-        _compare_logprobs(said, found.logprobs[number][:place], expected.logprobs[number][:place], slack)
+        _compare_logprobs(said, answers.logprobs[number][:place], expected.logprobs[number][:place], slack)
         if place is None:
             continue
         if dtype == "float32" or not math.isclose(
-            found.logprobs[number][place], expected.logprobs[number][place], rel_tol=slack, abs_tol=slack
+            answers.logprobs[number][place], expected.logprobs[number][place], rel_tol=slack, abs_tol=slack
         ):
             raise ConformanceError(f"{said}: token {place + 1} of the answer is {mine[place]}, not {theirs[place]}")
 
 
-def _compare_logprobs(said: str, found: Sequence[float], expected: Sequence[float], slack: float) -> None:
-    for place, (mine, theirs) in enumerate(zip(found, expected, strict=False)):
+def _compare_logprobs(what: str, logprobs: Sequence[float], expected: Sequence[float], slack: float) -> None:
+    for place, (mine, theirs) in enumerate(zip(logprobs, expected, strict=False)):
         if not math.isclose(mine, theirs, rel_tol=slack, abs_tol=slack):
             raise ConformanceError(
-                f"{said}: token {place + 1} of the answer has log probability {mine:.6g}, not {theirs:.6g}"
+                f"{what}: token {place + 1} of the answer has log probability {mine:.6g}, not {theirs:.6g}"
             )

@@ -1,7 +1,7 @@
 """JSON Schemas (draft 4 to 2020-12) as grammars of llguidance, and what to tell a client whose schema is refused.
 
-`document` knows the schema's parts and where references lead, `cases` what parts that must all hold allow together, and
-`lark` writes that down. All that is written is valid by the schema; `cases.Rules` names the exceptions.
+`document` knows the schema's parts and where references lead, `cases` what parts that must all hold allow together, as
+`forms` by type, and `lark` writes these down. All that is written is valid by the schema; `Rules` names the exceptions.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tessera.text.json_schema.cases import TOO_COMPLEX, WRONG, Cases, Rules
+from tessera.text.json_schema.cases import Cases
 from tessera.text.json_schema.document import MAX_DEPTH, MAX_SUBSCHEMAS, Document, SchemaError, format_place, subschemas
 from tessera.text.json_schema.formats import FORMATS
-from tessera.text.json_schema.lark import Embedded, Writer
+from tessera.text.json_schema.lark import Embedded, GrammarWriter
 from tessera.text.json_schema.patterns import Patterns
+from tessera.text.json_schema.rules import TOO_COMPLEX, WRONG, Rules
 from tessera.text.json_schema.strings import Strings, escape_slashes
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def compile_schema(schema: Any, name: str, rules: Rules, make: Make) -> Compiled
     patterns = Patterns(make)
     cases = Cases(document, patterns, rules)
     try:
-        found = Writer(cases, patterns, name).write((document.root,))
+        found = GrammarWriter(cases, patterns, name).write((document.root,))
     except RecursionError:
         raise SchemaError("", TOO_COMPLEX) from None
     return Compiled(*found)

@@ -67,13 +67,13 @@ class Subschema:
             value = value[part]
         if isinstance(value, Subschema):
             return value
-        return self._document.at(value, _base(value, self.base), (*self.place, *path), derived=self.derived)
+        return self._document.subschema(value, _base(value, self.base), (*self.place, *path), derived=self.derived)
 
     def derive(self, schema: Any) -> Subschema:
         """A schema that follows from this one. It may hold Subschemas as they are."""
         return Subschema(self._document, schema, self.base, self.place, derived=True)
 
-    def only(self, keywords: frozenset[str]) -> Subschema:
+    def select(self, keywords: frozenset[str]) -> Subschema:
         """What it says by these keywords."""
         schema = {key: value for key, value in self.schema.items() if key in keywords}
         return Subschema(self._document, schema, self.base, self.place, derived=self.derived)
@@ -101,7 +101,7 @@ class Document:
         self._subschemas: dict[Any, Subschema] = {}
         self._index(schema, "", ())
         base = next((uri for uri, (found, _) in self._resources.items() if uri and found is schema), "")
-        self.root = self.at(schema, base, ())
+        self.root = self.subschema(schema, base, ())
 
     @property
     def references_stand_alone(self) -> bool:
@@ -120,9 +120,9 @@ class Document:
         resource = self._resources.get(uri) or self._resources.get(uri.rstrip("/"))
         if resource is None:
             raise subschema.error("it leads to another document, and none is loaded", keyword)
-        found = self._within(resource, uri, unquote(fragment))
+        found = self._resolve(resource, uri, unquote(fragment))
         if found is None and uri:  # as many write it: relative to the whole document, within a part that has an $id
-            found = self._within(self._resources[""], self.root.base, unquote(fragment))
+            found = self._resolve(self._resources[""], self.root.base, unquote(fragment))
         if found is None:
             raise subschema.error("it leads to nothing", keyword)
         return found
@@ -137,11 +137,11 @@ class Document:
             seen.append(following)
         return False
 
-    def _within(self, resource: tuple[Any, Place], base: str, fragment: str) -> Subschema | None:
+    def _resolve(self, resource: tuple[Any, Place], base: str, fragment: str) -> Subschema | None:
         value, place = resource
         if fragment and not fragment.startswith("/"):
             anchored = self._anchors.get((base, fragment))
-            return None if anchored is None else self.at(anchored[0], base, anchored[1])
+            return None if anchored is None else self.subschema(anchored[0], base, anchored[1])
         for part in fragment.split("/")[1:]:
             key: Any = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, list):
@@ -152,9 +152,9 @@ class Document:
                 return None
             value, place = value[key], (*place, key)
             base = _base(value, base)
-        return self.at(value, base, place)
+        return self.subschema(value, base, place)
 
-    def at(self, value: Any, base: str, place: Place, *, derived: bool = False) -> Subschema:
+    def subschema(self, value: Any, base: str, place: Place, *, derived: bool = False) -> Subschema:
         """The one Subschema for a value of the document."""
         key = (id(value) if isinstance(value, dict) else value, base) if isinstance(value, dict | bool) else None
         found = self._subschemas.get(key)

@@ -27,9 +27,9 @@ _CLOCK = rf"T(?:{_NUMBER}H(?:{_NUMBER}M(?:{_NUMBER}S)?)?|{_NUMBER}M(?:{_NUMBER}S
 _DAYS = rf"(?:{_NUMBER}Y(?:{_NUMBER}M(?:{_NUMBER}D)?)?|{_NUMBER}M(?:{_NUMBER}D)?|{_NUMBER}D)"
 
 
-def _label(most: int) -> str:
-    """A label of a host's name. most: characters, of 63 that the standard allows."""
-    return rf"[a-zA-Z0-9](?:[a-zA-Z0-9-]{{0,{most - 2}}}[a-zA-Z0-9])?"
+def _label(max_length: int) -> str:
+    """A label of a host's name. max_length: of 63 that the standard allows."""
+    return rf"[a-zA-Z0-9](?:[a-zA-Z0-9-]{{0,{max_length - 2}}}[a-zA-Z0-9])?"
 
 
 # A name has at most 253 characters, which an expression cannot count beside its labels: few labels may be long.

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tessera.text.json_schema.cases import (
-    ENDLESS,
-    NONE,
-    TOO_COMPLEX,
-    Arrays,
-    Cases,
-    Conjunction,
-    Form,
-    Literals,
-    Objects,
-)
+from tessera.text.json_schema.cases import Cases
 from tessera.text.json_schema.document import SchemaError, format_place
-from tessera.text.json_schema.literals import is_number
+from tessera.text.json_schema.forms import Arrays, Conjunction, Form, Literals, ObjectForm
+from tessera.text.json_schema.keywords import is_number
 from tessera.text.json_schema.numbers import Numbers
 from tessera.text.json_schema.patterns import Patterns
+from tessera.text.json_schema.rules import ENDLESS, NONE, TOO_COMPLEX
 from tessera.text.json_schema.strings import Strings, Unanchored, literal
 
 MAX_STATES = 20_000
@@ -57,7 +49,7 @@ class State:
         self.alive = False
 
 
-class Writer:
+class GrammarWriter:
     """Writes the grammar of one schema."""
 
     def __init__(self, cases: Cases, patterns: Patterns, name: str) -> None:
@@ -134,14 +126,14 @@ class Writer:
             case Strings():
                 return not self._patterns.none(form)
             case Arrays():
-                if form.holds is not None and not self._alive(_held(form)):
+                if form.contains is not None and not self._alive(_contained(form)):
                     return False
-                return form.least <= self._length(form)
-            case Objects():
-                if not all(self._alive(member.conjunction) for member in form.members if member.required):
+                return form.min_items <= self._length(form)
+            case ObjectForm():
+                if not all(self._alive(each.conjunction) for each in form.properties if each.required):
                     return False
-                living = sum(self._alive(member.conjunction) for member in form.members)
-                return living >= form.least or any(self._alive(region.conjunction) for region in form.regions)
+                living = sum(self._alive(each.conjunction) for each in form.properties)
+                return living >= form.min_properties or any(self._alive(region.conjunction) for region in form.regions)
         return True
 
     def _length(self, form: Arrays) -> float:
@@ -149,7 +141,7 @@ class Writer:
         for place, item in enumerate(form.prefix):
             if not self._alive(item):
                 return place
-        most = float("inf") if form.most is None else form.most
+        most = float("inf") if form.max_items is None else form.max_items
         if form.rest is None or not self._alive(form.rest):
             return min(most, len(form.prefix))
         values = self._finite(form.rest) if form.unique is not None and not form.prefix else None
@@ -192,7 +184,7 @@ class Writer:
                     yield self._string(form)
                 case Arrays():
                     yield from self._array(form)
-                case Objects():
+                case ObjectForm():
                     yield self._object(form)
         if tokens:
             yield self._terminal(" | ".join(dict.fromkeys(tokens)))
@@ -209,7 +201,7 @@ class Writer:
             yield self._of_schema(_multiples(numbers))
             return
         body = f"/{numbers.regex()}/"
-        if numbers.broken:
+        if numbers.fractional:
             body = rf"({body} & {_NOT_WHOLE})"
         if numbers.excluded:
             body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
@@ -226,7 +218,7 @@ class Writer:
         try:
             return self._terminal(strings.terminal())
         except Unanchored:
-            place = next((place for _, place in (*strings.unlike, *strings.patterns)), ())
+            place = next((place for _, place in (*strings.excluded_patterns, *strings.patterns)), ())
             raise SchemaError(format_place(place), ANCHORS) from None
 
     def _of_schema(self, schema: dict[str, Any]) -> str:
@@ -256,53 +248,53 @@ class Writer:
     # ---- arrays
 
     def _array(self, form: Arrays) -> Iterator[str]:
-        most = self._length(form)
-        if form.holds is not None:
-            yield self._array_that_holds(form, most)
+        max_items = self._length(form)
+        if form.contains is not None:
+            yield self._array_that_holds(form, max_items)
             return
         values = None
-        if form.unique is not None and most > 1 and form.rest is not None:
+        if form.unique is not None and max_items > 1 and form.rest is not None:
             values = None if form.prefix else self._finite(form.rest)
             if values is None and not self._cases.rules.loose:
                 raise form.unique.error(UNIQUE, "uniqueItems")
         if values is not None:
-            yield self._unique(form, values, most)
+            yield self._unique(form, values, max_items)
             return
-        if not form.least:
+        if not form.min_items:
             yield '"[" "]"'
-        if most:
-            yield f'"[" {self._items(form, most)} "]"'
+        if max_items:
+            yield f'"[" {self._items(form, max_items)} "]"'
 
-    def _items(self, form: Arrays, most: float) -> str:
+    def _items(self, form: Arrays, max_items: float) -> str:
         """One item at least."""
         if not form.prefix:
             assert form.rest is not None
             item = self._value(form.rest)
-            return f"{item} {_repeated(_COMMA + item, max(form.least - 1, 0), most - 1)}"
-        prefix = form.prefix if most >= len(form.prefix) else form.prefix[: int(most)]
+            return f"{item} {_repeat(_COMMA + item, max(form.min_items - 1, 0), max_items - 1)}"
+        prefix = form.prefix if max_items >= len(form.prefix) else form.prefix[: int(max_items)]
         tail = ""
-        if most > len(prefix) and form.rest is not None:
-            least = max(form.least - len(prefix), 0)
-            tail = _repeated(_COMMA + self._value(form.rest), least, most - len(prefix))
+        if max_items > len(prefix) and form.rest is not None:
+            least = max(form.min_items - len(prefix), 0)
+            tail = _repeat(_COMMA + self._value(form.rest), least, max_items - len(prefix))
         for place in range(len(prefix) - 1, 0, -1):
             tail = f"{_COMMA}{self._value(prefix[place])} {tail}"
-            tail = self._rule(tail if place < form.least else f"({tail})?")
+            tail = self._rule(tail if place < form.min_items else f"({tail})?")
         return f"{self._value(prefix[0])} {tail}"
 
-    def _array_that_holds(self, form: Arrays, most: float) -> str:
+    def _array_that_holds(self, form: Arrays, max_items: float) -> str:
         """The item that has to be there may come first, last, or between others."""
         assert form.rest is not None
-        item, held = self._value(form.rest), self._value(_held(form))
-        if most == float("inf") and form.least <= 1:
+        item, held = self._value(form.rest), self._value(_contained(form))
+        if max_items == float("inf") and form.min_items <= 1:
             return f'"[" ({item} ",")* {held} ("," {item})* "]"'
-        most = min(most, max(form.least, _MOST_HELD))
+        max_items = min(max_items, max(form.min_items, _MOST_HELD))
         ways = []
-        for before in range(int(most)):
-            after = _repeated(_COMMA + item, max(form.least - 1 - before, 0), most - 1 - before)
-            ways.append(f'"[" {_repeated(f"{item} {_COMMA}", before, before)} {held} {after} "]"')
+        for before in range(int(max_items)):
+            after = _repeat(_COMMA + item, max(form.min_items - 1 - before, 0), max_items - 1 - before)
+            ways.append(f'"[" {_repeat(f"{item} {_COMMA}", before, before)} {held} {after} "]"')
         return self._rule(" | ".join(ways))
 
-    def _unique(self, form: Arrays, values: list[Any], most: float) -> str:
+    def _unique(self, form: Arrays, values: list[Any], max_items: float) -> str:
         """Each value once, which a parameter of the rules remembers."""
         name = f"r{self._count}"
         more = f"{name}m"
@@ -312,32 +304,31 @@ class Writer:
             for place, value in enumerate(values)
         ]
         self._rules.append(f"{name}::_ : " + "\n  | ".join(lines))
-        last = int(min(most, len(values)))
+        last = int(min(max_items, len(values)))
         self._rules.append(
-            f'{more}::_ : "" %if bit_count_ge(_, {max(form.least, 1)})\n  | "," {name}::_ %if bit_count_lt(_, {last})'
+            f'{more}::_ : "" %if bit_count_ge(_, {max(form.min_items, 1)})\n'
+            f'  | "," {name}::_ %if bit_count_lt(_, {last})'
         )
         whole = f'"[" {name}::0x0 "]"'
-        return whole if form.least else self._rule(f'"[" "]" | {whole}')
+        return whole if form.min_items else self._rule(f'"[" "]" | {whole}')
 
     # ---- objects
 
-    def _object(self, form: Objects) -> str:
-        members = [member for member in form.members if self._alive(member.conjunction)]
+    def _object(self, form: ObjectForm) -> str:
+        members = [each for each in form.properties if self._alive(each.conjunction)]
         regions = [region for region in form.regions if self._alive(region.conjunction)]
         extra = ""
         if regions:
             pairs = ((self._name_of(each.name), self._value(each.conjunction)) for each in regions)
             extra = self._rule(" | ".join(f'{name} ":" {value}' for name, value in pairs))
-        if form.least > _MOST_COUNTED:
+        if form.min_properties > _MOST_COUNTED:
             raise SchemaError("", TOO_COMPLEX)
         loose = self._cases.rules.loose
-        if form.counted is not None and form.least > len(members) + 1 and not loose:
-            raise form.counted.error(REPEATED, "minProperties")
+        if form.minimum_schema is not None and form.min_properties > len(members) + 1 and not loose:
+            raise form.minimum_schema.error(REPEATED, "minProperties")
         listing = _Listing(self._rule, form, extra, distinct=not loose)
-        texts = [
-            (f'{literal(member.name)} ":" {self._value(member.conjunction)}', member.required) for member in members
-        ]
-        return f'"{{" {listing.written(texts)} "}}"'
+        texts = [(f'{literal(each.name)} ":" {self._value(each.conjunction)}', each.required) for each in members]
+        return f'"{{" {listing.write(texts)} "}}"'
 
     def _name_of(self, terminal: str | None) -> str:
         return self._of_schema({"type": "string"}) if terminal is None else self._terminal(terminal)
@@ -348,15 +339,15 @@ class _Listing:
     a rule. extra: a property that is not named; "" for none. distinct: only one of these counts as one of the least
     that there have to be, since the others may have its name."""
 
-    def __init__(self, rule: Callable[[str], str], form: Objects, extra: str, *, distinct: bool) -> None:
+    def __init__(self, rule: Callable[[str], str], form: ObjectForm, extra: str, *, distinct: bool) -> None:
         self._rule = rule
         self._distinct = distinct
-        self._least = form.least
-        self._most = None if form.most is None else min(form.most, _MOST_COUNTED)
+        self._min = form.min_properties
+        self._max = None if form.max_properties is None else min(form.max_properties, _MOST_COUNTED)
         self._extra = extra
-        self._cap = max(1, form.least) if self._most is None else max(1, self._most)
+        self._cap = max(1, form.min_properties) if self._max is None else max(1, self._max)
 
-    def written(self, members: list[tuple[str, bool]]) -> str:
+    def write(self, members: list[tuple[str, bool]]) -> str:
         """members: each with whether it has to be there. None can be left out so that too few remain."""
         following = {count: self._end(count) for count in range(self._cap + 1)}
         for place in range(len(members) - 1, -1, -1):
@@ -371,7 +362,7 @@ class _Listing:
 
     def _step(self, text: str, count: int, *, needed: bool, following: dict[int, str | None]) -> str | None:
         """What may follow once `count` properties are written: this one or, if it may be left out, what follows it."""
-        after = following[min(count + 1, self._cap)] if self._most is None or count < self._most else None
+        after = following[min(count + 1, self._cap)] if self._max is None or count < self._max else None
         written = None if after is None else f"{_COMMA if count else ''}{text} {after}".strip()
         without = None if needed else following[count]
         if written is None or without is None:
@@ -381,15 +372,15 @@ class _Listing:
         return self._rule(f"{written} | {without or _NOTHING}")
 
     def _end(self, count: int) -> str | None:
-        least = max(self._least - count, 0)
-        most = float("inf") if self._most is None else self._most - count
+        least = max(self._min - count, 0)
+        most = float("inf") if self._max is None else self._max - count
         if not self._extra or most <= 0:
             return "" if not least else None
         if least > 1 and self._distinct:
             return None
         if count:
-            return _repeated(_COMMA + self._extra, least, most)
-        whole = f"{self._extra} {_repeated(_COMMA + self._extra, max(least - 1, 0), most - 1)}"
+            return _repeat(_COMMA + self._extra, least, most)
+        whole = f"{self._extra} {_repeat(_COMMA + self._extra, max(least - 1, 0), most - 1)}"
         return whole if least else f"({whole})?"
 
 
@@ -401,28 +392,28 @@ _MOST_HELD = 32
 _LARGEST = 10**15
 
 
-def _held(form: Arrays) -> Conjunction:
-    assert form.holds is not None
-    return (*(form.rest or ()), *form.holds)
+def _contained(form: Arrays) -> Conjunction:
+    assert form.contains is not None
+    return (*(form.rest or ()), *form.contains)
 
 
 def _below(form: Form) -> list[Conjunction]:
     if isinstance(form, Arrays):
         rest = [] if form.rest is None else [form.rest]
-        return [*form.prefix, *rest, *([] if form.holds is None else [_held(form)])]
-    if isinstance(form, Objects):
-        return [*(member.conjunction for member in form.members), *(region.conjunction for region in form.regions)]
+        return [*form.prefix, *rest, *([] if form.contains is None else [_contained(form)])]
+    if isinstance(form, ObjectForm):
+        return [*(each.conjunction for each in form.properties), *(region.conjunction for region in form.regions)]
     return []
 
 
-def _repeated(item: str, least: int, most: float) -> str:
-    if most <= 0:
+def _repeat(item: str, minimum: int, maximum: float) -> str:
+    if maximum <= 0:
         return ""
-    if most == float("inf"):
-        return f"({item})*" if not least else f"({item}){{{least},}}"
-    if most == 1:
-        return f"({item})" if least else f"({item})?"
-    return f"({item}){{{least},{int(most)}}}"
+    if maximum == float("inf"):
+        return f"({item})*" if not minimum else f"({item}){{{minimum},}}"
+    if maximum == 1:
+        return f"({item})" if minimum else f"({item})?"
+    return f"({item}){{{minimum},{int(maximum)}}}"
 
 
 def _tokens(value: Any) -> Iterator[str]:

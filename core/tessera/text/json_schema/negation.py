@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from tessera.text.json_schema.document import REFERENCES, Document, Subschema
 from tessera.text.json_schema.formats import FORMATS
-from tessera.text.json_schema.literals import BROKEN, NONE_OF, UNLIKE, bounds, dependencies, items, required
+from tessera.text.json_schema.keywords import BROKEN, NONE_OF, TYPES, UNLIKE, bounds, dependencies, items, required
 
-TYPES = ("null", "boolean", "number", "string", "array", "object")
 _MOST_STEPS = 24
 _MOST_PAIRS = 6
 _SETTLING = frozenset(("const", "enum", "type"))
@@ -33,33 +32,33 @@ class Negation(NamedTuple):
     whole: bool
 
 
-def negation(document: Document, of: Subschema, names: Collection[str] | None = None, steps: int = 0) -> Negation:
+def negation(document: Document, schema: Subschema, names: Collection[str] | None = None, steps: int = 0) -> Negation:
     """names: only by what an author means by alternatives: properties that are absent, or that have another type or
     value and are among these names. Raises SchemaError."""
-    if isinstance(of.schema, bool):
-        return Negation([] if of.schema else [()], whole=True)
-    if not isinstance(of.schema, dict):
-        raise of.error("must be an object, true or false")
+    if isinstance(schema.schema, bool):
+        return Negation([] if schema.schema else [()], whole=True)
+    if not isinstance(schema.schema, dict):
+        raise schema.error("must be an object, true or false")
     if steps > _MOST_STEPS:
         return Negation([], whole=False)
-    own = _Negation(document, of, names, steps)
+    own = _Negation(document, schema, names, steps)
     own.collect()
     return Negation(own.options, own.whole)
 
 
 class _Negation:
-    def __init__(self, document: Document, of: Subschema, names: Collection[str] | None, steps: int) -> None:
+    def __init__(self, document: Document, schema: Subschema, names: Collection[str] | None, steps: int) -> None:
         self._document = document
-        self._of = of
+        self._schema = schema
         self._names = names
         self._steps = steps
         self.options: list[tuple[Subschema, ...]] = []
         self.whole = True
 
     def collect(self) -> None:
-        of = self._of
-        if any(keyword in of for keyword in REFERENCES):
-            self._take(self._document.follow(of))
+        schema = self._schema
+        if any(keyword in schema for keyword in REFERENCES):
+            self._take(self._document.follow(schema))
             if self._document.references_stand_alone:
                 return
         self._values()
@@ -68,11 +67,11 @@ class _Negation:
         self._object()
         self._array()
 
-    def _add(self, schema: dict[str, Any]) -> None:
-        self.options.append((self._of.derive(schema),))
+    def _add(self, option: dict[str, Any]) -> None:
+        self.options.append((self._schema.derive(option),))
 
     def _not(self, *path: Any) -> Subschema:
-        return self._of.derive({"not": self._of.child(*path)})
+        return self._schema.derive({"not": self._schema.child(*path)})
 
     def _take(self, other: Subschema) -> None:
         found = negation(self._document, other, self._names, self._steps + 1)
@@ -80,8 +79,8 @@ class _Negation:
         self.whole &= found.whole
 
     def _values(self) -> None:
-        of = self._of
-        types = of.get("type")
+        schema = self._schema
+        types = schema.get("type")
         if types is not None:
             named = {types} if isinstance(types, str) else set(types)
             others = [name for name in TYPES if name not in named]
@@ -90,36 +89,36 @@ class _Negation:
                 self._add({"type": ["number"], BROKEN: True})
             if others:
                 self._add({"type": others})
-        for values in (of.get("enum"), [of.get("const")] if "const" in of else None):
+        for values in (schema.get("enum"), [schema.get("const")] if "const" in schema else None):
             if values is not None:
                 plain = all(not isinstance(value, list | dict) for value in values)
                 self.whole &= plain
                 self._add({NONE_OF: values, **({} if plain else {"type": ["null", "boolean", "number", "string"]})})
-        if NONE_OF in of:
-            self._add({"enum": of.get(NONE_OF)})
+        if NONE_OF in schema:
+            self._add({"enum": schema.get(NONE_OF)})
 
     def _combinations(self) -> None:
-        of = self._of
-        for place in range(len(of.get("allOf", ()))):
-            self._take(of.child("allOf", place))
+        schema = self._schema
+        for place in range(len(schema.get("allOf", ()))):
+            self._take(schema.child("allOf", place))
         for keyword in ("anyOf", "oneOf"):
-            if keyword not in of:
+            if keyword not in schema:
                 continue
-            count = len(of.get(keyword))
+            count = len(schema.get(keyword))
             self.options.append(tuple(self._not(keyword, place) for place in range(count)))
             if keyword == "oneOf" and count <= _MOST_PAIRS:
-                each = [of.child(keyword, place) for place in range(count)]
+                each = [schema.child(keyword, place) for place in range(count)]
                 self.options += [(one, other) for place, one in enumerate(each) for other in each[:place]]
-        if "not" in of:
-            self.options.append((of.child("not"),))
-        if "if" in of and "then" in of:
-            self.options.append((of.child("if"), self._not("then")))
-        if "if" in of and "else" in of:
+        if "not" in schema:
+            self.options.append((schema.child("not"),))
+        if "if" in schema and "then" in schema:
+            self.options.append((schema.child("if"), self._not("then")))
+        if "if" in schema and "else" in schema:
             self.options.append((self._not("if"), self._not("else")))
 
     def _bounds(self) -> None:
-        of = self._of
-        for value, is_open, is_low in bounds(of):
+        schema = self._schema
+        for value, is_open, is_low in bounds(schema):
             keyword = (
                 ("maximum" if is_open else "exclusiveMaximum")
                 if is_low
@@ -127,39 +126,43 @@ class _Negation:
             )
             self._add({"type": ["number"], keyword: value})
         for name, keyword, opposite, more in _LIMITS:
-            value = of.get(keyword)
+            value = schema.get(keyword)
             if isinstance(value, int) and value + more >= 0:
                 self._add({"type": [name], opposite: value + more})
-        if isinstance(of.get("pattern"), str):
-            self._add({"type": ["string"], UNLIKE: of.get("pattern")})
-        if isinstance(of.get("format"), str) and of.get("format") in FORMATS:
-            self._add({"type": ["string"], UNLIKE: f"^(?:{FORMATS[of.get('format')]})$"})
-        self.whole &= "multipleOf" not in of and UNLIKE not in of and BROKEN not in of
+        if isinstance(schema.get("pattern"), str):
+            self._add({"type": ["string"], UNLIKE: schema.get("pattern")})
+        if isinstance(schema.get("format"), str) and schema.get("format") in FORMATS:
+            self._add({"type": ["string"], UNLIKE: f"^(?:{FORMATS[schema.get('format')]})$"})
+        self.whole &= "multipleOf" not in schema and UNLIKE not in schema and BROKEN not in schema
 
     def _object(self) -> None:
-        of = self._of
-        for name in required(of):
+        schema = self._schema
+        for name in required(schema):
             self._add({"type": ["object"], "properties": {name: False}})
-        properties = of.get("properties") or {}
+        properties = schema.get("properties") or {}
         for name in properties:
-            if self._names is None or (name in self._names and self._settles(of.child("properties", name))):
+            if self._names is None or (name in self._names and self._settles(schema.child("properties", name))):
                 different = {name: self._not("properties", name)}
                 self._add({"type": ["object"], "required": [name], "properties": different})
             else:
                 self.whole = False
-        if of.get("additionalProperties") is False and "patternProperties" not in of and self._names is not None:
+        if (
+            schema.get("additionalProperties") is False
+            and "patternProperties" not in schema
+            and self._names is not None
+        ):
             for name in self._names:
                 if name not in properties:
                     self._add({"type": ["object"], "required": [name]})
-        for keyword, name in dependencies(of):
-            needed = of.get(keyword)[name]
-            present = of.derive({"type": ["object"], "required": [name]})
+        for keyword, name in dependencies(schema):
+            needed = schema.get(keyword)[name]
+            present = schema.derive({"type": ["object"], "required": [name]})
             for other in needed if isinstance(needed, list) else ():
-                self.options.append((present, of.derive({"properties": {other: False}})))
+                self.options.append((present, schema.derive({"properties": {other: False}})))
             if not isinstance(needed, list):
                 self.options.append((present, self._not(keyword, name)))
         for keyword in ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"):
-            self.whole &= keyword not in of or of.get(keyword) is True
+            self.whole &= keyword not in schema or schema.get(keyword) is True
 
     def _settles(self, schema: Subschema) -> bool:
         """Whether a property tells alternatives apart by its type or its value."""
@@ -172,13 +175,13 @@ class _Negation:
         return not _SETTLING.isdisjoint(schema.schema)
 
     def _array(self) -> None:
-        of = self._of
-        prefix, rest = items(of, self._document)
+        schema = self._schema
+        prefix, rest = items(schema, self._document)
         if rest and not prefix:
             self._add({"type": ["array"], "contains": self._not(*rest)})
-        self.whole &= not prefix and of.get("uniqueItems") is not True and "unevaluatedItems" not in of
-        if "contains" in of:
-            if of.get("minContains", 1) == 1 and "maxContains" not in of:
+        self.whole &= not prefix and schema.get("uniqueItems") is not True and "unevaluatedItems" not in schema
+        if "contains" in schema:
+            if schema.get("minContains", 1) == 1 and "maxContains" not in schema:
                 self._add({"type": ["array"], "items": self._not("contains")})
             else:
                 self.whole = False

@@ -15,16 +15,20 @@ _DIGIT = "[0-9]"
 
 @dataclass
 class Numbers:
-    """What a schema says of numbers. low_open, high_open: the bound itself is excluded. integer: whole ones; broken:
-    those that are not whole. excluded: none of these."""
+    """What a schema says of numbers."""
 
     low: Decimal | None = None
     high: Decimal | None = None
+    # Whether the bound itself is excluded.
     low_open: bool = False
     high_open: bool = False
+    # Only whole ones.
     integer: bool = False
-    broken: bool = False
+    # Only those that are not whole.
+    fractional: bool = False
+    # Of each of these.
     multiples: list[Decimal] = field(default_factory=list)
+    # None of these.
     excluded: list[Any] = field(default_factory=list)
 
     def at_least(self, bound: Decimal, *, is_open: bool = False) -> None:
@@ -50,17 +54,17 @@ class Numbers:
     @property
     def none(self) -> bool:
         """Whether no number is of the range."""
-        if self.integer and self.broken:
+        if self.integer and self.fractional:
             return True
         low, high = self.bounds if self.integer else (self.low, self.high)
         if low is None or high is None:
             return False
-        return low > high or (not self.integer and low == high and (self.low_open or self.high_open or self.broken))
+        return low > high or (not self.integer and low == high and (self.low_open or self.high_open or self.fractional))
 
     @property
     def writable(self) -> bool:
         """Whether a grammar can say it: not of multiples of which some are excluded."""
-        return not self.multiples or not (self.broken or self.excluded)
+        return not self.multiples or not (self.fractional or self.excluded)
 
     def regex(self) -> str:
         """A regular expression of the numbers in the range, whatever else is said of them."""
@@ -144,7 +148,7 @@ def _decimals(numbers: Numbers) -> str:
     whole = rf"(?:0|[1-9][0-9]{{0,{INTEGER_DIGITS - 1}}})"
     fraction = rf"(?:\.[0-9]{{1,{FRACTION_DIGITS}}})?"
     low, high = numbers.low, numbers.high
-    if numbers.broken:
+    if numbers.fractional:
         fraction, exponent = rf"\.[0-9]{{0,{FRACTION_DIGITS - 1}}}[1-9]", ""
     else:
         exponent = _EXPONENT

@@ -26,9 +26,9 @@ class Patterns:
         matcher = self._matcher(strings)
         if matcher is None:
             return False
-        own = matcher.deep_copy()
+        copy = matcher.deep_copy()
         written = json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")
-        return bool(own.consume_tokens(list(written)) and own.is_accepting())
+        return bool(copy.consume_tokens(list(written)) and copy.is_accepting())
 
     def search(self, pattern: str, text: str) -> bool:
         """Whether a pattern matches somewhere in a text."""
@@ -42,11 +42,14 @@ class Patterns:
 
     def none(self, strings: Strings) -> bool:
         """Whether no string is one of these, as far as can be told."""
-        if strings.most is not None and strings.least > strings.most:
+        if strings.max_length is not None and strings.min_length > strings.max_length:
             return True
-        if len(strings.patterns) + len(strings.wholes) + (strings.most is not None or strings.least > 0) < 2:
+        if (
+            len(strings.patterns) + len(strings.formats) + (strings.max_length is not None or strings.min_length > 0)
+            < 2
+        ):
             return False
-        positive = Strings(strings.least, strings.most, strings.patterns, strings.wholes)
+        positive = Strings(strings.min_length, strings.max_length, strings.patterns, strings.formats)
         return self.error(positive).startswith("Unsatisfiable")
 
     def matches_any(self, terminal: str) -> bool:

@@ -18,52 +18,56 @@ spelling a name could come twice, or be one that is excluded."""
 
 @dataclass
 class Strings:
-    """What a schema says of strings. patterns: each matches somewhere, with its place. wholes: each matches all of it.
-    unlike: none of these patterns matches. excluded: it is none of these."""
+    """What a schema says of strings."""
 
-    least: int = 0
-    most: int | None = None
+    # In characters.
+    min_length: int = 0
+    max_length: int | None = None
+    # Each matches somewhere, with its place.
     patterns: list[tuple[str, Place]] = field(default_factory=list)
-    wholes: list[str] = field(default_factory=list)
-    unlike: list[tuple[str, Place]] = field(default_factory=list)
-    excluded: list[str] = field(default_factory=list)
+    # Regular expressions that each match the whole.
+    formats: list[str] = field(default_factory=list)
+    # Patterns of which none matches.
+    excluded_patterns: list[tuple[str, Place]] = field(default_factory=list)
+    # Texts of which it is none.
+    excluded_texts: list[str] = field(default_factory=list)
 
     @property
     def positive(self) -> bool:
         """Whether it says only what strings are, and nothing of what they are not."""
-        return not self.unlike and not self.excluded
+        return not self.excluded_patterns and not self.excluded_texts
 
     @property
     def plain(self) -> bool:
-        return self.positive and not (self.patterns or self.wholes or self.least or self.most is not None)
+        return self.positive and not (self.patterns or self.formats or self.min_length or self.max_length is not None)
 
     def schema(self) -> dict[str, Any]:
         """The same as a JSON Schema for llguidance; for positive ones."""
         made: dict[str, Any] = {"type": "string"}
-        if self.least:
-            made["minLength"] = self.least
-        if self.most is not None:
-            made["maxLength"] = self.most
-        patterns = [pattern for pattern, _ in self.patterns] + [f"^(?:{whole})$" for whole in self.wholes]
+        if self.min_length:
+            made["minLength"] = self.min_length
+        if self.max_length is not None:
+            made["maxLength"] = self.max_length
+        patterns = [pattern for pattern, _ in self.patterns] + [f"^(?:{whole})$" for whole in self.formats]
         if len(patterns) == 1:
             made["pattern"] = patterns[0]
         elif patterns:
             made["allOf"] = [{"pattern": pattern} for pattern in dict.fromkeys(patterns)]
         return made
 
-    def terminal(self, more: Iterable[str] = (), *, escapes: bool = True) -> str:
+    def terminal(self, terminals: Iterable[str] = (), *, escapes: bool = True) -> str:
         """The same as a terminal of Lark, in quotation marks as JSON writes it. Where patterns are concerned, only
-        strings that hold nothing to escape. more: further terminals that it has to match. escapes: whether these are
+        strings that hold nothing to escape. terminals: further ones that it has to match. escapes: whether these are
         of strings that may hold what is escaped. Raises Unanchored."""
-        escapes = escapes and not (self.patterns or self.wholes or self.unlike)
-        most = "" if self.most is None else self.most
-        bounds = f"{{{self.least},{most}}}" if self.least or most != "" else "*"
-        parts = [f'/"{_CHARACTER if escapes else _PLAIN}{bounds}"/', *more]
+        escapes = escapes and not (self.patterns or self.formats or self.excluded_patterns)
+        most = "" if self.max_length is None else self.max_length
+        bounds = f"{{{self.min_length},{most}}}" if self.min_length or most != "" else "*"
+        parts = [f'/"{_CHARACTER if escapes else _PLAIN}{bounds}"/', *terminals]
         parts += [quote_pattern(pattern) for pattern, _ in self.patterns]
-        parts += [f'/"(?:{escape_slashes(whole)})"/' for whole in self.wholes]
-        parts += [f"~{quote_pattern(pattern)}" for pattern, _ in self.unlike]
-        if self.excluded:
-            parts.append(f"~({' | '.join(literal(text) for text in dict.fromkeys(self.excluded))})")
+        parts += [f'/"(?:{escape_slashes(whole)})"/' for whole in self.formats]
+        parts += [f"~{quote_pattern(pattern)}" for pattern, _ in self.excluded_patterns]
+        if self.excluded_texts:
+            parts.append(f"~({' | '.join(literal(text) for text in dict.fromkeys(self.excluded_texts))})")
         return " & ".join(parts)
 
 
@@ -76,7 +80,7 @@ def literal(value: Any) -> str:
 _TEXTS = re.compile(r"\^(?:(?P<text>\w+)|\((?:\?:)?(?P<texts>[\w-]+(?:\|[\w-]+)*)\)|\[(?P<characters>\w+)\])\$")
 
 
-def texts(pattern: str) -> list[str]:
+def spelled_texts(pattern: str) -> list[str]:
     """The texts that a pattern matches, where it spells them out: ^a$, ^(a|b)$ or ^[ab]$."""
     match = _TEXTS.fullmatch(pattern)
     if match is None:

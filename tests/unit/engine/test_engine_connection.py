@@ -6,8 +6,8 @@ import asyncio
 import os
 import time
 
+from tessera.engine.engine_connection import ROUNDS_BETWEEN_TURNS, TURN_SECONDS, EngineConnection
 from tessera.engine.messages import Starting
-from tessera.engine.spawn import ROUNDS, TURN, EngineLife
 
 MESSAGES = 12
 
@@ -25,7 +25,7 @@ class Backlog:
     def receive(self):
         return (Starting("weights", number, MESSAGES) for number in self._left)
 
-    def on_exit(self, tell):
+    def on_exit(self, callback):
         """It does not end."""
 
 
@@ -38,9 +38,9 @@ def test_other_work_has_several_rounds_of_the_loop_between_turns_of_messages():
 
         def handle(_progress) -> None:
             rounds.append(now)
-            time.sleep(TURN * 0.6)
+            time.sleep(TURN_SECONDS * 0.6)
 
-        EngineLife(Backlog(), lambda _report: None, handle, 10.0)
+        EngineConnection(Backlog(), lambda _report: None, handle, 10.0)
         while len(rounds) < MESSAGES:
             now += 1
             await asyncio.sleep(0)
@@ -49,4 +49,4 @@ def test_other_work_has_several_rounds_of_the_loop_between_turns_of_messages():
     assert len(rounds) == MESSAGES
     turns = sorted(set(rounds))
     assert all(rounds.count(turn) <= 2 for turn in turns)  # the second message ends a turn
-    assert all(later - earlier > ROUNDS for earlier, later in zip(turns, turns[1:], strict=False))
+    assert all(later - earlier > ROUNDS_BETWEEN_TURNS for earlier, later in zip(turns, turns[1:], strict=False))
