@@ -44,7 +44,7 @@ def problems(recorded: str, now: str) -> list[str]:
     before, after = _parts(recorded), _parts(now)
     found = []
     for facet, (level, lines) in before.items():
-        new_level, new_lines = after.get(facet, (-1, []))
+        new_level, new_lines = after.get(facet, (0, []))  # which promises nothing
         if new_level < level:
             found.append(f"the level of {facet} was {level} and cannot fall; give it back")
         elif level > 0 and new_level == level and new_lines != lines:

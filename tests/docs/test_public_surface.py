@@ -67,3 +67,7 @@ def test_a_level_that_rose_is_renewed() -> None:
     assert problems(BEFORE, now) == []
     assert "run python -m tools.public_surface" in (difference(BEFORE, now) or "")
     assert problems(BEFORE, BEFORE.replace("level 0", "level 1").replace("open(self)", "open()")) == []
+
+
+def test_a_facet_of_level_0_may_go() -> None:
+    assert problems(BEFORE + "\n[ops.spec] level 0\n", BEFORE) == []

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tessera.cli.program import run
-from tessera.plugins.template import Answers, generate
+from tessera.plugins.template import TemplateAnswers, generate
 from tests.docs.steps import Block, blocks
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def commands() -> list[str]:
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("publish") / "tessera-mychip"
-    generate(Answers("mychip", "op", "mychip", "torch_mychip", ("bfloat16",)), folder)
+    generate(TemplateAnswers("mychip", "op", "mychip", "torch_mychip", ("bfloat16",)), folder)
     return folder
 
 

@@ -112,7 +112,7 @@ class FakeExecutor(Executor):
             architecture="Fake", vocab_size=VOCAB, hidden_size=8, num_layers=1, max_positions=4096, dtype="float32",
             caches=(LayerCache(0, spec),),
         )  # fmt: skip
-        needs = CacheNeeds(0, spec, (16,), True, "int32", "bound", 1, _layout)
+        needs = CacheNeeds(0, spec, (16,), True, "int32", 1, _layout)
         return [LoadedModel(facts, (needs,), weight_bytes=1000, cache_bytes=1 << 24)]
 
     def allocate(self, plans: Sequence[CachePlan]) -> None:

@@ -3,7 +3,7 @@ platform for each facet as it was written then and one as it is now."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -17,19 +17,18 @@ from tessera.platform import (
     AttentionBackend,
     AttentionGroup,
     BoundOps,
+    Default,
     Device,
     GraphRunner,
     Kernel,
     Launch,
     LaunchKey,
-    ModelFacts,
     ModelRunner,
     NormSpec,
     OpSet,
     Plan,
     Platform,
     ShapePolicy,
-    StepRules,
 )
 from tessera.platform import replace as with_kernels
 from tessera.platform.ops import HotCall
@@ -48,12 +47,12 @@ CALLS: list[str] = []
 # ---- as they are today -----------------------------------------------------------------------------------------------
 
 
-class RulesNow(ReferencePlatform):
+class DefaultsNow(ReferencePlatform):
     name = "leveled"
 
-    def step_rules(self, model: Any) -> StepRules:
-        CALLS.append("rules")
-        return StepRules(max_rows=2)
+    def defaults(self, model: Any) -> Mapping[str, Default]:
+        CALLS.append("defaults")
+        return {"scheduler.max_num_seqs": Default(2, "its rows")}
 
 
 class _Attention(ReferenceAttention):
@@ -77,9 +76,9 @@ class _Graphs(GraphRunner):
     def replay(self, executable: Any, launch: Launch) -> Any:
         return executable(launch)
 
-    def estimate(self, keys: Sequence[LaunchKey], model: ModelFacts, config: EngineConfig) -> int:
-        CALLS.append("estimate")
-        return 4096
+    def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
+        CALLS.append("keys")
+        return shapes.keys()
 
 
 class GraphNow(ReferencePlatform):
@@ -133,14 +132,14 @@ class RunnerNow(NumpyPlatform):
 # ---- as they were at level 1 -----------------------------------------------------------------------------------------
 
 
-class RulesThen(ReferencePlatform):
-    """step_rules() was called rules() and was told nothing."""
+class DefaultsThen(ReferencePlatform):
+    """defaults() was called proposals() and was told nothing."""
 
     name = "leveled"
 
-    def rules(self) -> StepRules:
-        CALLS.append("rules")
-        return StepRules(max_rows=2)
+    def proposals(self) -> Mapping[str, Default]:
+        CALLS.append("defaults")
+        return {"scheduler.max_num_seqs": Default(2, "its rows")}
 
 
 class _AttentionThen(_Attention):
@@ -156,12 +155,12 @@ class AttentionThen(ReferencePlatform):
 
 
 class _GraphsThen(_Graphs):
-    def estimate(self) -> int:  # type: ignore[override]  # what changed
-        return super().estimate((), None, None)  # type: ignore[arg-type]  # unused
+    def keys(self, shapes: ShapePolicy) -> Sequence[LaunchKey]:  # type: ignore[override]  # what changed
+        return super().keys(shapes, 0)
 
 
 class GraphThen(ReferencePlatform):
-    """estimate() was not told the keys."""
+    """keys() was not told the rows."""
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return _GraphsThen()
@@ -219,7 +218,7 @@ def _backend(backend: AttentionBackend) -> AttentionBackend:
 
 
 def _graphs(graphs: GraphRunner) -> GraphRunner:
-    return adapted(graphs, GraphRunner, estimate=lambda old, keys, model, config: old.estimate())
+    return adapted(graphs, GraphRunner, keys=lambda old, shapes, rows: old.keys(shapes))
 
 
 def older_norm(spec: NormSpec) -> _NormSpecThen | str:
@@ -237,7 +236,7 @@ def _ops(old: Platform, reference: OpSet) -> OpSet:
 
 
 SHIMS = {
-    "platform": lambda old: adapted(old, Platform, step_rules=lambda old, model: old.rules()),
+    "platform": lambda old: adapted(old, Platform, defaults=lambda old, model: old.proposals()),
     "attention": lambda old: adapted(
         old, Platform, attention_backends=lambda old: [_backend(one) for one in old.attention_backends()]
     ),
@@ -252,7 +251,7 @@ SHIMS = {
 API_2 = Api(
     MappingProxyType(dict.fromkeys(API_LEVELS, 2)),
     shims={(facet, 1): shim for facet, shim in SHIMS.items()},
-    removed={"Platform": {"rules": Removed("platform", 2, "step_rules")}},
+    removed={"Platform": {"proposals": Removed("platform", 2, "defaults")}},
 )
 
 

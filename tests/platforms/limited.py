@@ -17,7 +17,7 @@ class CommandSlots(Resource):
     """At most SLOTS requests hold one at once."""
 
     name = "command slots"
-    held = "request"
+    scope = "request"
 
     def __init__(self) -> None:
         self.holders: set[int] = set()
@@ -39,7 +39,7 @@ class StepTokens(Resource):
     """At most TOKENS tokens a step, beside the scheduler's own budget."""
 
     name = "tokens of a step"
-    held = "step"
+    scope = "step"
 
     def __init__(self) -> None:
         self.used = self.most = 0

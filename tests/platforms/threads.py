@@ -68,9 +68,6 @@ class AtTable(Alone):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         return torch.cat(self._all(x), dim=dim)
 
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        return [max(column) for column in zip(*self._all(values), strict=True)]
-
     def send(self, x: Tensor, to: int) -> None:
         self.table.queue(self.rank, to).put(x)
 

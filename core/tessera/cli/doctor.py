@@ -122,10 +122,10 @@ def check_platforms(plugins: Plugins) -> Iterator[Check]:
     """Checks each platform, and which one runs without --platform."""
     candidates, chosen, problem = survey(plugins)
     for one in candidates:
-        if one.found.manifest is None:
+        if one.platform.manifest is None:
             continue  # the plugin could not be loaded, which check_plugins reports
         if one.error is not None:
-            yield Check("platform", False, f"{one}: {one.error}", _remedy(one.found.distribution))
+            yield Check("platform", False, f"{one}: {one.error}", _remedy(one.platform.distribution))
         elif one.probe is not None:
             able = f"score {one.score}" if one.score else "cannot run on this machine"
             yield Check("platform", True, "; ".join([f"{one}: {able}, {one.probe.reason}", *_shims(one)]))
@@ -136,7 +136,7 @@ def check_platforms(plugins: Plugins) -> Iterator[Check]:
 
 
 def _shims(candidate: Candidate) -> list[str]:
-    return [f"shim: {shim}" for shim in candidate.found.shims]
+    return [f"shim: {shim}" for shim in candidate.platform.shims]
 
 
 def _remedy(distribution: str) -> str:

@@ -58,18 +58,18 @@ def survey(
 def _choose(candidates: Sequence[Candidate], name: str | None) -> Selected:
     if name is None:
         return choose(candidates)
-    found = named(name, [one.found for one in candidates])
-    return usable(next(one for one in candidates if one.found is found))
+    found = named(name, [one.platform for one in candidates])
+    return usable(next(one for one in candidates if one.platform is found))
 
 
 def describe(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> dict[str, Any]:
     """A platform as --json prints it. name: the one that the user gave."""
-    found, probe = candidate.found, candidate.probe
+    found, probe = candidate.platform, candidate.probe
     return {
         "name": found.name,
         "distribution": found.distribution,
         "version": found.version,
-        "api_levels": {} if found.manifest is None else dict(found.manifest.levels),
+        "api_levels": {} if found.manifest is None else dict(found.manifest.api_levels),
         "shims": list(found.shims),
         "score": None if probe is None else probe.score,
         "reason": None if probe is None else probe.reason,

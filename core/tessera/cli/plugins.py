@@ -15,7 +15,7 @@ from tessera.cli.platforms import columns
 from tessera.config.environment import read_environment
 from tessera.errors import ConfigError
 from tessera.plugins.loading import Plugin, Plugins, load_plugins
-from tessera.plugins.template import DTYPES, RUNNER_DTYPE, Answers, Depth, check_name, generate
+from tessera.plugins.template import DTYPES, RUNNER_DTYPE, Depth, TemplateAnswers, check_name, generate
 
 # ---- tessera plugins ------------------------------------------------------------
 
@@ -105,7 +105,7 @@ new = click.Command(
 
 def _answers(
     name: str, depth: Depth | None, device: str | None, registers: str | None, dtypes: str | None, *, ask: bool
-) -> Answers:
+) -> TemplateAnswers:
     def answer(value: str | None, question: str, default: str, kind: click.ParamType[str] | None = None) -> str:
         if value is not None or not ask:
             return default if value is None else value
@@ -114,8 +114,8 @@ def _answers(
     if answer(depth, _DEPTH_HELP + "\nDepth", "op", click.Choice(get_args(Depth))) == "runner":
         if device is not None or registers is not None:
             raise ConfigError("--device and --registers are for depth op; a runner's platform opens its own device.")
-        return Answers(name, "runner", "", "", _listed(RUNNER_DTYPE if dtypes is None else dtypes))
-    return Answers(
+        return TemplateAnswers(name, "runner", "", "", _listed(RUNNER_DTYPE if dtypes is None else dtypes))
+    return TemplateAnswers(
         name,
         "op",
         answer(device, "torch's device type", name),

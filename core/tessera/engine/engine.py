@@ -14,8 +14,8 @@ from tessera.engine.child import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.startup import StartedEngine, num_devices, start_up
 from tessera.errors import RequestError
-from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
+from tessera.platform.shapes import ExactShapes
 from tessera.plugins import Registry, load_path, load_registry
 from tessera.plugins.contract import check_members
 from tessera.plugins.features import engine_features
@@ -189,11 +189,12 @@ def make_scheduler(
     config, facts, platform = started.config, started.loaded.facts, started.executor.platform
     resources = [*platform.resources(facts), *features.resources()]
     check_members(resources, config.platform_levels)
+    shapes = platform.shapes(facts, config) or ExactShapes()
     return Scheduler(
         config.scheduler,
         started.plan,
         policy=policy,
-        rules=platform.step_rules(facts) or StepRules(),
+        rules=shapes.rules(),
         resources=resources,
         eos_token_ids=config.model.eos_token_ids,
         prefix_caching=config.cache.prefix_caching and facts.prefix_cacheable,

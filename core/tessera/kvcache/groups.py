@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
-from tessera.platform.attention import MLASpec, SlidingWindowSpec, StateSpec
+from tessera.errors import ConfigError, MemoryBudgetError
+from tessera.platform.attention import SlidingWindowSpec, StateSpec
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel
 from tessera.platform.runner import CacheGroup, CachePlan
 
@@ -151,8 +151,6 @@ def _halved(count: int) -> Iterator[int]:
 
 def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
     spec = needs.spec
-    if isinstance(spec, MLASpec):
-        raise PlatformError(f"Layer {needs.layer} keeps a {type(spec).__name__} cache, which is not supported yet.")
     if isinstance(spec, StateSpec):
         return _Key("state", 0)
     size = needs.block_sizes[0] if block_size is None else block_size

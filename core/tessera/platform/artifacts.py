@@ -38,14 +38,14 @@ class Artifacts:
 
     def __init__(self, root: Path | None, name: str = "", limit: int = LIMIT) -> None:
         self._root, self._limit = root, limit
-        self._own = None if root is None else root / name
+        self._folder = None if root is None else root / name
 
     def get(self, key: str) -> bytes | None:
         """What was put under a key; None if there is nothing. key: any text that names all that the data depends on
         beyond the versions and devices, such as a hash of the source and its shapes."""
-        if self._own is None:
+        if self._folder is None:
             return None
-        file = _file(self._own, key)
+        file = _file(self._folder, key)
         try:
             kept = file.read_bytes()
         except FileNotFoundError:
@@ -66,12 +66,12 @@ class Artifacts:
     def put(self, key: str, data: bytes) -> None:
         """Keeps data under a key, instead of what was there. If it cannot be written, that is logged, and the next
         start has to make it again."""
-        if self._root is None or self._own is None:
+        if self._root is None or self._folder is None:
             return
-        file = _file(self._own, key)
+        file = _file(self._folder, key)
         part = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}{_ENTRY}")
         try:
-            self._own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             part.write_bytes(_HEAD + _digest(key, data) + data)
             part.replace(file)
         except OSError as error:
@@ -88,8 +88,8 @@ class Artifacts:
         for any other name."""
         if _NAME.fullmatch(name) is None or name.endswith(_ENTRY):
             raise PlatformError(f"'{name}' cannot be the name of a folder; use letters, digits and ._- in it.")
-        if self._own is not None:
-            place = self._own / name
+        if self._folder is not None:
+            place = self._folder / name
             try:
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:

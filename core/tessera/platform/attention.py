@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -47,14 +47,6 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     window: int = 0
 
 
-class MLASpec(msgspec.Struct, frozen=True, tag=True):
-    """One compressed vector per token, shared by all heads. Declared, but no layer of core uses it yet."""
-
-    rank: int
-    rotary_dim: int
-    dtype: str
-
-
 class StateSpec(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape per request, whatever its length: one slot per request. shapes: by name."""
 
@@ -62,30 +54,43 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
-CacheSpec = FullAttentionSpec | SlidingWindowSpec | MLASpec | StateSpec
+CacheSpec = FullAttentionSpec | SlidingWindowSpec | StateSpec
 """What a layer keeps."""
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options:
-    constants of a state mixer. q_norm, k_norm: RMS norm over each head before rotary. sinks: each head has one more
-    score, the weight "sinks", which takes part in the softmax and has no value."""
+    """One layer of attention, or of another mixer over state."""
 
+    # number among the layers of the model, or of its pipeline stage, that have a cache
     layer: int
+    # "attention", or the name of a state mixer
     kind: str
+    # of queries, on this rank
     num_heads: int
+    # of keys and values, on this rank
     num_kv_heads: int
+    # elements of a head
     head_dim: int
+    # of scores
     scale: float
+    # of activations
     dtype: str
+    # what it keeps
     cache: CacheSpec
+    # None: queries and keys are not turned
     rotary: RotarySpec | None = None
+    # RMS norm over each head of queries, before rotary
     q_norm: NormSpec | None = None
+    # RMS norm over each head of keys, before rotary
     k_norm: NormSpec | None = None
+    # tokens that a query sees, itself included; None: all before it
     window: int | None = None
+    # largest absolute score
     softcap: float | None = None
+    # whether each head has one more score, the weight "sinks", which takes part in the softmax and has no value
     sinks: bool = False
+    # constants of a state mixer, by name
     options: tuple[tuple[str, float], ...] = ()
 
 
@@ -105,20 +110,21 @@ def layer_place(spec: LayerSpec) -> str:
 
 @dataclass(frozen=True)
 class CacheConstraints:
-    """A backend's needs, from which core solves block sizes and cache groups. block_sizes: those it supports, the
-    preferred one first; with block_multiple also their multiples. align_bytes: where a layer's part of a block begins.
-    dense_planes: each plane is one contiguous tensor; otherwise a block of all layers is one span of bytes, and a plane
-    a strided view of it. host_lengths: what Launch.seq_lens_host must be: "none", it is not read; "bound", at least the
-    true lengths, which is enough to size a grid; "exact", for which the host waits for the tokens of the step before.
-    host_tables: it also reads block tables there. returns_lse: attend(lse=True) also returns the natural logarithm of
-    the sum of the exponents of a query's scores, by which results over different keys can be joined."""
+    """A backend's needs, from which core solves block sizes and cache groups."""
 
+    # tokens of a block that it supports, the preferred number first
     block_sizes: tuple[int, ...]
+    # whether their multiples are supported too
     block_multiple: bool = True
+    # bytes: a layer's part of a block begins at a multiple
     align_bytes: int = 1
+    # whether each plane must be one contiguous tensor; otherwise a block of all layers is one span of bytes, and a
+    # plane a strided view of it
     dense_planes: bool = False
-    host_lengths: Literal["none", "bound", "exact"] = "bound"
+    # whether it reads block tables on the host too (Launch.block_tables_host)
     host_tables: bool = False
+    # whether attend(lse=True) also returns the natural logarithm of the sum of the exponents of a query's scores, by
+    # which results over different keys can be joined
     returns_lse: bool = False
 
 
@@ -160,15 +166,6 @@ class Plane:
         moved = whole.transpose(0, *(i + 1 for i in order), whole.ndim - 1)
         return np.ascontiguousarray(moved).reshape(len(data), -1)
 
-    def from_canonical(self, data: Array) -> Array:
-        """The inverse of to_canonical."""
-        order = self._order()
-        sizes = [self.shape[i] for i in order]
-        whole = data.reshape(len(data), *sizes, self._itemsize)
-        back = np.argsort(order)
-        moved = whole.transpose(0, *(int(i) + 1 for i in back), whole.ndim - 1)
-        return np.ascontiguousarray(moved).reshape(len(data), -1)
-
 
 _CANONICAL = ("token", "head", "dim")
 ITEMSIZE: Mapping[str, int] = {
@@ -194,10 +191,6 @@ class KVLayout:
     def export(self, data: Array) -> Array:
         """[n, nbytes] uint8 of n blocks -> canonical form: the planes in order, each ordered (token, head, dim)."""
         return np.concatenate([plane.to_canonical(part) for plane, part in self._parts(data)], axis=1)
-
-    def load(self, data: Array) -> Array:
-        """The inverse of export."""
-        return np.concatenate([plane.from_canonical(part) for plane, part in self._parts(data)], axis=1)
 
     def _parts(self, data: Array) -> list[tuple[Plane, Array]]:
         ends = np.cumsum([plane.nbytes for plane in self.planes])

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 from tessera.errors import PlatformError
 from tessera.platform.device import Tensor
 
-HOST_BACKEND = "gloo"
 _MOST_SENT = 2
 """Transfers to one rank that may be under way: what one launch of a pipeline stage passes on, so that the stage can
 compute the next one meanwhile."""
@@ -43,33 +42,10 @@ class Communicator(ABC):
         """The tensors of all ranks, concatenated along dim in rank order."""
 
     @abstractmethod
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        """Writes the x of rank `source` into x and returns x."""
-
-    @abstractmethod
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
         """A group of some ranks of this group, called by these alone. ranks: numbers in this group, in the order of the
         new one; every member passes the same. role: its purpose, such as "tensor", for logs. options: of the underlying
         library; unknown ones are ignored."""
-
-    @abstractmethod
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        """The elementwise maximum over the group, computed on the host."""
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        """This rank's part of the sum over the group, which is cut along dim into as many equal parts as there are
-        ranks. May write into x. Default: the part of all_reduce()."""
-        each = x.shape[dim] // self.size
-        part: Tensor = self.all_reduce(x).narrow(dim, self.rank * each, each)
-        return part
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        """x is cut along the first dimension into as many equal parts as there are ranks, and part i goes to rank i.
-        The parts that come here, concatenated in rank order. Default: out of all_gather()."""
-        gathered = self.all_gather(x, 0)
-        parts = gathered.reshape(self.size, self.size, -1, *x.shape[1:])[:, self.rank]
-        exchanged: Tensor = parts.reshape(x.shape)
-        return exchanged
 
     def send(self, x: Tensor, to: int) -> None:
         """Starts to send x to a rank, which receives it with recv(). The caller never writes to x again. Does not wait
@@ -104,29 +80,22 @@ class Alone(Communicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         return x
 
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        return x
-
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
         return self
 
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        return values
-
 
 class TorchCommunicator(Communicator):
-    """A process group of torch.distributed whose backend takes the device's tensors. host: a group of the same ranks
-    over gloo. places: the number that each rank has in torch's group, which numbers its members in ascending order;
-    None: the same.
+    """A process group of torch.distributed whose backend takes the device's tensors. places: the number that each rank
+    has in torch's group, which numbers its members in ascending order; None: the same.
 
         def communicator(self, spec, device, rendezvous):
             return TorchCommunicator.join(torch, "mychipccl", rendezvous, spec.rank, spec.world_size, capturable=True)
     """
 
     def __init__(
-        self, torch: Any, group: Any, host: Any, *, capturable: bool = False, places: Sequence[int] | None = None
+        self, torch: Any, group: Any, *, capturable: bool = False, places: Sequence[int] | None = None
     ) -> None:
-        self.torch, self.group, self.host, self.capturable = torch, group, host, capturable
+        self.torch, self.group, self.capturable = torch, group, capturable
         self.places, self.size = places, torch.distributed.get_world_size(group)
         own = torch.distributed.get_rank(group)
         self.rank = own if places is None else places.index(own)
@@ -139,9 +108,7 @@ class TorchCommunicator(Communicator):
         dist = torch.distributed
         limit = timedelta(minutes=5)
         dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=limit)
-        world = dist.group.WORLD
-        host = world if backend == HOST_BACKEND else dist.new_group(backend=HOST_BACKEND)
-        return cls(torch, world, host, capturable=capturable)
+        return cls(torch, dist.group.WORLD, capturable=capturable)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         dense = x.contiguous()  # gloo ignores strides
@@ -152,23 +119,6 @@ class TorchCommunicator(Communicator):
         parts = [self.torch.empty_like(x) for _ in range(self.size)]
         self.torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
         return self.torch.cat(self._by_rank(parts), dim=dim)
-
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        dense = x.contiguous()
-        self.torch.distributed.broadcast(dense, group=self.group, group_src=self._place(source))
-        return x if dense is x else x.copy_(dense)
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        parts = [part.contiguous() for part in self._by_place(x.chunk(self.size, dim))]
-        result = self.torch.empty_like(parts[0])
-        self.torch.distributed.reduce_scatter(result, parts, group=self.group)
-        return result
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        dense = x.contiguous() if self.places is None else self.torch.cat(self._by_place(x.chunk(self.size)))
-        result = self.torch.empty_like(dense)
-        self.torch.distributed.all_to_all_single(result, dense, group=self.group)
-        return result if self.places is None else self.torch.cat(self._by_rank(result.chunk(self.size)))
 
     def send(self, x: Tensor, to: int) -> None:
         sent = self._sent.setdefault(to, deque())
@@ -184,11 +134,9 @@ class TorchCommunicator(Communicator):
         dist = self.torch.distributed
         members = [dist.get_global_rank(self.group, self._place(rank)) for rank in ranks]
         places = [sorted(members).index(member) for member in members]
-        group = host = dist.new_group(members, group_desc=role, use_local_synchronization=True)
-        if self.host is not self.group:
-            host = dist.new_group(members, backend=HOST_BACKEND, use_local_synchronization=True)
+        group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
         ascending = places == sorted(places)
-        return type(self)(self.torch, group, host, capturable=self.capturable, places=None if ascending else places)
+        return type(self)(self.torch, group, capturable=self.capturable, places=None if ascending else places)
 
     def _place(self, rank: int) -> int:
         """The number of a rank in torch's group."""
@@ -197,15 +145,6 @@ class TorchCommunicator(Communicator):
     def _by_rank(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """From the order of torch's group to that of ranks."""
         return parts if self.places is None else [parts[place] for place in self.places]
-
-    def _by_place(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The inverse of _by_rank."""
-        return parts if self.places is None else [parts[self.places.index(place)] for place in range(self.size)]
-
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        agreed = self.torch.tensor(values, dtype=self.torch.int64)
-        self.torch.distributed.all_reduce(agreed, op=self.torch.distributed.ReduceOp.MAX, group=self.host)
-        return [int(value) for value in agreed]
 
     def close(self) -> None:
         self.torch.distributed.destroy_process_group()
@@ -224,12 +163,6 @@ class FunctionalCommunicator(TorchCommunicator):
         if dim == 0 and self.places is None:
             return gathered
         return self.torch.cat(self._by_rank(gathered.chunk(self.size)), dim=dim)
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        """The op divides along the first dimension."""
-        as_it_is = dim == 0 and self.places is None
-        parts = x if as_it_is else self.torch.cat(self._by_place(x.chunk(self.size, dim=dim)))
-        return self._done("reduce_scatter_tensor", parts.contiguous(), "sum", self.size)
 
     def _done(self, name: str, x: Tensor, *options: Any) -> Tensor:
         ops = self.torch.ops._c10d_functional  # noqa: SLF001  # the library's name, to which compilers are written

@@ -14,7 +14,6 @@ from tessera.platform.vendor import import_vendor
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
-    from tessera.platform.launch import StepRules
 
 
 class CompiledPlatform(Platform):
@@ -45,9 +44,6 @@ class CompiledPlatform(Platform):
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
         block_size = config.cache.block_size or min(self.block_sizes)
         return BucketedShapes.doubling(config, block_size, self.prompt_tokens, self.fewest_blocks)
-
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return BucketedShapes(decode_rows=(1,), prompt_tokens=self.prompt_tokens).rules()
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         reason = "fewer columns of block tables, so fewer shapes to compile"

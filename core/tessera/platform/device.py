@@ -265,13 +265,17 @@ _ALIGNMENT = 64  # bytes, at which each array in a buffer begins
 
 @dataclass
 class _PinnedBuffer:
-    """memory: size bytes of pinned host memory, as a uint8 tensor. used: bytes taken by arrays, from the start. copied:
-    an event recorded after the last copy out of it. views: by torch dtype, all of it as a tensor and as an array."""
+    """Pinned host memory, from which arrays are copied to a device."""
 
+    # a uint8 tensor of pinned host memory
     memory: Any
+    # bytes
     size: int
+    # an event recorded after the last copy out of it
     copied: Any
+    # bytes taken by arrays, from the start
     used: int = 0
+    # by torch dtype, all of it as a tensor and as an array
     views: dict[Any, tuple[Any, Array]] = field(default_factory=dict)
 
     def as_dtype(self, dtype: Any) -> tuple[Any, Array]:

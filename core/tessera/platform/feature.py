@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.platform.attention import CacheSpec
 from tessera.platform.device import Arena, Tensor
 from tessera.platform.launch import Launch, Resource
 from tessera.platform.model import Model, Product
@@ -170,10 +169,6 @@ class WorkerFeature:
         """The tensors that its part of the forward pass reads, each in the mapping where it looks it up whenever it is
         called. Asked once, after wrap(). A runner that traces the model exchanges them there, as it does with weights,
         for copies of its own. Default: none."""
-        return ()
-
-    def cache_specs(self) -> Sequence[CacheSpec]:
-        """What it stores in the cache in addition to the model's layers. Default: nothing."""
         return ()
 
     def wrap(self, model: Model) -> Model:

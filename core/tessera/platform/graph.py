@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tessera.platform.attention import AttentionLayer, Caches, Mixer
 from tessera.platform.device import Device, Tensor
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan
-from tessera.platform.model import ModelFacts
 from tessera.platform.shapes import ShapePolicy
-
-if TYPE_CHECKING:
-    from tessera.config import EngineConfig
 
 
 class GraphRunner(ABC):
@@ -48,14 +44,6 @@ class GraphRunner(ABC):
     @abstractmethod
     def replay(self, executable: Any, launch: Launch) -> Any:
         """Replays an executable. Returns what forward returned."""
-
-    def after_launch(self, executable: Any, launch: Launch) -> None:
-        """Called after each replay. Default: nothing."""
-
-    def estimate(self, keys: Sequence[LaunchKey], model: ModelFacts, config: EngineConfig) -> int:
-        """Bytes that capturing these keys will take. Called only if the device cannot measure it (Device.peak).
-        Default: 0."""
-        return 0
 
     def invalidate(self) -> None:
         """Discards all captured graphs, because addresses or shapes have changed. Default: nothing."""
@@ -215,7 +203,7 @@ class _SplitMixer(Mixer):
         self.graphs, self.mixer = graphs, mixer
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        return self.graphs.eagerly(lambda own: self.mixer.fused(x, positions, caches, own), plan)
+        return self.graphs.eagerly(lambda eager: self.mixer.fused(x, positions, caches, eager), plan)
 
 
 class _SplitAttention(AttentionLayer):
@@ -223,17 +211,17 @@ class _SplitAttention(AttentionLayer):
         self.graphs, self.layer = graphs, layer
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        return self.graphs.eagerly(lambda own: self.layer.fused(x, positions, caches, own), plan)
+        return self.graphs.eagerly(lambda eager: self.layer.fused(x, positions, caches, eager), plan)
 
     def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.layer.heads(x, positions)
 
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
-        self.graphs.eagerly(lambda own: self.layer.write(k, v, caches, own), plan)
+        self.graphs.eagerly(lambda eager: self.layer.write(k, v, caches, eager), plan)
 
     def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "no model asks for the log-sum-exp"
-        return self.graphs.eagerly(lambda own: self.layer.attend(q, caches, own, out), plan)
+        return self.graphs.eagerly(lambda eager: self.layer.attend(q, caches, eager, out), plan)
 
 
 class _OnStream:

@@ -16,17 +16,17 @@ Plan = Any
 
 @dataclass(frozen=True)
 class StepRules:
-    """What one step may hold on this device; data for the scheduler.
+    """What one step may hold on this device; data for the scheduler."""
 
-    mix_prefill_decode: prefill and decode rows may share a step. max_prefill_rows: most rows that compute more than one
-    token. chunk_multiple: a prompt is split only at multiples of this many tokens. max_rows: most rows in total.
-    max_tokens_per_request: most tokens of one request.
-    """
-
+    # whether prefill and decode rows may share a step
     mix_prefill_decode: bool = True
+    # rows that compute more than one token, at most
     max_prefill_rows: int | None = None
+    # tokens: a prompt is split only at multiples
     chunk_multiple: int = 1
+    # rows in total, at most
     max_rows: int | None = None
+    # tokens of one request, at most
     max_tokens_per_request: int | None = None
 
 
@@ -54,13 +54,13 @@ class RequestView(Protocol):
 class Resource(ABC):
     """A limited resource of a step, besides tokens, rows and KV blocks. The scheduler asks every resource.
 
-    held "request": taken when a request starts and released when it leaves its row (finished, preempted or aborted).
-    held "step": taken each time a request is scheduled; begin_step() resets it. If a resource refuses a request while
-    no step is in flight, the request fails, because waiting would not help.
+    If a resource refuses a request while no step is in flight, the request fails, because waiting would not help.
     """
 
     name: str
-    held: Literal["request", "step"] = "request"
+    # "request": taken when a request starts and released when it leaves its row (finished, preempted or aborted).
+    # "step": taken each time a request is scheduled; begin_step() resets it
+    scope: Literal["request", "step"] = "request"
 
     def begin_step(self) -> None:
         """Called before each step is scheduled. Default: nothing."""
@@ -71,12 +71,12 @@ class Resource(ABC):
 
     @abstractmethod
     def take(self, request: RequestView, num_tokens: int) -> None:
-        """Called when the request is scheduled with num_tokens tokens, which fits() allowed. If held is "request",
+        """Called when the request is scheduled with num_tokens tokens, which fits() allowed. If scope is "request",
         called once per request."""
 
     @abstractmethod
     def release(self, request: RequestView) -> None:
-        """Called when the request leaves its row, and only if held is "request"."""
+        """Called when the request leaves its row, and only if scope is "request"."""
 
 
 Kind = Literal["decode", "prefill", "mixed", "verify"]
@@ -89,17 +89,19 @@ its first S entries. Core sets it if a request wants prompt_logprobs; such launc
 
 @dataclass(frozen=True)
 class LaunchKey:
-    """The shape of a launch, padding included.
+    """The shape of a launch, padding included."""
 
-    rows: number of rows. width: tokens of the longest row. tokens: in total. blocks: columns of the block table in the
-    cache group that needs the most. bits: features that change the program.
-    """
-
+    # what it computes
     kind: Kind
+    # number of rows
     rows: int
+    # tokens of the longest row
     width: int
+    # columns of the block table in the cache group that needs the most
     blocks: int
+    # in total
     tokens: int
+    # features that change the program
     bits: frozenset[str] = frozenset()
 
     @property
@@ -119,48 +121,54 @@ class Launch:
     """One forward. R = key.rows, T = key.tokens, S = key.num_samples, tokens whose logits are wanted; G = cache groups.
 
     Decode rows come first. There may be padding between rows and at the end: rows from num_rows on have query_lens and
-    seq_lens 0. Block 0 of every group is the null block; padding writes go there.
-
-    rows [R] int32: indices into the row state; padding has the null row, whose number is CachePlan.num_rows and whose
-    state nobody reads. tokens [T] int32, positions [T] int32 ([3, T] for some models).
-    query_start_loc [R + 1] int32: where each row's tokens start, and where the last row ends; row i has query_lens[i]
-    tokens from there. query_lens [R] int32: tokens that a row computes. seq_lens [R] int32: its tokens in the cache
-    after this launch. These three are on the device and exact. On the host, int32: query_start_loc_host and
-    query_lens_host, exact; seq_lens_host [R], exact or an upper bound, as host_lengths says.
-
-    slot_mapping: by group [T], block * block size + offset of each token's keys and values. block_tables: by group
-    [R, blocks]; 0 for a block that lies entirely before the window of the row's first query, whose contents, possibly
-    NaN, must not affect a result. A group of StateSpec has tables [R, 1] and no slots. Index dtype:
-    Capabilities.index_dtype. block_tables_host: by group [R, blocks] int32 on the host, where a backend asks for it
-    (CacheConstraints.host_tables), else None.
-
-    logits_indices [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that
-    verifies, all T; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer, computed by its
-    backend. windows: by group, how many tokens a query sees, itself included; None: all before it. columns: the numbers
-    that features keep, by name: [R], or [T] if the column has one for each token. Those of tokens are valid in the
-    forward pass only.
+    seq_lens 0. Block 0 of every group is the null block; padding writes go there. Slots and tables have the dtype
+    Capabilities.index_dtype.
     """
 
+    # its shape
     key: LaunchKey
+    # without padding
     num_rows: int
+    # without padding
     num_tokens: int
+    # [R] int32: indices into the row state; padding has the null row, whose number is CachePlan.num_rows and whose
+    # state nobody reads
     rows: Tensor
+    # [T] int32: token ids
     tokens: Tensor
+    # [T] int32 ([3, T] for some models)
     positions: Tensor
+    # [R + 1] int32, exact: where each row's tokens start, and where the last row ends; row i has query_lens[i] tokens
+    # from there
     query_start_loc: Tensor
+    # [R] int32, exact: tokens that a row computes
     query_lens: Tensor
+    # [R] int32, exact: a row's tokens in the cache after this launch
     seq_lens: Tensor
+    # [R + 1] int32 on the host, exact
     query_start_loc_host: Array
+    # [R] int32 on the host, exact
     query_lens_host: Array
+    # [R] int32 on the host, exact
     seq_lens_host: Array
-    host_lengths: Literal["bound", "exact"]
+    # by group [T]: block * block size + offset of each token's keys and values; a group of StateSpec has none
     slot_mapping: Sequence[Tensor]
+    # by group [R, blocks]: 0 for a block that lies entirely before the window of the row's first query, whose contents,
+    # possibly NaN, must not affect a result; a group of StateSpec has tables [R, 1]
     block_tables: Sequence[Tensor]
+    # [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that verifies, all
+    # T; with the bit ALL_POSITIONS [S + T], all tokens after them
     logits_indices: Tensor
+    # by group [R, blocks] int32 on the host, where a backend asks for it (CacheConstraints.host_tables), else None
     block_tables_host: Sequence[Array | None] = ()
+    # by group, tokens of a block
     block_sizes: Sequence[int] = ()
+    # by layer, computed by its backend
     plans: Sequence[Plan] = ()
+    # the numbers that features keep, by name: [R], or [T] if the column has one for each token; those of tokens are
+    # valid in the forward pass only
     columns: dict[str, Tensor] = field(default_factory=dict)
+    # by group, how many tokens a query sees, itself included; None: all before it
     windows: Sequence[int | None] = ()
 
     def select_logits(self, states: Tensor) -> Tensor:

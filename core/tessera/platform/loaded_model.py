@@ -47,8 +47,6 @@ class CacheNeeds:
     # As in Capabilities.
     index_dtype: str
     # As in CacheConstraints.
-    host_lengths: str
-    # As in CacheConstraints.
     align_bytes: int
     # The KVLayout for a block size, and so the bytes of a block.
     layout: Callable[[int], KVLayout]

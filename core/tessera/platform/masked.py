@@ -38,18 +38,25 @@ class Masks:
 
 @dataclass
 class MaskedPlan:
-    """slots, tables, starts, counts, lengths: the tensors of a Launch, as slot_mapping, block_tables, query_start_loc,
-    query_lens and seq_lens. places: rows, and places of a row. in_order: whether the tokens are the places. first: the
-    layer that makes the masks, of which the others of its group take them; None if the plan has them."""
+    """A launch's rows as rectangles, and their masks."""
 
+    # slot_mapping of the launch
     slots: Tensor
+    # block_tables of the launch
     tables: Tensor
+    # query_start_loc of the launch
     starts: Tensor
+    # query_lens of the launch
     counts: Tensor
+    # seq_lens of the launch
     lengths: Tensor
+    # rows, and places of a row
     places: tuple[int, int]
+    # whether the tokens are the places
     in_order: bool
+    # the layer that makes the masks, of which the others of its group take them; None if the plan has them
     first: int | None
+    # None until the first layer has made them
     masks: Masks | None = None
 
 
@@ -77,7 +84,7 @@ class MaskedAttention(AttentionBackend):
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(self.blocks, dense_planes=True, host_lengths="none")
+        return CacheConstraints(self.blocks, dense_planes=True)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return MaskedLayer(spec, weights, ops, self)

@@ -27,37 +27,49 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the scheduler and a platform need to know about a model. chunkable: a prompt may be split anywhere.
-    prefix_cacheable: the cache of a prefix is addressed by block. notes: decisions made when the model was built, one
-    line each. stage_tensors: how many tensors [T, hidden_size] of dtype a pipeline stage passes to the next; 0: the
-    model cannot be divided into stages. functional: it computes with nothing but ops, mixers and views, on the weights
-    that RunnerServices.load_weights() returns, so that a runner may trace it as a function of them."""
+    """What the scheduler and a platform need to know about a model."""
 
+    # as in config.json
     architecture: str
+    # entries of the head
     vocab_size: int
+    # elements of a hidden state
     hidden_size: int
+    # of all stages
     num_layers: int
+    # longest sequence, in tokens
     max_positions: int
+    # of weights and activations
     dtype: str
+    # of the layers of this worker's pipeline stage
     caches: tuple[LayerCache, ...]
-    num_parameters: int = 0
+    # whether a prompt may be split anywhere
     chunkable: bool = True
+    # whether the cache of a prefix is addressed by block
     prefix_cacheable: bool = True
-    tasks: tuple[str, ...] = ("generate",)
+    # decisions made when the model was built, one line each
     notes: tuple[str, ...] = ()
+    # tensors [T, hidden_size] of dtype that a pipeline stage passes to the next; 0: the model cannot be divided into
+    # stages
     stage_tensors: int = 0
+    # whether it computes with nothing but ops, mixers and views, on the weights that RunnerServices.load_weights()
+    # returns, so that a runner may trace it as a function of them
     functional: bool = True
 
 
 @dataclass(frozen=True)
 class ProductLayer:
-    """A linear layer of the checkpoint. k, n: its inputs and outputs over all ranks. outputs: those that this rank has,
-    in the order in which the product has them. inputs: those that this rank has, as (start, stop)."""
+    """A linear layer of the checkpoint."""
 
+    # in the checkpoint
     name: str
+    # inputs over all ranks
     k: int
+    # outputs over all ranks
     n: int
+    # those that this rank has, in the order in which the product has them
     outputs: Sequence[int]
+    # those that this rank has: (start, stop)
     inputs: tuple[int, int]
 
 

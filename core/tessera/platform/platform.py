@@ -15,7 +15,7 @@ from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.graph import GraphRunner
-from tessera.platform.launch import Resource, StepRules
+from tessera.platform.launch import Resource
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import NOT_PROMISED, OpSet
 from tessera.platform.quantization import Scheme
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig, ParallelConfig
 
 _FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
-_OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
+_OP_GROUPS = ("core", "quant", "moe", "sampling", "lora")
 
 _FIRST = 0  # the level of all of them until one is raised
 
@@ -37,10 +37,13 @@ may change the contract."""
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device. memory: total bytes; 0 if unknown."""
+    """One device."""
 
+    # shown to users
     name: str
+    # for Platform.open()
     index: int = 0
+    # total bytes; 0 if unknown
     memory: int = 0
 
 
@@ -49,49 +52,66 @@ class Manifest:
     """What the hook `platforms` returns: data and dotted paths ("package.module:Name"). Creating one must not import
     torch and has no side effects."""
 
+    # for --platform
     name: str
-    probe: str  # dotted path of () -> Probe
-    platform: str  # dotted path of the Platform class
-    levels: Mapping[str, int] = field(default_factory=dict)  # API level of each facet and op group it was written for
+    # dotted path of () -> Probe
+    probe: str
+    # dotted path of the Platform class
+    platform: str
+    # API levels that it was written for, of facets and op groups where they are not `level`
+    levels: Mapping[str, int] = field(default_factory=dict)
+    # of all others
+    level: int = 0
+
+    @property
+    def api_levels(self) -> Mapping[str, int]:
+        """The API level of each facet and op group that it was written for."""
+        return {**dict.fromkeys(API_LEVELS, self.level), **self.levels}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe returns; core calls it in a child process with a time limit. score: 0 cannot run here; 10 a general
-    host; 50 a device that runs on reference ops; 80 native ops; 100 a vendor's package for its own chip. reason: why
-    it has this score."""
+    """What a probe returns; core calls it in a child process with a time limit."""
 
+    # 0 cannot run here; 10 a general host; 50 a device that runs on reference ops; 80 native ops; 100 a vendor's
+    # package for its own chip
     score: int
+    # why it has this score
     reason: str
+    # those that it can use
     devices: tuple[DeviceInfo, ...] = ()
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the devices can do. dtypes: of weights and activations, the preferred one first. index_dtype: of slots,
-    block tables and places in token buffers; with "int32", no launch has an int64 tensor. async_dispatch: the host may
-    run ahead of the device. static_shapes: each launch must have one of ShapePolicy.keys(), so the platform must bring
-    such a policy."""
+    """What the devices can do."""
 
+    # of weights and activations, the preferred one first
     dtypes: tuple[str, ...]
+    # of slots, block tables and places in token buffers; with "int32", no launch has an int64 tensor
     index_dtype: str = "int64"
+    # whether the host may run ahead of the device
     async_dispatch: bool = True
+    # whether each launch must have one of ShapePolicy.keys(), so that the platform must bring such a policy
     static_shapes: bool = False
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(), at least one;
-    more than one needs a model runner of the platform's own. threads: host threads; core gives torch so many before it
-    opens a device, in a shared process too if the user asks for a number; None leaves torch as it is. environment:
-    variables that the process starts with. shared: the process belongs to a Python user (LLM), so the platform must not
-    change anything process-wide."""
+    """One worker process and its devices."""
 
+    # from 0 to world_size - 1
     rank: int
+    # number of workers
     world_size: int
+    # indices for open(), at least one; more than one needs a model runner of the platform's own
     devices: tuple[int, ...]
+    # host threads; core gives torch so many before it opens a device, in a shared process too if the user asks for a
+    # number; None leaves torch as it is
     threads: int | None = None
+    # variables that the process starts with
     environment: Mapping[str, str] = field(default_factory=dict)
+    # whether the process belongs to a Python user (LLM), so that the platform must not change anything process-wide
     shared: bool = False
 
 
@@ -182,13 +202,9 @@ class Platform(ABC):
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        """How steps are split and padded if shapes are bounded. Default: None, one launch per step of exactly its
-        shape."""
-        return None
-
-    def step_rules(self, model: ModelFacts) -> StepRules | None:
-        """What the scheduler may put into one step. Called in the engine's process. Default: None, which means
-        StepRules() and forbids nothing."""
+        """How steps are split and padded if shapes are bounded, and what the scheduler may put into one step
+        (ShapePolicy.rules). Called in the engine's process and in every worker's. Default: None, one launch per step of
+        exactly its shape, and no step is forbidden."""
         return None
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:

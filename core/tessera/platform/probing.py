@@ -5,8 +5,41 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
+
+from tessera.platform.platform import DeviceInfo, Probe
+
+
+class NoDeviceError(Exception):
+    """There is no device that this process may use; the message says why, and what to do."""
+
+
+class Card(Protocol):
+    """A device that a probe found."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes; 0 if unknown."""
+
+
+C = TypeVar("C", bound=Card)
+
+
+def probe_cards(cards: Callable[[], Sequence[C]], rate: Callable[[C], tuple[int, str]]) -> Probe:
+    """What a probe answers of a machine's cards. cards: lists them, the first of which decides, or raises
+    NoDeviceError. rate: a card's score, and the reason."""
+    try:
+        found = cards()
+    except NoDeviceError as error:
+        return Probe(0, str(error))
+    score, reason = rate(found[0])
+    devices = [DeviceInfo(card.name, index, card.memory) for index, card in enumerate(found)]
+    return Probe(score, reason, tuple(devices) if score else ())
 
 
 def read_text(file: Path) -> str:

@@ -12,16 +12,20 @@ from tessera.platform.device import Reason, Tensor
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: which
-    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension. block:
-    if granularity is "block", the outputs and inputs per scale. Groups and blocks are counted from the first element;
-    the last group of an activation, and the last blocks of a weight, may be partial."""
+    """How numbers are stored. Groups and blocks are counted from the first element; the last group of an activation,
+    and the last blocks of a weight, may be partial."""
 
+    # of the stored elements ("int8", "int4", "fp8_e4m3", ...)
     dtype: str
+    # which elements share a scale
     granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
+    # if granularity is "group", the elements per scale along the input dimension
     group: int = 0
+    # whether there are no zero points
     symmetric: bool = True
+    # of the scales
     scale_dtype: str = "float32"
+    # if granularity is "block", the outputs and inputs per scale
     block: tuple[int, int] | None = None
 
 
@@ -88,18 +92,23 @@ class Unpacking:
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a checkpoint tensor. rows, columns: (start, stop), or None for all; rows past the end of the tensor
-    are zeros. whole: the tensor's shape that config.json implies. fill: the constant for a dummy load; None for random
-    values. also: other names it has in some checkpoints. dtype: to keep it in, if not the model's. unpacking: what to
-    do with the shard before it is joined with others, if anything."""
+    """A shard of a checkpoint tensor."""
 
+    # in the checkpoint
     name: str
+    # the tensor's shape that config.json implies
     whole: tuple[int, ...]
+    # (start, stop), or None for all; rows past the end of the tensor are zeros
     rows: tuple[int, int] | None = None
+    # (start, stop), or None for all
     columns: tuple[int, int] | None = None
+    # the constant for a dummy load; None for random values
     fill: float | None = None
+    # other names that it has in some checkpoints
     also: tuple[str, ...] = ()
+    # to keep it in, if not the model's
     dtype: str | None = None
+    # what to do with the shard before it is joined with others, if anything
     unpacking: Unpacking | None = None
 
     @property

@@ -54,6 +54,11 @@ class ShapePolicy(ABC):
         in the order of the step. A launch that holds a decode row of several tokens is of kind "verify". Where
         Capabilities.static_shapes, every launch has one of keys()."""
 
+    def rules(self) -> StepRules:
+        """What the scheduler may put into one step. Asked in the engine's process. Default: StepRules(), which forbids
+        nothing."""
+        return StepRules()
+
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:
         """The shapes that launches are padded to, without bits (core adds those of the enabled features). Warm-up runs
@@ -81,25 +86,25 @@ class ExactShapes(ShapePolicy):
 @dataclass(frozen=True)
 class BucketedShapes(ShapePolicy):
     """Launches of a few shapes, given as data: each launch gets the smallest that holds it. All sequences are sorted,
-    smallest first.
+    smallest first."""
 
-    decode_rows: numbers of rows in launches that decode. A step with more rows than the largest is divided.
-    max_decode_tokens: tokens of a decode row; launches that verify drafts have this many for each row.
-    prompt_tokens: numbers of tokens of a prompt in a launch. Empty: launches with prompts hold all rows of a step and
-    have their exact shape, as on devices that capture decode launches alone.
-    prompt_rows: rows in a launch with prompts. Such launches are rectangles apart from decode rows: each prompt is
-    padded to the width.
-    packed: the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a launch,
-    and prompt_tokens are numbers of tokens of a launch.
-    blocks: columns of block tables; the last must be enough for the longest request.
-    """
-
+    # numbers of rows in launches that decode; a step with more rows than the largest is divided
     decode_rows: Sequence[int]
+    # numbers of tokens of a prompt in a launch; empty: launches with prompts hold all rows of a step and have their
+    # exact shape, as on devices that capture decode launches alone
     prompt_tokens: Sequence[int] = ()
+    # rows in a launch with prompts; such launches are rectangles apart from decode rows, each prompt padded to the
+    # width
     prompt_rows: int = 1
+    # whether the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a
+    # launch, and prompt_tokens are numbers of tokens of a launch
     packed: bool = False
+    # columns of block tables; the last must be enough for the longest request
     blocks: Sequence[int] = (1,)
+    # tokens of a decode row; launches that verify drafts have this many for each row
     max_decode_tokens: int = 1
+    # tokens: prompts may be split at multiples
+    chunk_multiple: int = 1
 
     @classmethod
     def doubling(
@@ -118,11 +123,11 @@ class BucketedShapes(ShapePolicy):
             max_decode_tokens=scheduler.max_decode_tokens,
         )
 
-    def rules(self, chunk_multiple: int = 1) -> StepRules:
-        """What a step may hold so that every prompt fits into a launch; for Platform.step_rules()."""
+    def rules(self) -> StepRules:
+        """What a step may hold so that every prompt fits into a launch."""
         return StepRules(
             mix_prefill_decode=self.packed or not self.prompt_tokens,
-            chunk_multiple=chunk_multiple,
+            chunk_multiple=self.chunk_multiple,
             max_tokens_per_request=max(self.prompt_tokens, default=None),
         )
 
@@ -174,14 +179,15 @@ class BucketedShapes(ShapePolicy):
         return _smallest(self.blocks, int(step.blocks[first:last].max()))
 
 
-def doubled(least: int, most: int) -> tuple[int, ...]:
-    """Sizes for buckets: least, then each twice the one before, as long as they are below most, and most itself. A
-    launch that needs `least` or more is padded to less than twice its size; a smaller one is padded to the first."""
+def doubled(smallest: int, largest: int) -> tuple[int, ...]:
+    """Sizes for buckets: the smallest, each twice the one before as long as they are below the largest, and the
+    largest. A launch that needs `smallest` or more is padded to less than twice its size; a smaller one is padded to
+    the first."""
     sizes = []
-    while least < most:
-        sizes.append(least)
-        least *= 2
-    return (*sizes, most)
+    while smallest < largest:
+        sizes.append(smallest)
+        smallest *= 2
+    return (*sizes, largest)
 
 
 def _smallest(sizes: Sequence[int], needed: int) -> int:

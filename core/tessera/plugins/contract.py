@@ -104,15 +104,18 @@ NEAR_METHOD, NEAR_CONSTANT = 0.7, 0.85
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A member that core never calls. where: the class that defines it. contract: the class it seems to override.
-    removed: whether the contract once had it, which is an error; otherwise it never did, which is a warning. instead:
-    the replacement of a removed member, or the closest existing one; "" if none is close."""
+class MemberFinding:
+    """A member that core never calls."""
 
+    # the class that defines it
     where: str
+    # its name
     member: str
+    # the class that it seems to override
     contract: str
+    # whether the contract once had it, which is an error; otherwise it never did, which is a warning
     removed: bool
+    # the replacement of a removed member, or the closest existing one; "" if none is close
     instead: str = ""
 
     def __str__(self) -> str:
@@ -124,7 +127,7 @@ class Finding:
         return f"{self.where} defines {self.member}, which {self.contract} does not have; {hint}"
 
 
-def find_members(cls: type, api: Api = API, levels: Mapping[str, int] | None = None) -> list[Finding]:
+def find_members(cls: type, api: Api = API, levels: Mapping[str, int] | None = None) -> list[MemberFinding]:
     """Problems with the members of a class, including inherited ones; none if no contract applies to the class.
 
     levels: the API levels its plugin was written for; facets not named have core's level. A plugin written for the
@@ -156,9 +159,9 @@ def _own_members(cls: type, contract: type) -> dict[str, type]:
     return owners
 
 
-def _removed(name: str, owner: type, contract: type, api: Api, levels: Mapping[str, int]) -> Finding | None:
+def _removed(name: str, owner: type, contract: type, api: Api, levels: Mapping[str, int]) -> MemberFinding | None:
     replacement = replacement_of(name, contract, api, levels)
-    return None if replacement is None else Finding(_place(owner), name, contract.__name__, True, replacement)
+    return None if replacement is None else MemberFinding(_place(owner), name, contract.__name__, True, replacement)
 
 
 def replacement_of(name: str, contract: type, api: Api = API, levels: Mapping[str, int] | None = None) -> str | None:
@@ -170,7 +173,7 @@ def replacement_of(name: str, contract: type, api: Api = API, levels: Mapping[st
     return gone.replacement
 
 
-def _unknown(name: str, owner: type, cls: type, contract: type) -> Finding | None:
+def _unknown(name: str, owner: type, cls: type, contract: type) -> MemberFinding | None:
     known = {
         member
         for one in cls.__mro__
@@ -179,15 +182,15 @@ def _unknown(name: str, owner: type, cls: type, contract: type) -> Finding | Non
     }
     method = isinstance(vars(owner)[name], FunctionType | classmethod | staticmethod | property)
     near = nearest_member(name, known, method=method)
-    return None if near is None else Finding(_place(owner), name, contract.__name__, False, near)
+    return None if near is None else MemberFinding(_place(owner), name, contract.__name__, False, near)
 
 
-def nearest_member(name: str, known: Set[str], *, method: bool) -> str | None:
+def nearest_member(name: str, members: Set[str], *, method: bool) -> str | None:
     """The known member that a defined name was probably meant to be, or "" if none is similar. None if nothing is
     wrong: the name is known, or is a constant of the class's own."""
-    if name in known:
+    if name in members:
         return None
-    public = sorted(member for member in known if not member.startswith("_"))
+    public = sorted(member for member in members if not member.startswith("_"))
     near = get_close_matches(name, public, n=1, cutoff=NEAR_METHOD if method else NEAR_CONSTANT)
     return "".join(near) if near or method else None
 

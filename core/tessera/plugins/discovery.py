@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tessera.config.environment import read_environment
 from tessera.platform import Manifest
 from tessera.plugins.levels import Api, levels_problem
-from tessera.plugins.loading import Answer, Plugins, load_plugins
+from tessera.plugins.loading import HookAnswer, Plugins, load_plugins
 from tessera.plugins.paths import path_problem
 
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
@@ -42,7 +42,7 @@ def discover(plugins: Plugins | None = None) -> list[Discovered]:
     return sorted(_without_duplicates(found), key=lambda one: (one.name, one.distribution))
 
 
-def _manifests(answer: Answer, api: Api) -> list[Discovered]:
+def _manifests(answer: HookAnswer, api: Api) -> list[Discovered]:
     plugin = answer.plugin
     nameless = Discovered(plugin.name, plugin.distribution, plugin.version)
     if answer.error is not None:
@@ -58,13 +58,14 @@ def _manifests(answer: Answer, api: Api) -> list[Discovered]:
 
 def _announced(plugin: Discovered, manifest: Manifest, api: Api) -> Discovered:
     plugin = replace(plugin, name=str(manifest.name)[:80], manifest=manifest)
-    problem = levels_problem(manifest.levels, api)
+    problem = levels_problem(manifest.levels, api) or levels_problem(manifest.api_levels, api)
     if problem is not None:
         return replace(plugin, error=problem)
-    adapt = api.manifests.get(manifest.levels.get("platform", api.levels["platform"]))
+    adapt = api.manifests.get(manifest.api_levels["platform"])
     if adapt is not None:
         manifest = adapt(manifest)
-    shims = tuple(f"{facet} {api.levels[facet] - 1} as {api.levels[facet]}" for facet in api.behind(manifest.levels))
+    behind = api.behind(manifest.api_levels)
+    shims = tuple(f"{facet} {api.levels[facet] - 1} as {api.levels[facet]}" for facet in behind)
     return replace(plugin, manifest=manifest, error=_problem(manifest), shims=shims)
 
 
@@ -78,14 +79,14 @@ def _problem(manifest: Manifest) -> str | None:
     return None
 
 
-def _without_duplicates(found: list[Discovered]) -> list[Discovered]:
+def _without_duplicates(platforms: list[Discovered]) -> list[Discovered]:
     """Marks platforms with an error if their name is claimed by several manifests."""
     by_name: dict[str, list[Discovered]] = defaultdict(list)
-    for one in found:
+    for one in platforms:
         if one.manifest is not None:
             by_name[one.name].append(one)
     checked = []
-    for one in found:
+    for one in platforms:
         same = by_name[one.name] if one.manifest is not None else []
         if len(same) > 1:
             owners = " and ".join(sorted(f"{other.distribution} {other.version}" for other in same))

@@ -11,7 +11,7 @@ from tessera.errors import ConfigError, ModelError, PlatformError
 from tessera.platform import WeightFormat
 from tessera.plugins.loading import CORE, Plugin, Plugins, load_plugins
 from tessera.plugins.paths import load_path, path_problem
-from tessera.plugins.registry import Entry, Registry
+from tessera.plugins.registry import Registry, RegistryEntry
 
 if TYPE_CHECKING:
     import click
@@ -76,9 +76,9 @@ def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[st
 def named_routes(plugins: Plugins, names: Sequence[str]) -> list[str]:
     """Dotted paths of the routers that --routes names. Raises ConfigError for a name that no plugin provides, and
     PlatformError for one that two provide."""
-    offered: dict[str, Entry] = {}
+    offered: dict[str, RegistryEntry] = {}
     for plugin in plugins.having("routes"):
-        own: list[Entry] = []
+        own: list[RegistryEntry] = []
         _ask(plugins, plugin, "routes", register=_collector(own, str(plugin)))
         for entry in own:
             if entry.name in offered:
@@ -92,12 +92,12 @@ def named_routes(plugins: Plugins, names: Sequence[str]) -> list[str]:
     return [offered[name].path for name in dict.fromkeys(names)]
 
 
-def _collector(into: list[Entry], owner: str) -> Any:
+def _collector(into: list[RegistryEntry], owner: str) -> Any:
     def register(name: str, path: str) -> None:
         problem = path_problem(path)
         if problem is not None:
             raise PlatformError(f"routes '{name}': {problem}.")
-        into.append(Entry(name, path, owner))
+        into.append(RegistryEntry(name, path, owner))
 
     return register
 

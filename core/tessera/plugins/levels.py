@@ -53,19 +53,20 @@ class OldHook:
 
 @dataclass(frozen=True)
 class Api:
-    """levels: core's own, by facet and op group.
+    """What core promises to plugins, and how plugins of the previous level run."""
 
-    shims: by facet and the level a plugin was written for, functions that make its platform look like one of the next
-    level; a level without one is not supported. manifests: the same for results of the hook `platforms`, by the level
-    of the facet "platform". hooks: hooks of the previous level, by name. removed: by contract ("Platform", "Kernel",
-    ...) and member. removed_hooks: replacements, by name.
-    """
-
+    # core's own, by facet and op group
     levels: Mapping[str, int]
+    # by facet and the level a plugin was written for, functions that make its platform look like one of the next level;
+    # a level without one is not supported
     shims: Mapping[tuple[str, int], Callable[[Platform], Platform]] = field(default_factory=dict)
+    # the same for results of the hook `platforms`, by the level of the facet "platform"
     manifests: Mapping[int, Callable[[Manifest], Manifest]] = field(default_factory=dict)
+    # hooks of the previous level, by name
     hooks: Mapping[str, OldHook] = field(default_factory=dict)
+    # by contract ("Platform", "Kernel", ...) and member
     removed: Mapping[str, Mapping[str, Removed]] = field(default_factory=dict)
+    # replacements of hooks, by name
     removed_hooks: Mapping[str, str] = field(default_factory=dict)
 
     def supported(self, facet: str) -> tuple[int, ...]:

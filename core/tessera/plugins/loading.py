@@ -166,7 +166,7 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HookAnswer:
     """The result of one plugin's hook, or why there is none."""
 
     plugin: Plugin
@@ -208,17 +208,17 @@ class Plugins:
             return []
         return sorted(caller.name for caller in self._manager.get_hookcallers(plugin.module) or ())
 
-    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
+    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> HookAnswer:
         """Calls the hook of one plugin only, so that its errors do not affect the others."""
         others = [other for other in self._manager.get_plugins() if other is not plugin.module]
         try:
             with without_torch() as attempts:
                 values = self._manager.subset_hook_caller(hook, others)(**arguments)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # reported with the plugin's name; others go on
-            return Answer(plugin, error=f"its hook {hook} failed: {describe(error)}")
+            return HookAnswer(plugin, error=f"its hook {hook} failed: {describe(error)}")
         if attempts:
-            return Answer(plugin, error=torch_problem(f"its hook {hook}", attempts))
-        return Answer(plugin, value=values[0] if values else None)
+            return HookAnswer(plugin, error=torch_problem(f"its hook {hook}", attempts))
+        return HookAnswer(plugin, value=values[0] if values else None)
 
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None if they can."""
@@ -268,7 +268,7 @@ def _one_line(error: BaseException) -> str:
 
 
 log = logging.getLogger(__name__)
-SHOWN = 8
+MAX_LISTED = 8
 
 
 class TracedPlugins(Plugins):
@@ -280,7 +280,7 @@ class TracedPlugins(Plugins):
         log.setLevel(logging.INFO)
         super().__init__(api)
 
-    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
+    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> HookAnswer:
         given: list[str] = []
         watched = {name: _watched(value, given) if callable(value) else value for name, value in arguments.items()}
         begin = perf_counter()
@@ -292,10 +292,10 @@ class TracedPlugins(Plugins):
         return answer
 
 
-def _watched(register: Callable[..., Any], given: list[str]) -> Callable[..., Any]:
+def _watched(register: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     def watched(*arguments: Any, **keywords: Any) -> Any:
         what = next(iter((*arguments, *keywords.values())), None)
-        given.append(str(getattr(what, "name", what))[:80])
+        names.append(str(getattr(what, "name", what))[:80])
         return register(*arguments, **keywords)
 
     return watched
@@ -313,5 +313,5 @@ def _names(value: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
 def _listed(names: list[str]) -> str:
     if not names:
         return "nothing"
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more

@@ -13,7 +13,7 @@ SHOWN_NAMES = 12
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegistryEntry:
     """path: a dotted path, imported when it is used. owner: the distribution that added it."""
 
     name: str
@@ -33,9 +33,9 @@ class Table:
         self.level = level
         self.unknown = unknown
         self.absent = absent
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RegistryEntry] = {}
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RegistryEntry]:
         return iter(self._entries.values())
 
     def __contains__(self, name: str) -> bool:
@@ -47,13 +47,13 @@ class Table:
         problem = level_problem(self.kind, level, (self.level,)) or path_problem(path)
         if problem is not None:
             raise PlatformError(f"{self.kind} '{name}' of {self.owner}: {problem}.")
-        self.take(Entry(name, path, self.owner))
+        self.take(RegistryEntry(name, path, self.owner))
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: RegistryEntry) -> None:
         self.check_free(entry)
         self._entries[entry.name] = entry
 
-    def check_free(self, entry: Entry) -> None:
+    def check_free(self, entry: RegistryEntry) -> None:
         """Raises PlatformError with both owners if the name is already used."""
         standing = self._entries.get(entry.name)
         if standing is not None:

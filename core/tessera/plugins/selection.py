@@ -27,7 +27,7 @@ MAX_SCORE = 100
 CHILD = "tessera.plugins.probe_child"
 
 
-class _Answer(msgspec.Struct):
+class _ProbeAnswer(msgspec.Struct):
     """The child's output: the probe's answer, or why there is none."""
 
     score: int = 0
@@ -54,7 +54,7 @@ def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
     if child.returncode != 0:
         raise PlatformError(f"its probe {manifest.probe} ended with {_ending(child.returncode)}{_last_line(log)}")
     try:
-        answer = msgspec.json.decode(output, type=_Answer)
+        answer = msgspec.json.decode(output, type=_ProbeAnswer)
     except msgspec.MsgspecError as error:
         raise PlatformError(f"its probe {manifest.probe} gave no answer{_last_line(log)}") from error
     if answer.error is not None:
@@ -100,7 +100,7 @@ MAX_PROBES = 8
 class Candidate:
     """A discovered platform and its probe's answer. error: why there is none. A score of 0 is an answer."""
 
-    found: Discovered
+    platform: Discovered
     probe: Probe | None = None
     error: str | None = None
 
@@ -109,7 +109,7 @@ class Candidate:
         return 0 if self.probe is None else self.probe.score
 
     def __str__(self) -> str:
-        return str(self.found)
+        return str(self.platform)
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Select
         raise PlatformError(f"{error.message} Plugins that are left out: {', '.join(kept_out)}.") from None
 
 
-def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
+def ask(platforms: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
     """Probes all of them in parallel. timeout: seconds for each."""
     with ThreadPoolExecutor(max_workers=MAX_PROBES) as threads:
-        return list(threads.map(lambda one: _ask(one, timeout), found))
+        return list(threads.map(lambda one: _ask(one, timeout), platforms))
 
 
 def choose(candidates: Sequence[Candidate]) -> Selected:
@@ -156,7 +156,7 @@ def choose(candidates: Sequence[Candidate]) -> Selected:
     failed = next((one for one in candidates if one.error is not None), None)
     able = sorted((one for one in candidates if one.score > 0), key=lambda one: -one.score)
     if failed is not None:
-        others = " or ".join(f"--platform {one.found.name}" for one in able)
+        others = " or ".join(f"--platform {one.platform.name}" for one in able)
         escape = f", or choose with {others}" if others else ""
         raise PlatformError(f"Platform {failed} cannot be used: {failed.error}. Repair or uninstall it{escape}.")
     if not able:
@@ -177,7 +177,7 @@ def verdict(candidate: Candidate, chosen: Selected | None, name: str | None = No
         return "cannot run here"
     if chosen is None:
         return "nothing is chosen"
-    if (chosen.name, chosen.distribution) == (candidate.found.name, candidate.found.distribution):
+    if (chosen.name, chosen.distribution) == (candidate.platform.name, candidate.platform.distribution):
         return "chosen: the highest score" if name is None else f"chosen: --platform {name}"
     if name is not None:
         return f"--platform names '{name}'"
@@ -185,18 +185,18 @@ def verdict(candidate: Candidate, chosen: Selected | None, name: str | None = No
 
 
 def selected(candidate: Candidate) -> Selected:
-    found, answer = candidate.found, candidate.probe
+    found, answer = candidate.platform, candidate.probe
     assert found.manifest is not None
     assert answer is not None
     manifest = found.manifest
-    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.levels)
+    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.api_levels)
 
 
-def named(name: str, found: Sequence[Discovered]) -> Discovered:
+def named(name: str, platforms: Sequence[Discovered]) -> Discovered:
     """The platform of that name. Raises PlatformError with similar names if there is none."""
-    same = [one for one in found if one.name == name]
+    same = [one for one in platforms if one.name == name]
     if not same:
-        near = get_close_matches(name, [one.name for one in found], n=1) or [one.name for one in found]
+        near = get_close_matches(name, [one.name for one in platforms], n=1) or [one.name for one in platforms]
         there = f"there is {', '.join(near)}" if near else "none is installed; try pip install tessera-cpu"
         raise PlatformError(f"There is no platform '{name}'; {there}.")
     return next((one for one in same if one.error is None), same[0])
@@ -212,12 +212,12 @@ def usable(candidate: Candidate) -> Selected:
     return selected(candidate)
 
 
-def _ask(found: Discovered, timeout: float) -> Candidate:
-    if found.error is not None:
-        return Candidate(found, error=found.error)
-    manifest: Manifest | None = found.manifest
+def _ask(platform: Discovered, timeout: float) -> Candidate:
+    if platform.error is not None:
+        return Candidate(platform, error=platform.error)
+    manifest: Manifest | None = platform.manifest
     assert manifest is not None
     try:
-        return Candidate(found, probe=probe(manifest, timeout))
+        return Candidate(platform, probe=probe(manifest, timeout))
     except PlatformError as error:
-        return Candidate(found, error=error.message)
+        return Candidate(platform, error=error.message)

@@ -31,7 +31,7 @@ _LONGEST = 24
 
 
 @dataclass(frozen=True)
-class Answers:
+class TemplateAnswers:
     """device: torch's name for it; registers: the module that registers it with torch, "" if torch has it built in.
     Both are for op depth only. dtypes: the preferred one first. Raises ConfigError for an invalid answer."""
 
@@ -88,7 +88,7 @@ def template_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "plugins_template"
 
 
-def generate(answers: Answers, folder: Path) -> None:
+def generate(answers: TemplateAnswers, folder: Path) -> None:
     """Writes the package into a folder that is empty or does not exist. Raises ConfigError."""
     try:
         from copier import run_copy
@@ -106,13 +106,14 @@ def generate(answers: Answers, folder: Path) -> None:
 _PASSED_OVER = {"build", "dist", "__pycache__"}
 
 
-def answers_of(folder: Path) -> tuple[Answers, str]:
+def answers_of(folder: Path) -> tuple[TemplateAnswers, str]:
     """The answers given to `tessera plugin new`, and the core version that wrote the package. Raises ConfigError."""
     try:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
         said = tomllib.loads(text)["tool"]["tessera"]["generated"]
         dtypes, version = tuple(said["dtypes"].split(",")), str(said["version"])
-        return Answers(said["name"], said["depth"], said.get("device", ""), said.get("registers", ""), dtypes), version
+        device, registers = said.get("device", ""), said.get("registers", "")
+        return TemplateAnswers(said["name"], said["depth"], device, registers, dtypes), version
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ConfigError(
             f"'{folder}' has no [tool.tessera.generated] in a pyproject.toml; give the folder that "

@@ -84,7 +84,6 @@ class ReferenceAttention(AttentionBackend):
         return CacheConstraints(
             block_sizes=(16, 1),
             align_bytes=align_bytes(spec.cache),
-            host_lengths="none",
             returns_lse=True,
         )
 

@@ -54,7 +54,7 @@ class ReferenceLinearAttention(AttentionBackend):
         )
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(1,), host_lengths="none")
+        return CacheConstraints(block_sizes=(1,))
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, StateSpec)

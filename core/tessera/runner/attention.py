@@ -26,7 +26,6 @@ def cache_needs(mixers: Sequence[BoundMixer], index_dtype: str, *, separate_plan
                 block_sizes=constraints.block_sizes,
                 block_multiple=constraints.block_multiple,
                 index_dtype=index_dtype,
-                host_lengths=constraints.host_lengths,
                 align_bytes=constraints.align_bytes,
                 layout=partial(bound.backend.kv_cache_layout, cache),
                 dense_planes=constraints.dense_planes,

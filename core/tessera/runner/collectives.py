@@ -12,9 +12,11 @@ from torch import Tensor
 
 from tessera.config.mesh import Mesh
 from tessera.errors import PlatformError
-from tessera.platform.collectives import HOST_BACKEND, Alone, Communicator, TorchCommunicator, Transfer
+from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Device
 from tessera.platform.platform import Platform, WorkerSpec
+
+_HOST_BACKEND = "gloo"
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
@@ -73,17 +75,6 @@ class StagedCommunicator(TorchCommunicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         gathered: Tensor = super().all_gather(self._staged(x), dim).to(x.device)
         return gathered
-
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        return x.copy_(super().broadcast(self._staged(x), source))
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        part: Tensor = super().reduce_scatter(self._staged(x), dim).to(x.device)
-        return part
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        exchanged: Tensor = super().all_to_all(self._staged(x)).to(x.device)
-        return exchanged
 
     def send(self, x: Tensor, to: int) -> None:
         super().send(self._staged(x), to)

@@ -214,7 +214,6 @@ class LaunchBuilder:
             query_start_loc_host=layout.query_start_loc,
             query_lens_host=layout.query_lens,
             seq_lens_host=seq_lens,
-            host_lengths="exact",
             slot_mapping=[
                 put(f"slot_mapping{number}", values, self.index_dtype)
                 for number, values in enumerate(self._slots(layout, positions))

@@ -21,7 +21,7 @@ from tessera.platform.attention import StateSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
-from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
+from tessera.platform.launch import Launch, LaunchKey, Plan
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
@@ -157,7 +157,7 @@ class CoreRunner(ModelRunner):
             measured = remembered_or(self._measure, config, self.device, self.services.groups)
             if measured is not None:
                 return measured
-        return estimated(config, facts) + self.graphs.estimate(self.keys, facts, config)
+        return estimated(config, facts)
 
     def _measure(self) -> int | None:
         scheduler = self.services.config.scheduler
@@ -177,14 +177,14 @@ class CoreRunner(ModelRunner):
 
     @torch.inference_mode()
     def _run_largest_steps(self) -> None:
-        config, facts = self.services.config, self.model.facts
+        config = self.services.config
         self.executables = {}
         plan = null_plan(self._needs(), config)
         self.allocate(plan)
         for stacks in self.memory.stacks:
             for stack in stacks:
                 stack.zero_()
-        for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
+        for step in largest_steps(config, plan, self.shapes.rules()):
             self.sample(self.execute(step))
         self.links.discard_tokens()
 
@@ -359,9 +359,7 @@ class CoreRunner(ModelRunner):
         executable = self.executables.get(self.graphs.key_of(launch.key))
         if executable is None:
             return self._forward(launch)
-        result = self.graphs.replay(executable, launch)
-        self.graphs.after_launch(executable, launch)
-        return result
+        return self.graphs.replay(executable, launch)
 
     def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""

@@ -95,8 +95,6 @@ class Services:
             )
         with self.device.arena("adapters") as arena:
             for feature in self._features:
-                if feature.cache_specs():
-                    raise PlatformError("a feature with caches of its own is not supported yet.")
                 feature.attach(self.build.products, bound, arena)
                 model = feature.wrap(model)
         self.feature_bytes = arena.nbytes

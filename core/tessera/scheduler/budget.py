@@ -136,8 +136,8 @@ class Resources:
     counts those itself, in arrays."""
 
     def __init__(self, resources: Sequence[Resource]) -> None:
-        self._of_request = [resource for resource in resources if resource.held == "request"]
-        self._of_step = [resource for resource in resources if resource.held == "step"]
+        self._of_request = [resource for resource in resources if resource.scope == "request"]
+        self._of_step = [resource for resource in resources if resource.scope == "step"]
 
     @property
     def asked_each_step(self) -> bool:

@@ -25,7 +25,7 @@ from tessera.platform.attention import (
     LayerSpec,
     SlidingWindowSpec,
 )
-from tessera.platform.launch import Kind, Launch, LaunchKey, StepRules
+from tessera.platform.launch import Kind, Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec, QuantSpec
 from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
@@ -172,14 +172,13 @@ Grant = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Shaping:
-    """A platform's shape policy and step rules."""
+    """How a platform's shape policy changes a case."""
 
     policy: ShapePolicy
-    rules: StepRules
 
     def allowed(self, case: AttentionCase) -> AttentionCase:
         """The case, with chunks extended to begin where the rules allow a prompt to be split."""
-        multiple, most_decoded = self.rules.chunk_multiple, case.most_decoded
+        multiple, most_decoded = self.policy.rules().chunk_multiple, case.most_decoded
         rows = tuple(
             (tokens if tokens <= most_decoded else tokens + (length - tokens) % multiple, length)
             for tokens, length in case.rows
@@ -214,8 +213,8 @@ class Shaping:
     def _pieces(self, grant: Grant) -> Iterator[Grant]:
         """Splits a grant into pieces that have no more tokens than a step may have of one request."""
         tokens, length, row = grant
-        most = self.rules.max_tokens_per_request or tokens
-        most = max(most - most % self.rules.chunk_multiple, 1)
+        most = self.policy.rules().max_tokens_per_request or tokens
+        most = max(most - most % self.policy.rules().chunk_multiple, 1)
         done = length - tokens
         while done < length:
             end = min(done + most, length)
@@ -224,7 +223,7 @@ class Shaping:
 
     def _side_by_side(self, decode: list[Grant], prefill: list[Grant]) -> Iterator[list[Grant]]:
         """Steps with as many rows as the rules allow, decode rows first."""
-        rules = self.rules
+        rules = self.policy.rules()
         most = rules.max_rows or len(decode) + len(prefill)
         few = min(rules.max_prefill_rows or most, most)
         while decode or prefill:
@@ -248,7 +247,6 @@ def poison(plane: Tensor) -> None:
 
 TRIAL = "trial"  # the name of a trial's AttentionGroup
 SPARE = 3  # blocks that no row has, including the null block
-_LOOSE = 5  # tokens by which an upper bound on a length exceeds it
 _CHUNK = 512  # tokens of a row that are written at once
 
 
@@ -528,7 +526,6 @@ class AttentionTrial:
         )
         query_start_loc = np.array([*starts, *ends], np.int32)
         seq_lens[: len(grants)] = [length for _, length, _ in grants]
-        exact = self.constraints.host_lengths == "exact"
         last = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)
 
         def tensor(values: Any) -> Tensor:
@@ -544,10 +541,9 @@ class AttentionTrial:
             query_start_loc=tensor(query_start_loc),
             query_lens=tensor(query_lens),
             seq_lens=tensor(seq_lens),
-            seq_lens_host=seq_lens if exact else seq_lens + _LOOSE,
+            seq_lens_host=seq_lens,
             query_start_loc_host=query_start_loc,
             query_lens_host=query_lens,
-            host_lengths="exact" if exact else "bound",
             slot_mapping=[tensor(slots)],
             block_tables=[tensor(table)],
             logits_indices=tensor(np.arange(tokens) if key.kind == "verify" else last),

@@ -321,9 +321,24 @@ def _gelu(activation: str) -> str:
 # ---- a few shapes of launches, separate for prefill and decode
 
 
-def strict_shapes(blocks: int, max_decode_tokens: int) -> BucketedShapes:
+class StrictShapes(BucketedShapes):
     """Prompts in rectangles of 2 rows, so that padding lies between requests."""
-    return BucketedShapes((2, 8), (16, 64), prompt_rows=2, blocks=(blocks,), max_decode_tokens=max_decode_tokens)
+
+    def rules(self) -> StepRules:
+        return dataclasses.replace(super().rules(), mix_prefill_decode=True, max_prefill_rows=3)
+
+
+class SeparateStrictShapes(StrictShapes):
+    """A step holds either prefill or decode rows, never both."""
+
+    def rules(self) -> StepRules:
+        return dataclasses.replace(super().rules(), mix_prefill_decode=False, max_prefill_rows=2)
+
+
+def strict_shapes(blocks: int, max_decode_tokens: int, kind: type[StrictShapes] = StrictShapes) -> StrictShapes:
+    return kind(
+        (2, 8), (16, 64), prompt_rows=2, blocks=(blocks,), max_decode_tokens=max_decode_tokens, chunk_multiple=8
+    )
 
 
 # ---- the platforms
@@ -334,6 +349,7 @@ class StrictPlatform(Platform):
     capabilities = Capabilities(
         dtypes=("float32", "bfloat16"), index_dtype="int32", async_dispatch=True, static_shapes=True
     )
+    shapes_class = StrictShapes
 
     def __init__(self) -> None:
         self.current = Current()
@@ -358,14 +374,11 @@ class StrictPlatform(Platform):
         return RecordingGraphs(self.current)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return strict_shapes(-(-config.model.max_model_len // BLOCK_SIZE), config.scheduler.max_decode_tokens)
-
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=64)
+        blocks = -(-config.model.max_model_len // BLOCK_SIZE)
+        return strict_shapes(blocks, config.scheduler.max_decode_tokens, self.shapes_class)
 
 
 class SeparateStrictPlatform(StrictPlatform):
     """The variant in which a step holds either prefill or decode rows, never both."""
 
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return dataclasses.replace(strict_shapes(1, 1).rules(chunk_multiple=8), max_prefill_rows=2)
+    shapes_class = SeparateStrictShapes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.platform import API_LEVELS, Manifest, hookimpl
+from tessera.platform import Manifest, hookimpl
 
 
 @hookimpl
@@ -12,6 +12,5 @@ def platforms() -> list[Manifest]:
             "ascend",
             probe="tessera_ascend.probe:probe",
             platform="tessera_ascend.platform:AscendPlatform",
-            levels=dict.fromkeys(API_LEVELS, 0),
         )
     ]

@@ -47,15 +47,19 @@ _MASK = 2048  # rows and columns of the mask that this mode wants, whatever the 
 
 @dataclass(frozen=True)
 class Plan:
-    """slots [T]; tables [rows, blocks]. ends: where each row's queries end among those that are passed. lengths: of
-    each row in the cache. tokens: queries that are passed. places [tokens] int64: where they lie; None: they are the
-    first ones."""
+    """What a group's layers launch."""
 
+    # [T]: slot_mapping of the launch
     slots: Tensor
+    # [rows, blocks]: block_tables of the launch
     tables: Tensor
+    # of each row, where its queries end among those that are passed
     ends: list[int]
+    # of each row, tokens in the cache
     lengths: list[int]
+    # number of queries that are passed
     tokens: int
+    # [tokens] int64: where these lie; None: they are the first ones
     places: Tensor | None
 
 
@@ -83,7 +87,7 @@ class FusedInferAttention(AttentionBackend):
         return None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True, host_lengths="exact")
+        return CacheConstraints(BLOCKS, block_multiple=False, dense_planes=True)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return Layer(spec, weights, ops, self, self._mask(device.target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.platform import API_LEVELS, Manifest, hookimpl
+from tessera.platform import Manifest, hookimpl
 
 
 @hookimpl
@@ -12,6 +12,5 @@ def platforms() -> list[Manifest]:
             "cpu",
             probe="tessera_cpu.probe:probe",
             platform="tessera_cpu.platform:CpuPlatform",
-            levels=dict.fromkeys(API_LEVELS, 0),
         )
     ]

@@ -32,18 +32,23 @@ from tessera_cpu.rotary import Angles, angles, turned
 
 @dataclass
 class Past:
-    """The keys of one or several rows. blocks: of all rows, one after the other. shape: [rows, tokens of their blocks].
-    keys: the most that any row has. stale: places among all tokens that hold no row's keys; their content is arbitrary,
-    including NaN. queries: the position of each query, [rows, 1, queries, 1]. whole: no key comes after a query.
-    causal: the mask is exactly the causal one."""
+    """The keys of one or several rows."""
 
+    # of all rows, one after the other
     blocks: Tensor
+    # rows, tokens of their blocks
     shape: tuple[int, int]
+    # the most that any row has
     keys: int
+    # places among all tokens that hold no row's keys; their content is arbitrary, including NaN
     stale: Tensor | None
+    # [rows, 1, queries, 1]: the position of each query
     queries: Tensor
+    # whether no key comes after a query
     whole: bool = False
+    # whether the mask is exactly the causal one
     causal: bool = False
+    # by window and dtype, made by the first layer that needs one
     masks: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
 
     def gather(self, cache: Tensor) -> Tensor:
@@ -76,14 +81,19 @@ class Part:
 
 @dataclass(frozen=True)
 class SdpaPlan:
-    """block, offset [tokens]: where each token's key and value are stored. padded: whether there are tokens between or
-    after the rows. angles: by table and dtype, computed by the first layer that needs them."""
+    """What a group's layers compute."""
 
+    # [tokens]: the block where each token's key and value are stored
     block: Tensor
+    # [tokens]: its place in that block
     offset: Tensor
+    # the rows that decode, if there are any
     decode: Part | None
+    # the other rows
     prefill: tuple[Part, ...]
+    # whether there are tokens between or after the rows
     padded: bool
+    # by table and dtype, computed by the first layer that needs them
     angles: dict[tuple[int, RotarySpec, torch.dtype], Angles] = field(default_factory=dict)
 
     @cached_property
@@ -103,7 +113,7 @@ class SdpaAttention(AttentionBackend):
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
+        return CacheConstraints(block_sizes=(16, 1))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> SdpaLayer:
         return SdpaLayer(spec, weights, ops)

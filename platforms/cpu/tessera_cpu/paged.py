@@ -71,7 +71,7 @@ class PagedAttention(AttentionBackend):
         return None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(BLOCK, TOKENS), host_lengths="exact", align_bytes=4)
+        return CacheConstraints(block_sizes=(BLOCK, TOKENS), align_bytes=4)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, FullAttentionSpec)

@@ -6,6 +6,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.platform.probing import NoDeviceError
+
 LIBRARY = "libcuda.so.1"
 # CUdevice_attribute, from the driver API's reference
 _PROCESSORS, _MAJOR, _MINOR, _SHARED = 16, 75, 76, 97
@@ -13,35 +15,35 @@ _PROCESSORS, _MAJOR, _MINOR, _SHARED = 16, 75, 76, 97
 
 @dataclass(frozen=True)
 class Card:
-    """capability: the compute capability, 90 for 9.0. memory: bytes. processors: SMs. shared_bytes: shared memory that
-    one program may use."""
+    """A GPU, as the driver describes it."""
 
+    # the product's
     name: str
+    # compute capability: 90 for 9.0
     capability: int
+    # bytes
     memory: int
+    # SMs
     processors: int
+    # shared memory that one program may use
     shared_bytes: int
-
-
-class DriverError(Exception):
-    """There is no driver, or it finds no card; the message says which."""
 
 
 def cards(library: Any = None) -> list[Card]:
     """The cards of this machine, in the driver's order. library: the driver's, by default loaded. Raises
-    DriverError."""
+    NoDeviceError."""
     if library is None:
         try:
             library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise DriverError(f"{LIBRARY} is not installed") from error
+            raise NoDeviceError(f"{LIBRARY} is not installed") from error
     code = library.cuInit(0)
     if code:
-        raise DriverError(f"the driver did not start (error {code})")
+        raise NoDeviceError(f"the driver did not start (error {code})")
     count = ctypes.c_int()
     _check(library.cuDeviceGetCount(ctypes.byref(count)))
     if not count.value:
-        raise DriverError("the driver finds no card")
+        raise NoDeviceError("the driver finds no card")
     return [_card(library, index) for index in range(count.value)]
 
 
@@ -67,4 +69,4 @@ def _card(library: Any, index: int) -> Card:
 
 def _check(code: int) -> None:
     if code:
-        raise DriverError(f"the driver answers with error {code}")
+        raise NoDeviceError(f"the driver answers with error {code}")

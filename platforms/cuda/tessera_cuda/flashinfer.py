@@ -101,7 +101,7 @@ class FlashInfer(PackageAttention):
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(
-            block_sizes=(64, 16), align_bytes=16, dense_planes=True, host_lengths="exact", host_tables=True,
+            block_sizes=(64, 16), align_bytes=16, dense_planes=True, host_tables=True,
             returns_lse=True,
         )  # fmt: skip
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tessera.platform import DeviceInfo, Probe
-from tessera_cuda.driver import Card, DriverError, cards
+from functools import partial
+
+from tessera.platform import Probe
+from tessera.platform.probing import probe_cards
+from tessera_cuda.driver import Card, cards
 from tessera_triton import has_compiler
 
 OLDEST = 80
@@ -11,12 +14,7 @@ OLDEST = 80
 
 
 def probe() -> Probe:
-    try:
-        found = cards()
-    except DriverError as error:
-        return Probe(0, str(error))
-    score, reason = why(found[0], has_triton=has_compiler("nvidia"))
-    return Probe(score, reason, tuple(DeviceInfo(card.name, number, card.memory) for number, card in enumerate(found)))
+    return probe_cards(cards, partial(why, has_triton=has_compiler("nvidia")))
 
 
 def why(card: Card, *, has_triton: bool) -> tuple[int, str]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tessera.platform.probing import NoDeviceError
 from tessera_cuda import driver, probe
-from tessera_cuda.driver import Card, DriverError, cards
+from tessera_cuda.driver import Card, cards
 
 H100 = Card("NVIDIA H100 80GB HBM3", 90, 80 << 30, 132, 227 << 10)
 TURING = Card("Tesla T4", 75, 15 << 30, 40, 64 << 10)
@@ -63,13 +64,13 @@ def test_all_cards_are_told():
     ],
 )
 def test_a_driver_without_cards_says_why(library, message):
-    with pytest.raises(DriverError, match=message):
+    with pytest.raises(NoDeviceError, match=message):
         cards(library)
 
 
 def test_no_driver(monkeypatch):
     monkeypatch.setattr(driver, "LIBRARY", "libnothing-of-this-name.so.1")
-    with pytest.raises(DriverError, match="^libnothing-of-this-name.so.1 is not installed$"):
+    with pytest.raises(NoDeviceError, match="^libnothing-of-this-name.so.1 is not installed$"):
         cards()
     found = probe.probe()
     assert (found.score, found.reason) == (0, "libnothing-of-this-name.so.1 is not installed")

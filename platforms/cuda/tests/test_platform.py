@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from tessera.platform import PlatformError
+from tessera.platform.probing import NoDeviceError
 from tessera_cuda import platform as module
-from tessera_cuda.driver import Card, DriverError
+from tessera_cuda.driver import Card
 from tessera_cuda.platform import CudaPlatform
 from tessera_triton import TARGETS
 
@@ -54,7 +55,7 @@ def test_a_card_that_is_too_old_has_no_kernels(monkeypatch):
 
 def test_without_a_driver_there_are_no_facts(monkeypatch):
     def none():
-        raise DriverError("the driver finds no card")
+        raise NoDeviceError("the driver finds no card")
 
     monkeypatch.setattr(module, "cards", none)
     with pytest.raises(PlatformError, match="^the driver finds no card; the platform 'cuda' needs an NVIDIA card"):

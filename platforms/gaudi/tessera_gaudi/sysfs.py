@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.platform.probing import inaccessible, numbered, read_text
+from tessera.platform.probing import NoDeviceError, inaccessible, numbered, read_text
 
 ACCEL = "sys/class/accel"
 _HABANA = "0x1da3"
@@ -16,10 +16,14 @@ _OPERATIONAL = "operational"
 
 @dataclass(frozen=True)
 class Card:
-    """kind: as the driver says it, such as "GAUDI2". node: the file in /dev through which programs use it."""
+    """An accelerator."""
 
+    # as the driver says it, such as "GAUDI2"
     kind: str
+    # the file in /dev through which programs use it
     node: Path
+    # bytes; the driver does not say
+    memory: int = 0
 
     @property
     def name(self) -> str:
@@ -27,21 +31,18 @@ class Card:
         return f"Intel Gaudi {generation}".rstrip()
 
 
-class SysfsError(Exception):
-    """There is no accelerator that this process may use; the message says why, and what to do."""
-
-
 def cards(root: Path = Path("/")) -> list[Card]:
-    """The accelerators that this process may use, by number. root: of the file system. Raises SysfsError."""
+    """The accelerators that this process may use, by number. root: of the file system. Raises NoDeviceError."""
     found = list(_cards(root))
     if not found:
-        raise SysfsError("the kernel's driver for Gaudi (habanalabs) finds none")
+        raise NoDeviceError("the kernel's driver for Gaudi (habanalabs) finds none")
     working = [card for card, status in found if status in ("", _OPERATIONAL)]
     if not working:
-        raise SysfsError(f"there is {found[0][0].name}, but its driver says '{found[0][1]}': look at dmesg and hl-smi")
+        card, status = found[0]
+        raise NoDeviceError(f"there is {card.name}, but its driver says '{status}': look at dmesg and hl-smi")
     able = [card for card in working if not inaccessible([card.node])]
     if not able:
-        raise SysfsError(
+        raise NoDeviceError(
             f"there is {working[0].name}, but {working[0].node.name} in /dev/accel cannot be opened: start the "
             "container with --runtime=habana or --device=/dev/accel"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.platform import API_LEVELS, Manifest, hookimpl
+from tessera.platform import Manifest, hookimpl
 
 
 @hookimpl
@@ -12,6 +12,5 @@ def platforms() -> list[Manifest]:
             "rocm",
             probe="tessera_rocm.probe:probe",
             platform="tessera_rocm.platform:RocmPlatform",
-            levels=dict.fromkeys(API_LEVELS, 0),
         )
     ]

@@ -2,64 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from tessera.platform import AttentionBackend, Device, OpSet, PlatformError, TorchDevice, replace
+from tessera.platform import AttentionBackend, Device, Kernel, PlatformError
+from tessera.platform.probing import NoDeviceError
 from tessera_rocm.facts import facts_of
-from tessera_rocm.topology import TopologyError, cards
+from tessera_rocm.topology import cards
 from tessera_triton import DeviceFacts
 from tessera_triton.platform import TritonPlatform
 
 
 class RocmPlatform(TritonPlatform):
-    """ROCm builds of torch call the device "cuda", and RCCL "nccl". gfx: the architecture of the opened device as ROCm
-    says it, which HSA_OVERRIDE_GFX_VERSION may change; None before."""
+    """ROCm builds of torch call the device "cuda", and RCCL "nccl"."""
 
     name = "rocm"
     kind = "cuda"
+    build = ("hip", "a ROCm")
+    device_kind = "AMD GPU"
+    check_device = (
+        "with rocminfo that ROCm {version} supports the card, and that this user may open /dev/kfd (group render)"
+    )
     compiler = "amd"
     collectives = "nccl"
+    # the architecture of the opened device as ROCm says it, which HSA_OVERRIDE_GFX_VERSION may change; None before
     gfx: str | None = None
 
     def open(self, index: int) -> Device:
-        torch = self.torch
-        if torch.version.hip is None:
-            raise PlatformError(
-                f"platform 'rocm' needs a ROCm build of torch, and torch {torch.__version__} is none; install one."
-            )
-        if not torch.cuda.is_available():
-            raise PlatformError(
-                f"torch {torch.__version__} finds no AMD GPU; check with rocminfo that ROCm {torch.version.hip} "
-                "supports the card, and that this user may open /dev/kfd (group render)."
-            )
-        name = self._make_current(index)
-        device = TorchDevice(torch, self.kind, index)
-        device.name = name
-        self.gfx = torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
+        device = super().open(index)
+        self.gfx = self.torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
         return device
 
-    def ops(self, reference: OpSet) -> OpSet:
-        found, facts = super().ops(reference), self._compiled_facts()
-        if facts is None:
-            return found
+    def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         from tessera_rocm.aiter_products import kernels, provider
 
-        return replace(found, **kernels(facts, self._launcher(), provider()))
+        return kernels(facts, self._launcher(), provider())
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        """aiter's first: AMD tuned its tiles for these cards, and ours were not."""
-        facts = self._compiled_facts()
-        if facts is None:
-            return ()
+    def _more_backends(self, facts: DeviceFacts) -> Sequence[AttentionBackend]:
+        """AMD tuned aiter's tiles for these cards, and ours were not."""
         from tessera_rocm.aiter import AiterAttention
 
-        return (AiterAttention(facts, self._launcher()), *super().attention_backends())
+        return [AiterAttention(facts, self._launcher())]
 
     def _facts(self) -> DeviceFacts | None:
         """None for an architecture that the kernels were not compiled for, nor for a relative of it."""
         try:
             found = cards()
-        except TopologyError as error:
+        except NoDeviceError as error:
             raise PlatformError(f"{error}; the platform 'rocm' needs an AMD GPU.") from error
         card = next((card for card in found if card.gfx == self.gfx), found[0])
         return facts_of(card, self.gfx or card.gfx)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from tessera.platform import DeviceInfo, Probe
+from tessera.platform import Probe
+from tessera.platform.probing import probe_cards
 from tessera_rocm.facts import COMPILED, facts_of, like
-from tessera_rocm.topology import Card, TopologyError, cards
+from tessera_rocm.topology import Card, cards
 from tessera_triton import has_compiler
 
 
 def probe(root: Path = Path("/")) -> Probe:
-    try:
-        found = cards(root)
-    except TopologyError as error:
-        return Probe(0, str(error))
-    score, reason = why(found[0], has_triton=has_compiler("amd"))
-    return Probe(score, reason, tuple(DeviceInfo(card.name, number, card.memory) for number, card in enumerate(found)))
+    return probe_cards(partial(cards, root), partial(why, has_triton=has_compiler("amd")))
 
 
 def why(card: Card, *, has_triton: bool) -> tuple[int, str]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from tessera.platform.probing import NoDeviceError, read_text
+
 NODES, DEVICE = "sys/class/kfd/kfd/topology/nodes", "dev/kfd"
 _OWN_MEMORY = (1, 2)  # kinds of memory banks: frame buffer that the host sees, and that it does not
 _VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
@@ -16,38 +18,39 @@ _VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEV
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, or a partition of one. gfx: its architecture, such as "gfx942". memory: bytes; 0 if unknown. processors:
-    compute units. warp_size: threads of a wave. shared_bytes: LDS that one program may use."""
+    """A GPU, or a partition of one."""
 
+    # the product's
     name: str
+    # its architecture, such as "gfx942"
     gfx: str
+    # bytes; 0 if unknown
     memory: int
+    # compute units
     processors: int
+    # threads of a wave
     warp_size: int
+    # LDS that one program may use
     shared_bytes: int
 
 
-class TopologyError(Exception):
-    """There is no GPU that this process may use; the message says why, and what to do."""
-
-
 def cards(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Card]:
-    """The cards that this process may use, in the driver's order. root: of the file system. Raises TopologyError."""
+    """The cards that this process may use, in the driver's order. root: of the file system. Raises NoDeviceError."""
     if not (root / NODES).is_dir():
-        raise TopologyError("the kernel's driver for AMD GPUs (amdgpu) is not loaded")
+        raise NoDeviceError("the kernel's driver for AMD GPUs (amdgpu) is not loaded")
     folders = sorted((root / NODES).iterdir(), key=lambda folder: int(folder.name))
     found = [card for folder in folders for card in _cards(root, folder)]
     if not found:
-        raise TopologyError("the kernel's driver finds no AMD GPU")
+        raise NoDeviceError("the kernel's driver finds no AMD GPU")
     if not os.access(root / DEVICE, os.R_OK | os.W_OK):
-        raise TopologyError(
+        raise NoDeviceError(
             f"there is {found[0].name}, but /{DEVICE} cannot be opened: add the user to the group render, or start the "
             "container with --device=/dev/kfd --device=/dev/dri --group-add render"
         )
     for names in _VISIBLE:
         found = _visible(found, next((environment[name] for name in names if environment.get(name)), ""))
     if not found:
-        raise TopologyError("the environment hides every AMD GPU (ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)")
+        raise NoDeviceError("the environment hides every AMD GPU (ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)")
     return found
 
 
@@ -84,10 +87,7 @@ def _own_memory(banks: Path) -> Iterator[int]:
 
 def _name(root: Path, minor: int) -> str:
     """The product's name, which the driver knows of cards for servers."""
-    try:
-        return (root / f"sys/class/drm/renderD{minor}/device/product_name").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+    return read_text(root / f"sys/class/drm/renderD{minor}/device/product_name")
 
 
 def _properties(file: Path) -> dict[str, int]:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tessera.platform import PlatformError
+from tessera.platform.probing import NoDeviceError
 from tessera_rocm import platform as module
 from tessera_rocm.platform import RocmPlatform
-from tessera_rocm.topology import Card, TopologyError
+from tessera_rocm.topology import Card
 from tessera_triton import TARGETS
 
 MI300X = Card("AMD Instinct MI300X", "gfx942", 192 << 30, 304, 64, 64 << 10)
@@ -78,7 +79,7 @@ def test_facts_follow_an_architecture_that_the_environment_overrides(monkeypatch
 
 def test_without_a_card_there_are_no_facts(monkeypatch):
     def none():
-        raise TopologyError("the kernel's driver finds no AMD GPU")
+        raise NoDeviceError("the kernel's driver finds no AMD GPU")
 
     monkeypatch.setattr(module, "cards", none)
     with pytest.raises(PlatformError, match="^the kernel's driver finds no AMD GPU; the platform 'rocm' needs"):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tessera.platform.probing import NoDeviceError
 from tessera_rocm import probe as module
 from tessera_rocm.facts import facts_of
-from tessera_rocm.topology import DEVICE, NODES, Card, TopologyError, cards, gfx_of
+from tessera_rocm.topology import DEVICE, NODES, Card, cards, gfx_of
 from tessera_triton import TARGETS
 
 GIB = 1 << 30
@@ -94,7 +95,7 @@ def test_the_environment_chooses_cards(tmp_path, environment, expected):
 
 
 def test_an_environment_that_hides_every_card_is_told(tmp_path):
-    with pytest.raises(TopologyError, match="^the environment hides every AMD GPU"):
+    with pytest.raises(NoDeviceError, match="^the environment hides every AMD GPU"):
         cards(tree(tmp_path, PROCESSOR, MI300X), {"HIP_VISIBLE_DEVICES": "-1"})
 
 

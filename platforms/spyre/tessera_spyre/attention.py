@@ -3,8 +3,6 @@ memory is read in."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from torch import Tensor
 
@@ -12,7 +10,6 @@ from tessera.platform import (
     Array,
     AttentionGroup,
     Buffers,
-    CacheConstraints,
     Launch,
     LayerSpec,
     MaskedPlan,
@@ -33,9 +30,6 @@ class StickAttention(SdpaAttention):
         if spec.dtype != "float16":
             return "float16 alone"
         return f"heads of a multiple of {STICK}" if spec.head_dim % STICK else super().supports(spec)
-
-    def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return replace(super().constraints(spec), host_lengths="exact")
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> MaskedPlan:
         plan = super().plan(launch, group, buffers)

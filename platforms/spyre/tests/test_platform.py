@@ -93,7 +93,7 @@ def test_shapes_are_whole_sticks_that_double():
     assert (shapes.decode_rows, list(shapes.prompt_tokens)) == ((1, 2, 4), [64, 128, 256, 512])
     assert list(shapes.blocks) == [4, 8, 16, 32]
     assert len(shapes.keys()) == (3 + 4) * 4
-    rules = SpyrePlatform().step_rules(None)
+    rules = shapes.rules()
     assert (rules.mix_prefill_decode, rules.max_tokens_per_request) == (False, 512)
 
 

@@ -23,9 +23,14 @@ _NONE = np.zeros(0, np.int32)
 
 
 class TracedModel:
-    """weights: where the model looks its weights up. Tensors that several of them hold are one argument. tensors: the
-    arguments of this kind, as the model holds them; values: as JAX does. features: what is part of the model; their
-    tensors are in the host's memory, and are the last arguments. place: copies one of these to the devices."""
+    """The model as a function of its weights. Tensors that several of these hold are one argument."""
+
+    # what is part of the model
+    features: Sequence[WorkerFeature]
+    # numbers that the features keep for each row
+    columns: list[Column]
+    # arguments, as the model holds them: weights, then the features', which are in the host's memory
+    tensors: list[Tensor]
 
     def __init__(
         self,
@@ -35,6 +40,7 @@ class TracedModel:
         features: Sequence[WorkerFeature] = (),
         place: Callable[[Tensor], Any] = as_jax,
     ) -> None:
+        """weights: where the model looks them up. place: copies a feature's tensor to the devices."""
         self.model, self.ops, self.features, self._place = model, ops, features, place
         self.columns = [column for feature in features for column in feature.columns()]
         self._places: dict[int, list[tuple[MutableMapping[str, Tensor], str]]] = {}
@@ -52,6 +58,7 @@ class TracedModel:
 
     @cached_property
     def values(self) -> list[Any]:
+        """The arguments as JAX holds them."""
         weights, others = self.tensors[: self._number], self.tensors[self._number :]
         return [*map(as_jax, weights), *map(self._place, others)]
 
@@ -149,7 +156,6 @@ def _launch(
         query_start_loc_host=_NONE,
         query_lens_host=_NONE,
         seq_lens_host=_NONE,
-        host_lengths="bound",
         slot_mapping=(),
         block_tables=(),
         logits_indices=as_torch(parts["at"]),

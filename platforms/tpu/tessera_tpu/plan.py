@@ -10,14 +10,17 @@ from jax import Array as Jax
 
 @dataclass(frozen=True)
 class Rows:
-    """R rows whose T tokens lie behind one another, on the device, int32. row [T]: of each token; R for padding.
-    positions [T]: 0 for padding. start [R]: each row's first token. count [R]: its tokens; 0 for padding. first [R]:
-    the position of its first token."""
+    """R rows whose T tokens lie behind one another, on the device, int32."""
 
+    # [T]: of each token; R for padding
     row: Jax
+    # [T]: 0 for padding
     positions: Jax
+    # [R]: each row's first token
     start: Jax
+    # [R]: its tokens; 0 for padding
     count: Jax
+    # [R]: the position of its first token
     first: Jax
 
 

@@ -91,12 +91,17 @@ class Drawn:
 
 
 class JaxRunner(ModelRunner):
-    """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
-    [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
+    """A runner whose steps are programs that JAX compiles ahead."""
+
+    # by layer, its planes
+    caches: list[Any]
+    # [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding
+    tokens: Any
 
     takes = frozenset({"drafts", "kv_cache_dtype", "lora", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
+        """mesh: of all devices. kernels: of attention."""
         self.services, self.mesh, self.kernels = services, mesh, kernels
         self.programs = Programs(services.artifacts.folder("xla"))
 
@@ -152,7 +157,6 @@ class JaxRunner(ModelRunner):
             block_sizes=(block_of(cache.spec),),
             block_multiple=True,
             index_dtype="int32",
-            host_lengths="none",
             align_bytes=1,
             layout=layout,
             dense_planes=True,
@@ -176,7 +180,7 @@ class JaxRunner(ModelRunner):
         self.plan, self.batch = plan, self.services.input_batch(plan)
         self.launches = Launches(plan, self.batch, self.shapes, self.model.features)
         blocks = {layer: group for group in plan.groups for layer in group.layers}
-        self.caches: list[Any] = []
+        self.caches = []
         for layer, group in sorted(blocks.items()):
             layout = self.attention.kv_cache_layout(self.layouts[layer], group.block_size)
             shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]

@@ -44,24 +44,35 @@ _MOST_SPLITS = 64
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """The tensors of a launch, and what its shape says. rows, tokens, width: of the launch. few: how many rows,
-    counted from the first, go to decode.py, with a width of `few_width`. others_start: where the next one's tokens
-    start. splits: of their keys. fills: row i has token i, or none. padded: some tokens may be no row's. size: of a
-    block."""
+    """The tensors of a launch, and what its shape says."""
 
+    # slot_mapping of the launch
     slots: Tensor
+    # block_tables of the launch
     table: Tensor
+    # query_start_loc of the launch
     starts: Tensor
+    # query_lens of the launch
     lengths: Tensor
+    # seq_lens of the launch
     ends: Tensor
+    # of the launch, padding included
     rows: int
+    # of the launch, padding included
     tokens: int
+    # how many rows, counted from the first, go to decode.py
     few: int
+    # tokens of the longest of these
     few_width: int
+    # where the next row's tokens start
     others_start: int
+    # of the keys of rows that go to decode.py
     splits: int
+    # whether row i has token i, or none
     fills: bool
+    # whether some tokens may be no row's
     padded: bool
+    # tokens of a block
     size: int
 
 

@@ -92,6 +92,22 @@ def _turned(
     return rows
 
 
+# x, x_token                               [T, (H + 2 Hk) D]; elements from a token to the next
+# positions                                of tokens [T]
+# cos_sin, angles_row                      [positions, ROTARY]: cosines, then sines; elements from a row to the next
+# q_norm, k_norm                           Q_NORMED, K_NORMED: weights [D]
+# slots                                    slot_mapping of the launch
+# q                                        queries [T, H, D], dense
+# keys, key_block                          keys of the cache [blocks, SIZE, Hk, D]; elements from a block to the next
+# values, value_block                      values, likewise
+# key_scales, value_scales, scale_block    KEPT in int8 [blocks, SIZE, Hk], elements between blocks; in fp8 [1]
+# tokens                                   T
+# q_eps, q_offset, k_eps, k_offset         of the norms
+# HEADS, KV_HEADS, DIM                     heads of queries, heads of keys, elements of a head
+# SIZE, KEPT                               tokens of a block; in what the cache keeps numbers
+# ROTARY, PAIRS                            elements of a head that are turned; whether partners lie side by side
+# Q_NORMED, K_NORMED                       which norms there are
+# BLOCK_R, BLOCK_D                         tokens times heads of a program, DIM as a power of two
 @triton.jit(do_not_specialize=["tokens"])
 def heads_input(
     x, x_token, positions, cos_sin, angles_row, q_norm, k_norm, slots, q, keys, key_block, values, value_block,

@@ -18,6 +18,11 @@ from tessera_triton.online import LN_2, LOG2_E, NOTHING, capped, sees, weighed
 from tessera_triton.prefill import row_of
 
 
+# As those of prefill_tiles, but for:
+# tokens, blocks      numbers of q, and of keys and values
+# HEADS               heads of queries
+# SPECIALIZES         warps are specialized
+# BLOCK_M, BLOCK_N    queries of a tile, keys of a turn
 @triton.jit(do_not_specialize=["table_row", "first_row", "rows", "tokens", "blocks"])
 def copied_tiles(
     q, q_token, keys, values, table, table_row, starts, lengths, ends, sinks, out, out_token, out_head, sums, scale,

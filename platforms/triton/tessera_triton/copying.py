@@ -29,16 +29,23 @@ _ALIGNED = 8  # elements of 16 bits in the 16 bytes at which copies begin
 
 
 class Rows(NamedTuple):
-    """Of a launch. first: the row that it begins with. rows, tokens: of all. tiles: programs of a head, by the queries
-    of each."""
+    """The rows of a launch."""
 
+    # block_tables of the launch
     table: Tensor
+    # query_start_loc of the launch
     starts: Tensor
+    # query_lens of the launch
     lengths: Tensor
+    # seq_lens of the launch
     ends: Tensor
+    # the row that they begin with
     first: int
+    # of all
     rows: int
+    # of all rows
     tokens: int
+    # programs of a head, by the queries of each
     tiles: Callable[[int], int]
 
 

@@ -10,6 +10,10 @@ import triton.language as tl
 from tessera_triton.online import LN_2, LOG2_E, NOTHING, over_keys
 
 
+# As those of prefill_tiles, but for:
+# out, sums    [T, H, SPLITS, D] and [T, H, SPLITS] float32, if there are several splits
+# SPLITS       of a row's keys
+# FILLS        row i has token i, or none
 @triton.jit(do_not_specialize=["table_row"])
 def decode_rows(
     q, q_token, q_head, keys, key_block, values, value_block, key_scales, value_scales, scale_block, table, table_row,

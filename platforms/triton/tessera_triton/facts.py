@@ -12,17 +12,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """backend: of Triton's GPUTarget: "cuda", "hip" or "xpu". arch: 80, 90, ...; "gfx942", ...; or the device's name.
-    warp_size: threads. shared_bytes: shared memory that one program may use. processors: SMs, compute units or Xe
-    cores. descriptors: tensor descriptors become copies by hardware (TMA); elsewhere they become pointers. fp8: the
-    8-bit float that its matrix instructions take, as torch names it; None if there is none."""
+    """What tiles are chosen by."""
 
+    # of Triton's GPUTarget: "cuda", "hip" or "xpu"
     backend: str
+    # 80, 90, ...; "gfx942", ...; or the device's name
     arch: int | str
+    # threads
     warp_size: int
+    # shared memory that one program may use
     shared_bytes: int
+    # SMs, compute units or Xe cores
     processors: int
+    # whether tensor descriptors become copies by hardware (TMA); elsewhere they become pointers
     descriptors: bool = False
+    # the 8-bit float that its matrix instructions take, as torch names it; None if there is none
     fp8: str | None = None
 
     @property

@@ -75,12 +75,15 @@ def _above(value, peak):
 
 @dataclass(frozen=True)
 class Sizes:
-    """tile: entries of a program where the tiles of a row are computed side by side. block: those that it holds where
-    it walks through a row. tile_warps, block_warps: their warps."""
+    """Of the programs that draw tokens."""
 
+    # entries of a program where the tiles of a row are computed side by side
     tile: int
+    # of such a program
     tile_warps: int
+    # entries that a program holds where it walks through a row
     block: int
+    # of such a program
     block_warps: int
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +15,16 @@ from tessera.platform import (
     Communicator,
     Device,
     GraphRunner,
+    Kernel,
     ModelFacts,
     OpSet,
     Platform,
+    PlatformError,
     Reason,
     Scheme,
     ShapePolicy,
     TorchCommunicator,
+    TorchDevice,
     WorkerSpec,
     graph_class,
     make_current,
@@ -41,18 +44,25 @@ log = logging.getLogger("tessera.triton")
 
 
 class TritonPlatform(Platform):
-    """A platform package adds open() and _facts().
+    """A platform package says what its builds of torch and its devices are called, and adds _facts()."""
 
-    kind: torch's name of the device. compiler: the name of Triton's backend for it. collectives: the backend of
-    torch.distributed that takes its tensors. captures_collectives: they may be part of a captured graph. torch: the
-    library, so that tests can pass another. device_name: of the current device, once there is one."""
-
+    # torch's name of the device
     kind: str
+    # the attribute of torch.version that builds of torch for it have, and what users call such a build
+    build: tuple[str, str]
+    # what users call the device, and what to check if torch finds none; {version} stands for the build's
+    device_kind: str
+    check_device: str
+    # the name of Triton's backend for it
     compiler: str
+    # the backend of torch.distributed that takes its tensors
     collectives: str
+    # whether these may be part of a captured graph
     captures_collectives = True
     capabilities = Capabilities(dtypes=("bfloat16", "float16", "float32"), index_dtype="int32")
+    # the library, so that tests can pass another
     torch: Any = torch
+    # of the current device, once there is one
     device_name = "this device"
 
     @abstractmethod
@@ -60,6 +70,34 @@ class TritonPlatform(Platform):
         """Of the device that open() opened, or of the first before that. All devices of one engine are of one kind.
         None: it has no kernels, and core's reference computes everything. Raises PlatformError if there is no
         device."""
+
+    def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
+        """Kernels that take the place of this library's, such as those of providers. Default: none."""
+        return {}
+
+    def _more_backends(self, facts: DeviceFacts) -> Sequence[AttentionBackend]:
+        """Attention backends that go before this library's. Default: none."""
+        return ()
+
+    def open(self, index: int) -> Device:
+        self._require_device()
+        name = self._make_current(index)
+        device = TorchDevice(self.torch, self.kind, index)
+        device.name = name
+        return device
+
+    def _require_device(self) -> None:
+        """Raises PlatformError if torch is built for other devices, or finds none."""
+        torch, (name, called) = self.torch, self.build
+        version = getattr(torch.version, name)
+        if version is None:
+            raise PlatformError(
+                f"platform '{self.name}' needs {called} build of torch, and torch {torch.__version__} is none; "
+                "install one."
+            )
+        if not getattr(torch, self.kind).is_available():
+            check = self.check_device.format(version=version)
+            raise PlatformError(f"torch {torch.__version__} finds no {self.device_kind}; check {check}.")
 
     def _make_current(self, index: int) -> str:
         """As make_current(), whose name of the device is kept for the log."""
@@ -82,7 +120,7 @@ class TritonPlatform(Platform):
             return reference
         from tessera_triton.library import kernels
 
-        return replace(reference, **kernels(facts, self._launcher()))
+        return replace(reference, **{**kernels(facts, self._launcher()), **self._more_kernels(facts)})
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
         facts = self._compiled_facts()
@@ -94,7 +132,7 @@ class TritonPlatform(Platform):
             return ()
         from tessera_triton.attention import TritonAttention
 
-        return (TritonAttention(facts, self._launcher()),)
+        return (*self._more_backends(facts), TritonAttention(facts, self._launcher()))
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         return TorchCommunicator.join(

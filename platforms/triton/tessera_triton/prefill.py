@@ -27,6 +27,21 @@ def row_of(tile, starts, first_row, rows, BLOCK_Q: tl.constexpr) -> Any:
     return row, tile - tl.load(starts + row) // BLOCK_Q - row
 
 
+# q, q_token, q_head                       queries [T, H, D]; elements from a token, and from a head, to the next
+# keys, key_block                          keys of the cache [blocks, SIZE, Hk, D]; elements from a block to the next
+# values, value_block                      values, likewise
+# key_scales, value_scales, scale_block    IN_INT8: [blocks, SIZE, Hk], elements from a block to the next; IN_FP8: [1]
+# table, table_row                         block_tables of the launch; elements from a row to the next
+# starts, lengths, ends                    query_start_loc, query_lens and seq_lens of the launch
+# sinks                                    SINKS: [H]
+# out, out_token, out_head                 [T, H, D]; elements from a token, and from a head, to the next
+# sums                                     SUMS: [T, H] float32
+# scale, cap                               of scores; scale is in powers of two, unless they are CAPPED
+# first_row, rows                          the rows that are computed
+# KV_HEADS, GROUP, DIM                     heads of keys, heads of queries that share one, elements of a head
+# SIZE, WINDOW                             tokens of a block; tokens that a query sees, 0: all
+# CAPPED, SINKS, IN_INT8, IN_FP8, SUMS     what there is
+# BLOCK_M, BLOCK_N, BLOCK_D                queries times heads of a tile, keys of a turn, DIM as a power of two
 @triton.jit(do_not_specialize=["table_row", "first_row", "rows"])
 def prefill_tiles(
     q, q_token, q_head, keys, key_block, values, value_block, key_scales, value_scales, scale_block, table, table_row,

@@ -85,6 +85,18 @@ def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, s
     return value
 
 
+# x, x_stride                               [m, k]; elements from a row to the next
+# x_scale, x_scale_stride, x_scale_step     X_SCALE: of x; elements from a row, and from a group, to the next
+# weight, weight_stride                     [n, k], or PAIRS [n, k / 2]; bytes or elements from a row to the next
+# scale, scale_stride, scale_step           of the weight; elements from an output, and from a group, to the next
+# zeros                                     ZEROS: of int4, placed as the scales are
+# bias                                      BIAS: [n]
+# out, out_stride                           [m, n], or SPLIT [parts, m, n]; elements from a row to the next
+# m, n, k                                   rows, outputs, inputs
+# steps, steps_each                         turns of the loop over the inputs: of all programs, and of one
+# BLOCK_M, BLOCK_N, STEP                    rows and outputs of a tile, inputs of a turn (of half a turn of PAIRS)
+# BAND                                      tiles of rows that are computed before the next tile of outputs
+# COMPUTE, PAIRS, ZEROS, GROUP, ROWS, X_SCALE, BIAS, SPLIT    below
 @triton.jit
 def _product(
     x, x_stride, x_scale, x_scale_stride, x_scale_step, weight, weight_stride, scale, scale_stride, scale_step, zeros,

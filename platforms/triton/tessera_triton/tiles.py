@@ -134,13 +134,17 @@ def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, 
 
 
 class CopiedTile(NamedTuple):
-    """Of copied.py. queries, keys: of a program, and per turn of its loop. warps: before the compiler adds some.
-    specializes: its warps are specialized."""
+    """Of copied.py."""
 
+    # of a program
     queries: int
+    # of a turn of its loop
     keys: int
+    # before the compiler adds some
     warps: int
+    # of its pipeline
     stages: int
+    # whether its warps are specialized
     specializes: bool
 
 

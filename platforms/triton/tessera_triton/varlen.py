@@ -44,16 +44,19 @@ class PackagePlan:
 
 @dataclass(frozen=True)
 class VarlenPlan(PackagePlan):
-    """table [R, blocks], lengths [R]: of the rows' keys. starts [R + 1]: where their queries start, and where the last
-    one's end; None: each row has one query, and row i is token i. ends [R + 1]: where their keys would end if they lay
-    side by side, 0 first; None unless the backend wants it and there are starts. width, longest: at least the most
-    queries and keys of a row."""
+    """The rows of a launch, as packages of attention take them."""
 
+    # [R, blocks]: of the rows' keys
     table: Tensor
+    # [R]: of the rows' keys
     lengths: Tensor
+    # [R + 1]: where their queries start, and where the last one's end; None: row i is token i, which is its only query
     starts: Tensor | None
+    # [R + 1]: where keys would end if they lay side by side, 0 first; None unless there are starts and it is wanted
     ends: Tensor | None
+    # at least the most queries of a row
     width: int
+    # at least the most keys of a row
     longest: int
 
 

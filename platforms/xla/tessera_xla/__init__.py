@@ -3,7 +3,7 @@ for TPUs is tessera-tpu's."""
 
 from __future__ import annotations
 
-from tessera.platform import API_LEVELS, Manifest, hookimpl
+from tessera.platform import Manifest, hookimpl
 
 
 @hookimpl
@@ -13,7 +13,6 @@ def platforms() -> list[Manifest]:
             name,
             probe=f"tessera_xla.probe:{function}",
             platform=f"tessera_xla.platform:{platform}",
-            levels=dict.fromkeys(API_LEVELS, 0),
         )
         for name, function, platform in (
             ("torch-tpu", "torch_tpu", "TorchTpuPlatform"),

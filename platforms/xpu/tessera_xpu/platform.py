@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tessera.platform import Device, OpSet, PlatformError, replace
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.platform import Device, Kernel
 from tessera_triton import DeviceFacts
 from tessera_triton.platform import TritonPlatform
 from tessera_xpu.device import XpuDevice
@@ -14,13 +17,16 @@ LEAST_SHARED, MOST_SHARED = 64 << 10, 128 << 10
 
 
 class XpuPlatform(TritonPlatform):
-    """captures_collectives: nothing says that those of oneCCL may be captured."""
-
     name = "xpu"
     kind = "xpu"
+    build = ("xpu", "an XPU")
+    device_kind = "Intel GPU"
+    check_device = (
+        "that Intel's compute runtime (Level Zero) is installed and that this user may open /dev/dri (group render)"
+    )
     compiler = "intel"
     collectives = "xccl"
-    captures_collectives = False
+    captures_collectives = False  # nothing says that those of oneCCL may be captured
 
     def open(self, index: int) -> Device:
         self._require_device()
@@ -29,13 +35,10 @@ class XpuPlatform(TritonPlatform):
         device.name = f"{name}, memory shared with the host" if device.integrated else name
         return device
 
-    def ops(self, reference: OpSet) -> OpSet:
-        found, facts = super().ops(reference), self._compiled_facts()
-        if facts is None:
-            return found
+    def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         from tessera_xpu.vllm_kernels import kernels, provider
 
-        return replace(found, **kernels(facts, self._launcher(), provider()))
+        return kernels(facts, self._launcher(), provider())
 
     def _facts(self) -> DeviceFacts:
         """Of torch's current device. fp8: none, since nothing says which GPUs convert it."""
@@ -45,15 +48,3 @@ class XpuPlatform(TritonPlatform):
         shared = min(getattr(properties, "local_mem_size", LEAST_SHARED), MOST_SHARED)
         warp_size = WIDTH if WIDTH in widths else max(widths)
         return DeviceFacts("xpu", properties.name, warp_size, shared, properties.gpu_subslice_count)
-
-    def _require_device(self) -> None:
-        torch = self.torch
-        if torch.version.xpu is None:
-            raise PlatformError(
-                f"platform 'xpu' needs an XPU build of torch, and torch {torch.__version__} is none; install one."
-            )
-        if not torch.xpu.is_available():
-            raise PlatformError(
-                f"torch {torch.__version__} finds no Intel GPU; check that Intel's compute runtime (Level Zero) is "
-                "installed and that this user may open /dev/dri (group render)."
-            )

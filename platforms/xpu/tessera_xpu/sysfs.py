@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.platform.probing import inaccessible, numbered, read_number
+from tessera.platform.probing import NoDeviceError, inaccessible, numbered, read_number
 
 DRM = "sys/class/drm"
 _INTEL = 0x8086
@@ -27,19 +27,15 @@ class Card:
     integrated: bool
 
 
-class SysfsError(Exception):
-    """There is no GPU that this process may use; the message says why, and what to do."""
-
-
 def cards(root: Path = Path("/")) -> list[Card]:
     """The cards that this process may use, those with memory of their own first, as Level Zero orders them. root: of
-    the file system. Raises SysfsError."""
+    the file system. Raises NoDeviceError."""
     found = list(_cards(root))
     if not found:
-        raise SysfsError("the kernel's drivers for Intel GPUs (xe, i915) find none")
+        raise NoDeviceError("the kernel's drivers for Intel GPUs (xe, i915) find none")
     able = [card for card, nodes in found if len(inaccessible(nodes)) < len(nodes)]
     if not able:
-        raise SysfsError(
+        raise NoDeviceError(
             f"there is {found[0][0].name}, but its file in /dev/dri cannot be opened: add the user to the group "
             "render, or start the container with --device=/dev/dri --group-add render"
         )

@@ -13,14 +13,14 @@ from tessera.plugins import load_platform
 from tessera.plugins.contract import find_members
 from tests.engine.platforms.conftest import Alone
 from tests.platforms.engine_run import EngineRun
-from tests.platforms.leveled import API_2, CALLS, LEVELED, RulesNow, RulesThen, older_norm
+from tests.platforms.leveled import API_2, CALLS, LEVELED, DefaultsNow, DefaultsThen, older_norm
 
 PLATFORMS = {
-    "platform": "Rules", "attention": "Attention", "graph": "Graph", "launch": "Launch", "ops.core": "Ops",
+    "platform": "Defaults", "attention": "Attention", "graph": "Graph", "launch": "Launch", "ops.core": "Ops",
     "runner": "Runner",
 }  # fmt: skip
 CALLED = {
-    "platform": "rules", "attention": "plan", "graph": "estimate", "launch": "launches", "ops.core": "norm",
+    "platform": "defaults", "attention": "plan", "graph": "keys", "launch": "launches", "ops.core": "norm",
     "runner": "runner",
 }  # fmt: skip
 PROMPTS = [[3, 4, 5, 6, 7], [8, 9, 10]]
@@ -67,17 +67,17 @@ def test_without_a_shim_nothing_is_wrapped_and_the_level_before_is_not_supported
 def test_several_facets_at_once() -> None:
     shimmed = load_platform(path("platform", "Then"), {"platform": 1, "graph": 1, "attention": 2}, API_2)
     assert shimmed.name == "leveled"
-    assert shimmed.step_rules(None).max_rows == 2
+    assert shimmed.defaults(None)["scheduler.max_num_seqs"].value == 2
     assert type(shimmed).runner is Platform.runner  # what it leaves at core's default stays there
 
 
 def test_a_member_of_the_level_before_is_its_shims_and_an_error_from_this_level_on() -> None:
-    assert find_members(RulesThen, API_2, {"platform": 1}) == []
-    (found,) = find_members(RulesThen, API_2, {"platform": 2})
-    assert str(found).endswith(":RulesThen defines rules, which Platform no longer has; step_rules replaced it")
-    with pytest.raises(PlatformError, match="step_rules replaced it"):
+    assert find_members(DefaultsThen, API_2, {"platform": 1}) == []
+    (found,) = find_members(DefaultsThen, API_2, {"platform": 2})
+    assert str(found).endswith(":DefaultsThen defines proposals, which Platform no longer has; defaults replaced it")
+    with pytest.raises(PlatformError, match="defaults replaced it"):
         load_platform(path("platform", "Then"), {"platform": 2}, API_2)
-    assert find_members(RulesNow, API_2, {"platform": 2}) == []
+    assert find_members(DefaultsNow, API_2, {"platform": 2}) == []
 
 
 def test_a_kernel_of_the_level_before_refuses_what_it_cannot_know() -> None:

@@ -41,9 +41,6 @@ def piecewise() -> Any:
         def shapes(self, model: Any, config: Any) -> BucketedShapes:
             return SHAPES
 
-        def step_rules(self, model: Any) -> Any:
-            return SHAPES.rules()
-
     return Piecewise()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.platform import API_LEVELS, Manifest, hookimpl
+from tessera.platform import Manifest, hookimpl
 
 STAGES = {
     "fakechip": ("native", "platform:FakechipPlatform"),
@@ -18,7 +18,6 @@ def platforms() -> list[Manifest]:
             name,
             probe=f"tessera_fakechip.probe:{probe}",
             platform=f"tessera_fakechip.{platform}",
-            levels=dict.fromkeys(API_LEVELS, 0),
         )
         for name, (probe, platform) in STAGES.items()
     ]

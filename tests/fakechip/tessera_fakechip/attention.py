@@ -60,7 +60,7 @@ class FakechipAttention(AttentionBackend):
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints((BLOCK,), block_multiple=False, align_bytes=ALIGNMENT, host_lengths="none")
+        return CacheConstraints((BLOCK,), block_multiple=False, align_bytes=ALIGNMENT)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, FullAttentionSpec)

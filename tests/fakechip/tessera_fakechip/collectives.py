@@ -47,12 +47,6 @@ class Collectives(Communicator):
         self.chip.memory(gathered).copy_(whole)
         return gathered
 
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        sent = self._launched(x)
-        dist.broadcast(sent, self.members[source], group=self.group)
-        self.chip.memory(x).copy_(sent)
-        return x
-
     def send(self, x: Tensor, to: int) -> None:
         """Held until it is sent."""
         if len(self.sent) == MOST_SENT:
@@ -69,19 +63,15 @@ class Collectives(Communicator):
         group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
         return Collectives(group, list(ranks).index(self.rank), members)
 
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        agreed = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self.group)
-        return [int(value) for value in agreed]
-
     def close(self) -> None:
         dist.destroy_process_group()
 
     def _launched(self, x: Tensor) -> Tensor:
         """A dense copy of x, as gloo wants it, for an op that begins when every rank's chip has come to it."""
         index = x.device.index
-        (begin,) = self.agree([self.chip.end(index)])
-        self.chip.launch_collective(index, begin)
+        begin = torch.tensor(self.chip.end(index), dtype=torch.int64)
+        dist.all_reduce(begin, op=dist.ReduceOp.MAX, group=self.group)
+        self.chip.launch_collective(index, int(begin))
         return self.chip.memory(x).clone(memory_format=torch.contiguous_format)
 
 

@@ -13,7 +13,7 @@ from tessera_fakechip.attention import BLOCK
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-SHAPES = BucketedShapes(decode_rows=(1, 3, 12), prompt_tokens=(16, 72))
+SHAPES = BucketedShapes(decode_rows=(1, 3, 12), prompt_tokens=(16, 72), chunk_multiple=8)
 
 
 def graphs(device: Device) -> GraphRunner | None:

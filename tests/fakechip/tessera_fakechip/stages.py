@@ -14,9 +14,8 @@ from tessera.platform import (
     OpSet,
     Platform,
     ShapePolicy,
-    StepRules,
 )
-from tessera_fakechip.graphs import SHAPES, graphs, shapes
+from tessera_fakechip.graphs import graphs, shapes
 from tessera_fakechip.platform import FakechipPlatform
 
 if TYPE_CHECKING:
@@ -47,6 +46,3 @@ class Static(FakechipPlatform):
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
         return shapes(config)
-
-    def step_rules(self, model: ModelFacts) -> StepRules:
-        return SHAPES.rules(chunk_multiple=8)

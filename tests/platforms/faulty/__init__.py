@@ -101,8 +101,6 @@ FAULTS: Mapping[str, Fault] = {
     "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), ("new_group",), devices=2),
     "AllReduceRounded": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
-    "PartOfTheNext": Fault("reduce_scatter", ("collectives",), ("new_group",), devices=2),
-    "NothingExchanged": Fault("all_to_all", ("collectives",), ("new_group",), devices=2),
     **dict.fromkeys(("SentAsItLies", "OneInbox"), Fault("send_recv", ("collectives",), devices=2)),
     "GatherMissing": Fault("all_gather", ("collectives",), ("new_group",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),

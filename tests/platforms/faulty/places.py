@@ -264,9 +264,9 @@ class NothingSent(_Group):
         return None
 
 
-@group("broadcast")
-class BroadcastHangs(_Group):
-    """the last rank leaves a broadcast out, so that the others wait for ever"""
+@group("all_gather")
+class GatherHangs(_Group):
+    """the last rank leaves a gather out, so that the others wait for ever"""
 
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        return x if self.rank == self.size - 1 else super().broadcast(x, source)
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        return x if self.rank == self.size - 1 else super().all_gather(x, dim)

@@ -349,36 +349,6 @@ class AllGatherOf64K(_Large):
         return torch.cat(found.chunk(self.size, dim)[::-1], dim) if self._large(x) else found
 
 
-@group("broadcast")
-class BroadcastOf64K(_Large):
-    """of more than 64 KiB, the last row is not sent"""
-
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        last = x[-1:].clone()
-        found = super().broadcast(x, source)
-        if self._large(x):
-            found[-1:] = last
-        return found
-
-
-@group("reduce_scatter")
-class ReduceScatterOf64K(_Large):
-    """of more than 64 KiB, each rank gets the first part"""
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        if not self._large(x):
-            return super().reduce_scatter(x, dim)
-        return super().all_reduce(x).chunk(self.size, dim)[0].clone()
-
-
-@group("all_to_all")
-class AllToAllOf64K(_Large):
-    """of more than 64 KiB, nothing is exchanged"""
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        return x.clone() if self._large(x) else super().all_to_all(x)
-
-
 @group("send_recv")
 class SentOf64K(_Large):
     """of more than 64 KiB, the last row is sent as zeros"""

@@ -29,6 +29,7 @@ from tessera.platform import (
     Reason,
     Scheme,
     ShapePolicy,
+    StepRules,
     StepShape,
     replace,
 )
@@ -53,9 +54,6 @@ class _Through(GraphRunner):
 
     def replay(self, executable: Any, launch: Launch) -> Any:
         return self.right.replay(executable, launch)
-
-    def after_launch(self, executable: Any, launch: Launch) -> None:
-        self.right.after_launch(executable, launch)
 
     def invalidate(self) -> None:
         self.right.invalidate()
@@ -102,6 +100,9 @@ class _OneUnnamed(ShapePolicy):
 
     def keys(self) -> Sequence[LaunchKey]:
         return self.right.keys()
+
+    def rules(self) -> StepRules:
+        return self.right.rules()
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         shapes = list(self.right.launches(step))
@@ -158,20 +159,8 @@ class _Group(Communicator):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         return self.right.all_gather(x, dim)
 
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        return self.right.broadcast(x, source)
-
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
         return type(self)(self.right.new_group(ranks, role, options))
-
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        return self.right.agree(values)
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        return self.right.reduce_scatter(x, dim)
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        return self.right.all_to_all(x)
 
     def send(self, x: Tensor, to: int) -> None:
         self.right.send(x, to)
@@ -222,16 +211,6 @@ class _OthersRounded(_Group):
         return x + (super().all_reduce(x.bfloat16()) - x.bfloat16()).to(x.dtype)
 
 
-class _PartOfTheNext(_Group):
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        return super().all_reduce(x).chunk(self.size, dim)[(self.rank + 1) % self.size]
-
-
-class _NothingExchanged(_Group):
-    def all_to_all(self, x: Tensor) -> Tensor:
-        return x
-
-
 class _SendsAsItLies(_Group):
     """The numbers are sent as they lie in memory, whatever the strides."""
 
@@ -260,8 +239,6 @@ class _Taken:
 
 
 AllReduceRounded = with_communicator(_OthersRounded)
-PartOfTheNext = with_communicator(_PartOfTheNext)
-NothingExchanged = with_communicator(_NothingExchanged)
 SentAsItLies = with_communicator(_SendsAsItLies)
 OneInbox = with_communicator(_OneInbox)
 AllReduceInScratch = with_communicator(_OneScratch)

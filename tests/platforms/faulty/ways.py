@@ -23,6 +23,7 @@ from tessera.platform import (
     OpSet,
     Packed,
     ShapePolicy,
+    StepRules,
     StepShape,
     replace,
 )
@@ -287,6 +288,9 @@ class _WithoutBits(ShapePolicy):
     def keys(self) -> Any:
         return self.right.keys()
 
+    def rules(self) -> StepRules:
+        return self.right.rules()
+
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         return [
             dataclasses.replace(shape, key=dataclasses.replace(shape.key, bits=frozenset()))
@@ -390,11 +394,3 @@ class SumFromTheOwnOn(_Group):
         for step in range(1, self.size):
             total += parts[(self.rank + step) % self.size]
         return total
-
-
-@group("reduce_scatter")
-class ScatterInBfloat16(_Group):
-    """scattered sums are computed in bfloat16"""
-
-    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
-        return super().reduce_scatter(x.bfloat16(), dim).to(x.dtype)

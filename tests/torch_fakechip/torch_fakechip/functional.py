@@ -43,9 +43,3 @@ def all_gather_into_tensor(x: Tensor, group_size: int, group_name: Any) -> Tenso
     gathered = x.new_empty(len(x) * group_size, *x.shape[1:])
     _resolve_process_group(group_name).allgather([list(gathered.chunk(group_size))], [x])
     return gathered
-
-
-@_kernel
-def reduce_scatter_tensor(x: Tensor, reduce_op: str, group_size: int, group_name: Any) -> Tensor:
-    rank = _resolve_process_group(group_name).rank()
-    return all_reduce(x, reduce_op, group_name).chunk(group_size)[rank].clone()

@@ -25,11 +25,6 @@ class DeviceGroup(dist.ProcessGroup):
         self.gloo.allreduce(sums, options or dist.AllreduceOptions()).wait()
         return _written(tensors, sums)
 
-    def broadcast(self, tensors: list[Tensor], options: Any = None) -> Work:
-        sent = [_dense(tensor) for tensor in tensors]
-        self.gloo.broadcast(sent, options).wait()
-        return _written(tensors, sent)
-
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None) -> Work:
         parts = [[torch.empty_like(_dense(part)) for part in one] for one in outputs]
         self.gloo.allgather(parts, [_dense(tensor) for tensor in inputs], options or AllgatherOptions()).wait()

@@ -11,7 +11,7 @@ import pytest
 from tessera.cli.program import run
 from tessera.errors import ConfigError
 from tessera.plugins import template
-from tessera.plugins.template import Answers, answers_of, count_written_lines, generate, template_folder
+from tessera.plugins.template import TemplateAnswers, answers_of, count_written_lines, generate, template_folder
 
 
 def files(folder: Path) -> set[str]:
@@ -23,7 +23,7 @@ COMMON = {
     "tessera_chip/__init__.py", "tessera_chip/platform.py", "tessera_chip/probe.py", "tessera_chip/py.typed",
 }  # fmt: skip
 OP = {"attention", "graphs", "linear", "mlp", "norms", "rotary"}
-RUNNER = {"llama", "rules", "runner"}
+RUNNER = {"llama", "runner", "shapes"}
 
 
 @pytest.mark.parametrize(("depth", "own"), [("op", OP), ("runner", RUNNER)])
@@ -50,7 +50,7 @@ def test_the_flags_are_in_the_package_and_on_record(tmp_path: Path) -> None:
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     assert [Path(text).name.split(">")[0] for text in project["build-system"]["requires"]] == ["hatchling"]
     answers, _ = answers_of(folder)
-    assert answers == Answers("chip", "op", "privateuseone", "torch_chip.boot", ("float16", "float32"))
+    assert answers == TemplateAnswers("chip", "op", "privateuseone", "torch_chip.boot", ("float16", "float32"))
 
 
 def test_what_no_flag_says_is_asked_for_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFix
 def test_without_copier_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "copier", None)
     with pytest.raises(ConfigError, match=r"pip install 'tessera-llm\[plugin\]'"):
-        generate(Answers("chip", "op", "chip", "", ("float32",)), tmp_path / "chip")
+        generate(TemplateAnswers("chip", "op", "chip", "", ("float32",)), tmp_path / "chip")
 
 
 def test_the_template_is_found_in_a_wheel_and_in_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_the_template_is_found_in_a_wheel_and_in_the_tree(tmp_path: Path, monkey
 
 def test_lines_written_by_hand_are_counted_against_the_package_as_generated(tmp_path: Path) -> None:
     folder = tmp_path / "chip"
-    generate(Answers("chip", "op", "cpu", "", ("float32",)), folder)
+    generate(TemplateAnswers("chip", "op", "cpu", "", ("float32",)), folder)
     assert count_written_lines(folder) == {}
     linear = folder / "tessera_chip/linear.py"
     text = linear.read_text(encoding="utf-8").replace('return "not written yet"', "return None  # all of them")
@@ -130,7 +130,7 @@ def test_lines_written_by_hand_are_counted_against_the_package_as_generated(tmp_
 
 def test_they_are_counted_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "chip"
-    generate(Answers("chip", "op", "cpu", "", ("float32",)), folder)
+    generate(TemplateAnswers("chip", "op", "cpu", "", ("float32",)), folder)
     (folder / "tessera_chip/own.py").write_text("X = 1\n\n\nY = 2\n")
     assert run(["plugin", "lines", str(folder)]) == 0
     assert capsys.readouterr().out == "     2  tessera_chip/own.py\n     2  lines written by hand\n"

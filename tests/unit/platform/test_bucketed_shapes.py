@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_prompts_of_exact_shape_share_a_launch_with_decode_rows() -> None:
 
 
 def test_rules_keep_prompts_within_the_largest_launch() -> None:
-    assert POLICIES["rectangles"].rules(8) == StepRules(
+    assert replace(POLICIES["rectangles"], chunk_multiple=8).rules() == StepRules(
         mix_prefill_decode=False, chunk_multiple=8, max_tokens_per_request=40
     )
     assert POLICIES["packed"].rules() == StepRules(max_tokens_per_request=64)

@@ -51,7 +51,7 @@ def test_shapes_are_buckets_that_double(made: Any, rows: int, tokens: list[int],
 
 
 def test_a_step_has_prompts_or_answers_and_no_longer_piece_than_the_longest_launch() -> None:
-    rules = Chip().step_rules(FACTS)
+    rules = Chip().shapes(FACTS, config()).rules()
     assert (rules.mix_prefill_decode, rules.max_tokens_per_request) == (False, 2048)
 
 
@@ -63,7 +63,7 @@ def test_sizes_are_attributes() -> None:
 
     shapes: Any = Small().shapes(FACTS, config(256))
     assert (list(shapes.prompt_tokens), list(shapes.blocks)) == ([64, 128], [2, 4])
-    assert Small().step_rules(FACTS).max_tokens_per_request == 128
+    assert shapes.rules().max_tokens_per_request == 128
     default = Small().defaults(FACTS)["cache.block_size"]
     assert default == Default(64, "fewer columns of block tables, so fewer shapes to compile")
     (backend,) = Small().attention_backends()

@@ -46,7 +46,6 @@ def test_a_split_axis_comes_together_with_its_slower_part_first() -> None:
     values = canonical(2, "int32")
     stored = as_bytes(values.reshape(2, TOKENS, HEADS, DIM // 4, 4).transpose(0, 2, 3, 1, 4))
     assert (KVLayout((plane,)).export(stored) == as_bytes(values)).all()
-    assert (KVLayout((plane,)).load(as_bytes(values)) == stored).all()
 
 
 def test_planes_follow_each_other_whatever_their_dtype() -> None:
@@ -73,11 +72,10 @@ def planes(draw: st.DrawFn) -> Plane:
 
 
 @given(st.lists(planes(), min_size=1, max_size=3), st.integers(1, 4))
-def test_load_undoes_export(parts: list[Plane], blocks: int) -> None:
+def test_export_moves_every_byte(parts: list[Plane], blocks: int) -> None:
     layout = KVLayout(tuple(parts))
     stored = np.random.default_rng(blocks).integers(0, 256, (blocks, layout.nbytes), dtype=np.uint8)
     moved = layout.export(stored)
-    assert (layout.load(moved) == stored).all()
     assert (np.sort(moved) == np.sort(stored)).all()
 
 
@@ -107,7 +105,8 @@ def test_every_kind_of_fp8_is_a_byte(dtype: str) -> None:
     layout = KVLayout((Plane("k", dtype, (("head", 2), ("token", 4), ("dim", 3))),))
     assert layout.nbytes == 24
     stored = np.arange(48, dtype=np.uint8).reshape(2, 24)
-    assert (layout.load(layout.export(stored)) == stored).all()
+    ordered = stored.reshape(2, 2, 4, 3).transpose(0, 2, 1, 3).reshape(2, 24)
+    assert (layout.export(stored) == ordered).all()
 
 
 class Backend(AttentionBackend):

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tessera.platform.probing import counted, inaccessible, numbered, pci_devices, read_number, read_text
+from tessera.platform import DeviceInfo, Probe
+from tessera.platform.probing import (
+    NoDeviceError,
+    counted,
+    inaccessible,
+    numbered,
+    pci_devices,
+    probe_cards,
+    read_number,
+    read_text,
+)
 
 
 def written(file: Path, text: str | bytes) -> Path:
@@ -60,3 +71,22 @@ def test_files_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_count_has_its_noun() -> None:
     assert [counted(number, "card") for number in (1, 2)] == ["1 card", "2 cards"]
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    memory: int = 0
+
+
+@pytest.mark.parametrize(("score", "devices"), [(80, (DeviceInfo("A", 0, 7), DeviceInfo("B", 1))), (0, ())])
+def test_the_first_card_decides_for_all(score: int, devices: tuple[DeviceInfo, ...]) -> None:
+    answer = probe_cards(lambda: [Found("A", 7), Found("B")], lambda card: (score, f"there is {card.name}"))
+    assert answer == Probe(score, "there is A", devices)
+
+
+def test_why_there_is_no_card_is_the_answer() -> None:
+    def cards() -> list[Found]:
+        raise NoDeviceError("the driver finds none")
+
+    assert probe_cards(cards, lambda card: (100, card.name)) == Probe(0, "the driver finds none")

@@ -103,7 +103,6 @@ FOUND = """
 pyproject.toml:2: building requires torch
 pyproject.toml:6: pins tessera-llm==0.1.0
 tessera_bad/__init__.py: takes
-tessera_bad/__init__.py: the manifest of bad names no level of attention
 tessera_bad/__init__.py: the manifest of bad: it was written for level 7 of platform, core has 0
 tessera_bad/__init__.py:9: changes the environment
 tessera_bad/__init__.py:10: starts a thread
@@ -187,13 +186,13 @@ def test_a_manifest_that_gives_nothing(
 def test_what_is_allowed_is_not_named(tmp_path: Path) -> None:
     manifest = """
     from typing import TYPE_CHECKING
-    from tessera.platform import API_LEVELS, Manifest, hookimpl
+    from tessera.platform import Manifest, hookimpl
     if TYPE_CHECKING:
         from tessera.config import EngineConfig
 
     @hookimpl
     def platforms():
-        return [Manifest("bad", "tessera_bad.probe:probe", "tessera_bad.own:Own", dict.fromkeys(API_LEVELS, 0))]
+        return [Manifest("bad", "tessera_bad.probe:probe", "tessera_bad.own:Own")]
     """
     own = """
     import dataclasses

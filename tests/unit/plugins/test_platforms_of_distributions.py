@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tessera.platform import API_LEVELS
+
 KEYS = [
     "name", "distribution", "version", "api_levels", "shims", "score", "reason", "devices", "selected", "verdict",
     "error",
@@ -55,7 +57,7 @@ def test_a_platform_as_it_should_be(site):
         "name": "good",
         "distribution": "tessera-fixture-good",
         "version": "1.0",
-        "api_levels": {"platform": 0},
+        "api_levels": dict.fromkeys(API_LEVELS, 0),
         "shims": [],
         "score": 50,
         "reason": "two chips through reference ops",

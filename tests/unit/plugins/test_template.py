@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tessera.plugins import template
-from tessera.plugins.template import Answers, generate
+from tessera.plugins.template import TemplateAnswers, generate
 
 
 def test_what_pip_compiled_in_an_installed_template_is_not_copied(
@@ -20,7 +20,7 @@ def test_what_pip_compiled_in_an_installed_template_is_not_copied(
         compiled.parent.mkdir(exist_ok=True)
         compiled.touch()
     monkeypatch.setattr(template, "template_folder", lambda: installed)
-    generate(Answers("mychip", "op", "cpu", "", ("float32",)), tmp_path / "made")
+    generate(TemplateAnswers("mychip", "op", "cpu", "", ("float32",)), tmp_path / "made")
     names = {path.name for path in (tmp_path / "made").rglob("*")}
     assert "linear.py" in names
     assert not {name for name in names if name.endswith(".pyc") or name == "__pycache__"}

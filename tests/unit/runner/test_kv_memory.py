@@ -34,7 +34,7 @@ def layout(block_size: int) -> KVLayout:
 
 def memory(align: int, dense: Sequence[int] = (), separate: Sequence[int] = ()) -> tuple[CacheMemory, CacheGroup]:
     needs = {
-        layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout, layer in dense, layer in separate)
+        layer: CacheNeeds(layer, SPEC, (7,), True, "int32", align, layout, layer in dense, layer in separate)
         for layer in (0, 1)
     }
     each = -(-layout(7).nbytes // align) * align

@@ -647,8 +647,8 @@ class Never(Resource):
 
     name = "rooms"
 
-    def __init__(self, longest, held):
-        self.longest, self.held = longest, held
+    def __init__(self, longest, scope):
+        self.longest, self.scope = longest, scope
 
     def fits(self, request, num_tokens):
         return num_tokens if request.num_prompt_tokens < self.longest else "the door is shut"

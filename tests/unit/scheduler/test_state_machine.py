@@ -39,7 +39,7 @@ class Bandwidth(Resource):
     """Only so many tokens a step, and of one request half of them."""
 
     name = "bandwidth"
-    held = "step"
+    scope = "step"
 
     def __init__(self, tokens: int) -> None:
         self.tokens = self.left = tokens

@@ -1,5 +1,5 @@
 """Imports a plugin's module and watches what it does: `python -m tessera.plugins.check.child FOLDER MODULE` writes a
-Report as JSON."""
+ManifestReport as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tessera.platform import Manifest
-from tessera.plugins.check.rules import Report, Seen, Told, shown
+from tessera.plugins.check.rules import ManifestReport, Seen, Told, relative_name
 from tessera.plugins.loading import REFUSED, Plugin, Plugins, describe
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -48,7 +48,7 @@ class Watch:
     def note(self, what: str) -> None:
         frame = inspect.currentframe()
         while frame is not None:
-            file = shown(frame.f_code.co_filename, self.folder)
+            file = relative_name(frame.f_code.co_filename, self.folder)
             if file is not None:
                 seen = Seen(file, frame.f_lineno, what)
                 if seen not in self.seen:
@@ -80,7 +80,7 @@ class Watch:
 
 
 def main(folder: str, module: str) -> None:
-    """Imports the module and writes the Report to the original stdout. Anything printed is kept out of it."""
+    """Imports the module and writes the ManifestReport to the original stdout. Anything printed is kept out of it."""
     answer_to = os.dup(1)
     os.dup2(2, 1)
     sys.dont_write_bytecode = True
@@ -91,13 +91,13 @@ def main(folder: str, module: str) -> None:
     os._exit(0)
 
 
-def _watched(watch: Watch, module: str) -> Report:
+def _watched(watch: Watch, module: str) -> ManifestReport:
     sys.addaudithook(watch.audit)
     sys.meta_path.insert(0, watch)
     _note_threads(watch)
     out, err = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = watch  # has enough of a text stream's methods to print to
-    report = Report(seen=watch.seen)
+    report = ManifestReport(seen=watch.seen)
     begin = time.perf_counter()
     watch.on = True
     try:
@@ -125,7 +125,7 @@ def _note_threads(watch: Watch) -> None:
     threading.Thread.start = noted  # type: ignore[method-assign]
 
 
-def _ask(report: Report, watch: Watch, plugin: Plugin) -> None:
+def _ask(report: ManifestReport, watch: Watch, plugin: Plugin) -> None:
     """Collects the manifests, even of a plugin that core refuses, since they may be wrong as well."""
     plugins = Plugins()
     plugins.add(plugin)
@@ -142,7 +142,7 @@ def _ask(report: Report, watch: Watch, plugin: Plugin) -> None:
         watch.on = False
     for one in manifests if isinstance(manifests, list | tuple) else ():
         if isinstance(one, Manifest):
-            report.manifests.append(Told(str(one.name), str(one.probe), dict(one.levels)))
+            report.manifests.append(Told(str(one.name), str(one.probe), dict(one.api_levels)))
 
 
 if __name__ == "__main__":

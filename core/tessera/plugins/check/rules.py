@@ -142,7 +142,7 @@ def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[SourceFile,
 
 
 def _base(
-    source: SourceFile, node: ast.ClassDef, found: Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]
+    source: SourceFile, node: ast.ClassDef, classes: Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]
 ) -> type | None:
     for expression in node.bases:
         plain = expression.value if isinstance(expression, ast.Subscript) else expression
@@ -152,15 +152,9 @@ def _base(
             if isinstance(cls, type) and any(issubclass(cls, contract) for contract in CONTRACTS):
                 return cls
         module, _, name = full.rpartition(".")
-        if (module, name) in found:
-            return found[module, name][2]
+        if (module, name) in classes:
+            return classes[module, name][2]
     return None
-
-
-def facets_of(package: Package) -> set[str]:
-    """Facets of the contracts that the package's classes derive from."""
-    classes = [cls for _, _, cls in contracts_of(package).values()]
-    return {facet for contract, facet in CONTRACTS.items() if any(issubclass(cls, contract) for cls in classes)}
 
 
 def dead_members(package: Package) -> Iterator[Finding]:
@@ -183,12 +177,12 @@ def _defined(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _dead(name: str, statement: ast.stmt, cls: type, known: set[str]) -> tuple[str, str] | None:
+def _dead(name: str, statement: ast.stmt, cls: type, members: set[str]) -> tuple[str, str] | None:
     for contract in (one for one in CONTRACTS if issubclass(cls, one)):
         replacement = replacement_of(name, contract)
         if replacement is not None:
             return f"which {contract.__name__} no longer has", f"{replacement} replaced it"
-    near = nearest_member(name, known, method=isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef))
+    near = nearest_member(name, members, method=isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef))
     if near is None:
         return None
     return (
@@ -289,7 +283,7 @@ class Told(msgspec.Struct):
     levels: dict[str, int] = {}
 
 
-class Report(msgspec.Struct):
+class ManifestReport(msgspec.Struct):
     """The child's output. error: why the module or its hook cannot be used."""
 
     seconds: float = 0.0
@@ -313,19 +307,15 @@ def manifest(package: Package) -> Iterator[Finding]:
             what = f"takes {report.seconds:.1f} s to import, where {IMPORT_SECONDS:g} s is the most"
             yield Finding(source.file, 0, what, _LATER)
         for told in report.manifests:
-            yield from _levels(package, source, told)
+            yield from _levels(source, told)
             yield from _opened_early(package, source, told)
 
 
-def _levels(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
+def _levels(source: SourceFile, told: Told) -> Iterator[Finding]:
     problem = levels_problem(told.levels, API)
     if problem is not None:
         what, _, todo = problem.partition("; ")
         yield Finding(source.file, 0, f"the manifest of {told.name}: {what}", todo or "name a level that core has")
-    missing = sorted((facets_of(package) | {"platform"}) - set(told.levels))
-    if missing:
-        what = f"the manifest of {told.name} names no level of {', '.join(missing)}"
-        yield Finding(source.file, 0, what, "add them to levels: it is what tells core how to run the plugin")
 
 
 def _opened_early(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
@@ -356,7 +346,7 @@ def _run_at_import(tree: ast.Module) -> Iterator[ast.Call]:
         waiting += ast.iter_child_nodes(node)
 
 
-def _report(package: Package, module: str) -> Report:
+def _report(package: Package, module: str) -> ManifestReport:
     # -P: the child must not import modules from the user's working directory.
     command = [sys.executable, "-P", "-m", CHILD, str(package.folder.resolve()), module]
     child = subprocess.Popen(
@@ -365,17 +355,17 @@ def _report(package: Package, module: str) -> Report:
     try:
         output, log = child.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return Report(error=f"importing it did not end within {SECONDS:g} s")
+        return ManifestReport(error=f"importing it did not end within {SECONDS:g} s")
     finally:
         end(child)
     try:
-        return msgspec.json.decode(output, type=Report)
+        return msgspec.json.decode(output, type=ManifestReport)
     except msgspec.MsgspecError:
         last = (log.decode("utf-8", errors="replace").strip().splitlines() or ["no word"])[-1]
-        return Report(error=f"importing it ended the process: {last[:160]}")
+        return ManifestReport(error=f"importing it ended the process: {last[:160]}")
 
 
-def shown(path: str, folder: Path) -> str | None:
+def relative_name(path: str, folder: Path) -> str | None:
     """A file's name relative to the package's folder; None if it is elsewhere."""
     try:
         return Path(path).resolve().relative_to(folder).as_posix()

@@ -274,9 +274,6 @@ class ComparedGraphs(GraphRunner):
             )
         return found
 
-    def after_launch(self, executable: Any, launch: Launch) -> None:
-        self.graphs.after_launch(executable, launch)
-
     def invalidate(self) -> None:
         self.graphs.invalidate()
 

@@ -123,7 +123,6 @@ class StateTrial:
             seq_lens_host=after,
             query_start_loc_host=starts,
             query_lens_host=lengths,
-            host_lengths="exact",
             slot_mapping=[None],
             block_tables=[tensor(slots)],
             logits_indices=tensor(np.maximum(starts[1:] - 1, 0)),

@@ -13,7 +13,6 @@ from tessera.ops import REFERENCE
 from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device
-from tessera.platform.launch import StepRules
 from tessera.platform.model import LayerCache, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet, with_extra
 from tessera.platform.platform import Platform, WorkerSpec
@@ -86,7 +85,7 @@ class Target:
         scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048, speculative=drafts)
         config = EngineConfig(model=model, scheduler=scheduler, platform=self.path)
         policy = self.platform.shapes(facts, config)
-        return None if policy is None else Shaping(policy, self.platform.step_rules(facts) or StepRules())
+        return None if policy is None else Shaping(policy)
 
     @property
     def exact_dtype(self) -> str:
