@@ -16,7 +16,7 @@ from tessera.platform.collectives import Alone, Communicator, TorchCommunicator,
 from tessera.platform.device import Device
 from tessera.platform.platform import Platform, WorkerSpec
 
-_HOST_BACKEND = "gloo"
+HOST_BACKEND = "gloo"
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
