@@ -18,9 +18,9 @@ def kept_per_call(call: Callable[[], object]) -> int:
     with _TensorLog() as made:
         call()
     call()
-    if made.left:
+    if made.num_alive:
         gc.collect()
-    return made.left
+    return made.num_alive
 
 
 class _TensorLog(TorchDispatchMode):
