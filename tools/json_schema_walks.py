@@ -29,7 +29,7 @@ from jsonschema.validators import extend, validator_for
 
 from tessera.arrays import Array
 from tessera.errors import RequestError
-from tessera.features.grammar import CompiledGrammar, Grammar
+from tessera.features.grammar import CompiledGrammar, GrammarPosition
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text import Vocabulary
 from tessera.text.grammar import TokenTable, compile_grammar
@@ -116,7 +116,7 @@ def answered(
 ) -> tuple[str, bytes]:
     """How a random answer ended, and its text."""
     ends = tuple(known.table.ends)
-    grammar, said = Grammar(compiled, ends, ()), bytearray()
+    grammar, said = GrammarPosition(compiled, ends, ()), bytearray()
     assert grammar.ready()
     for number in range(MOST_TOKENS):
         if grammar.complete:
@@ -138,7 +138,7 @@ def answered(
     return "cut", bytes(said)
 
 
-def mask(grammar: Grammar, size: int) -> Array:
+def mask(grammar: GrammarPosition, size: int) -> Array:
     bits = np.full(-(-size // 32), -1, np.int32)
     grammar.mask(bits)
     return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:size])

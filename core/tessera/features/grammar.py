@@ -90,7 +90,7 @@ class CompiledGrammar:
             )
 
 
-class Grammar(FeatureState):
+class GrammarPosition(FeatureState):
     """The position of one request in its grammar. ends: the model's end-of-text tokens. never: tokens to forbid
     although the grammar allows them. These are the end-of-text tokens if the request sets ignore_eos, because they
     would end nothing. plain: whether the grammar alone says what may come next."""

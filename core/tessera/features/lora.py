@@ -34,7 +34,7 @@ class LoraInEngine(EngineFeature):
         self._max_rank = config.lora.max_rank
         folders = dict.fromkeys(folder for _, folder in config.lora.modules)
         self._slots = Slots(config.lora.slots, list(folders))
-        self._known = set[str]()
+        self._checked = set[str]()
         self._layers: Mapping[str, tuple[int, int]] = {}
         for folder in folders:
             read_adapter(folder, self._max_rank)
@@ -49,7 +49,7 @@ class LoraInEngine(EngineFeature):
         return InSlot(self._slots, request.adapter) if request.adapter else None
 
     def check_adapter(self, adapter: str) -> None:
-        if adapter in self._known:
+        if adapter in self._checked:
             return
         try:
             reason = read_adapter(adapter, self._max_rank).mismatch(self._layers)
@@ -57,7 +57,7 @@ class LoraInEngine(EngineFeature):
             raise RequestError(error.message, param="lora_request") from error
         if reason is not None:
             raise RequestError(f"The adapter '{printable(adapter)}' cannot be used: {reason}.", param="lora_request")
-        self._known.add(adapter)
+        self._checked.add(adapter)
 
 
 class InSlot(FeatureState):
@@ -67,7 +67,7 @@ class InSlot(FeatureState):
         self._slots, self._adapter = slots, adapter
 
     def columns(self) -> Mapping[str, float]:
-        return {SLOT: self._slots.of(self._adapter)}
+        return {SLOT: self._slots.slot(self._adapter)}
 
 
 class Slots(Resource):
@@ -77,16 +77,17 @@ class Slots(Resource):
     name = "adapter slots (--max-loras)"
 
     def __init__(self, number: int, loaded: Sequence[str] = ()) -> None:
-        self._held = {adapter: slot for slot, adapter in enumerate(loaded[:number])}  # in the order of last use
-        self._free = list(range(len(self._held), number))
+        # In the order of last use.
+        self._slot_by_adapter = {adapter: slot for slot, adapter in enumerate(loaded[:number])}
+        self._free = list(range(len(self._slot_by_adapter), number))
         self._users = Counter[str]()
 
-    def of(self, adapter: str) -> int:
+    def slot(self, adapter: str) -> int:
         """The slot of an adapter that a running request uses."""
-        return self._held[adapter]
+        return self._slot_by_adapter[adapter]
 
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
-        if not request.adapter or request.adapter in self._held or self._free or self._idle() is not None:
+        if not request.adapter or request.adapter in self._slot_by_adapter or self._free or self._idle() is not None:
             return num_tokens
         return "all of them are in use"
 
@@ -94,10 +95,10 @@ class Slots(Resource):
         adapter = request.adapter
         if not adapter:
             return
-        slot = self._held.pop(adapter, None)
+        slot = self._slot_by_adapter.pop(adapter, None)
         if slot is None:
             slot = self._free.pop(0) if self._free else self._given_up()
-        self._held[adapter] = slot
+        self._slot_by_adapter[adapter] = slot
         self._users[adapter] += 1
 
     def release(self, request: RequestView) -> None:
@@ -105,10 +106,10 @@ class Slots(Resource):
             self._users[request.adapter] -= 1
 
     def _idle(self) -> str | None:
-        return next((adapter for adapter in self._held if not self._users[adapter]), None)
+        return next((adapter for adapter in self._slot_by_adapter if not self._users[adapter]), None)
 
     def _given_up(self) -> int:
         adapter = self._idle()
         assert adapter is not None, "fits() said that there is a slot"
         del self._users[adapter]
-        return self._held.pop(adapter)
+        return self._slot_by_adapter.pop(adapter)

@@ -56,7 +56,7 @@ class Gate:
     budget: int | None
 
     @classmethod
-    def of(cls, params: ReasoningParams, budget: int | None, spelling: Spelling) -> Gate:
+    def from_params(cls, params: ReasoningParams, budget: int | None, spelling: Spelling) -> Gate:
         begin, end = params.begin.strip().encode(), params.end.encode()
         ids = spelling.spelled(end)
         return cls(spelling.tokens, spelling.id_of(begin), end, ids, params.begun, budget if ids else None)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, RequestError
-from tessera.features.grammar import CompiledGrammar, Grammar, bit, without
+from tessera.features.grammar import CompiledGrammar, GrammarPosition, bit, without
 from tessera.features.reasoning import Gate, Place, Spelling
 from tessera.platform.feature import EngineFeature, Failure, Feature, FeatureState
 from tessera.sampling_params import GrammarSource, ReasoningParams, StructuredOutputsParams
@@ -58,7 +58,7 @@ class StructuredOutputs(EngineFeature):
     def fields(self) -> frozenset[str]:
         return frozenset((FIELD, BUDGET))
 
-    def begin(self, request: Request) -> Grammar | ReasonedGrammar | None:
+    def begin(self, request: Request) -> GrammarPosition | ReasonedGrammar | None:
         params = request.params
         asked, reasoning, budget = params.structured_outputs, params.reasoning, params.thinking_token_budget
         if asked is None and budget is None:
@@ -70,7 +70,7 @@ class StructuredOutputs(EngineFeature):
             )
         eos = self._model.eos_token_ids
         never = eos if params.ignore_eos else ()
-        grammar = None if asked is None else Grammar(self._compiled(params.grammar_source or asked), eos, never)
+        grammar = None if asked is None else GrammarPosition(self._compiled(params.grammar_source or asked), eos, never)
         if reasoning is None:
             assert grammar is not None, "a budget comes with reasoning"
             return grammar
@@ -79,7 +79,7 @@ class StructuredOutputs(EngineFeature):
     def mask(self, states: Sequence[FeatureState], bits: Array) -> None:
         """Into one array, on the calling thread: llguidance's executor computes masks on threads of its own, but
         handing them over takes longer than the masks do, all the more where other threads want the processors."""
-        grammars = cast("Sequence[Grammar | ReasonedGrammar]", states)
+        grammars = cast("Sequence[GrammarPosition | ReasonedGrammar]", states)
         plain = [place for place, grammar in enumerate(grammars) if grammar.plain]
         for place, grammar in enumerate(grammars):
             if not grammar.plain:
@@ -101,13 +101,13 @@ class StructuredOutputs(EngineFeature):
         for place in plain:
             grammars[place].forbid(bits[place])
 
-    def _compiled(self, asked: StructuredOutputsParams | GrammarSource) -> CompiledGrammar:
-        """Compiled on the compiler's thread; again if it was refused. asked: its source, where the text worker sent
-        it."""
-        found = self._grammars.get(asked)
+    def _compiled(self, grammar: StructuredOutputsParams | GrammarSource) -> CompiledGrammar:
+        """Compiled on the compiler's thread; again if it was refused. grammar: its source, where the text worker
+        sent it."""
+        found = self._grammars.get(grammar)
         if found is None or found.refused:
-            found = CompiledGrammar(asked.kind, partial(self._compile, asked), self._compiler.submit)
-        return _used(self._grammars, asked, found)
+            found = CompiledGrammar(grammar.kind, partial(self._compile, grammar), self._compiler.submit)
+        return _used(self._grammars, grammar, found)
 
     def _gated(self, reasoning: ReasoningParams, budget: int | None) -> Future[Gate]:
         found = self._gates.get((reasoning, budget))
@@ -125,28 +125,28 @@ class StructuredOutputs(EngineFeature):
             self._table = TokenTable.from_vocabulary(vocabulary, model.vocab_size, model.eos_token_ids)
         return self._table
 
-    def _compile(self, asked: StructuredOutputsParams | GrammarSource) -> LLMatcher:
+    def _compile(self, grammar: StructuredOutputsParams | GrammarSource) -> LLMatcher:
         """A matcher at the start of the grammar, for each request to copy. Raises RequestError."""
         table = self._tokens()
         if self._tokenizer is None:
             self._tokenizer = table.tokenizer()
-        if isinstance(asked, GrammarSource):
-            return compile_source(asked, self._tokenizer)
-        return compile_grammar(asked, self._tokenizer, table.special)
+        if isinstance(grammar, GrammarSource):
+            return compile_source(grammar, self._tokenizer)
+        return compile_grammar(grammar, self._tokenizer, table.special)
 
     def _gate(self, reasoning: ReasoningParams, budget: int | None) -> Gate:
         """Raises RequestError."""
         if self._spelling is None:
             self._spelling = Spelling(self._tokens().tokens)
-        return Gate.of(reasoning, budget, self._spelling)
+        return Gate.from_params(reasoning, budget, self._spelling)
 
 
-def _used(kept: OrderedDict[K, V], key: K, value: V) -> V:
+def _used(cache: OrderedDict[K, V], key: K, value: V) -> V:
     """Keeps a value as the one that was used last, and no more than MAX_GRAMMARS of them."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > MAX_GRAMMARS:
-        kept.popitem(last=False)
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > MAX_GRAMMARS:
+        cache.popitem(last=False)
     return value
 
 
@@ -156,7 +156,7 @@ class ReasonedGrammar(FeatureState):
 
     masks = True
 
-    def __init__(self, grammar: Grammar | None, gate: Future[Gate], unfinished: tuple[int, ...]) -> None:
+    def __init__(self, grammar: GrammarPosition | None, gate: Future[Gate], unfinished: tuple[int, ...]) -> None:
         self._grammar = grammar
         self._coming = gate
         self._unfinished = without(unfinished)
@@ -174,7 +174,7 @@ class ReasonedGrammar(FeatureState):
         return self._grammar.matcher
 
     def retried(self) -> Array:
-        """As Grammar.retried."""
+        """As GrammarPosition.retried."""
         assert self._grammar is not None
         return self._grammar.retried()
 
@@ -204,7 +204,7 @@ class ReasonedGrammar(FeatureState):
                 bits[begin >> 5] |= allowed
 
     def forbid(self, bits: Array) -> None:
-        """As Grammar.forbid."""
+        """As GrammarPosition.forbid."""
         assert self._grammar is not None
         self._grammar.forbid(bits)
 

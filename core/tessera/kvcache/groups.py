@@ -98,12 +98,12 @@ def _ahead(config: EngineConfig) -> int:
 class _Sizing:
     """Divides the remaining bytes into blocks of the groups that grow. nbytes: bytes per block of each group."""
 
-    def __init__(self, nbytes: Mapping[_Key, int], left: int, ahead: int, max_model_len: int) -> None:
+    def __init__(self, nbytes: Mapping[_Key, int], free_bytes: int, ahead: int, max_model_len: int) -> None:
         self._nbytes = nbytes
-        self._left = left
+        self._free_bytes = free_bytes
         self._max_model_len = max_model_len
         self._unit = lcm(*(key.block_size for key in nbytes))
-        self._most = {
+        self._max_blocks = {
             key: CacheGroup((), key.kind, key.block_size, 0, 0, key.window).most_held(max_model_len, ahead)
             for key in nbytes
         }
@@ -123,10 +123,10 @@ class _Sizing:
         full: dict[_Key, int] = {}
         while True:
             rest = [key for key in self._nbytes if key not in full]
-            left = self._left - sum(count * self._nbytes[key] for key, count in full.items())
+            left = self._free_bytes - sum(count * self._nbytes[key] for key, count in full.items())
             units = left // sum(self._unit // key.block_size * self._nbytes[key] for key in rest) if rest else 0
             counts = {key: max(units, 0) * (self._unit // key.block_size) for key in rest}
-            over = {key: rows * self._most[key] for key in rest if key in self._bounded}
+            over = {key: rows * self._max_blocks[key] for key in rest if key in self._bounded}
             over = {key: most for key, most in over.items() if counts[key] > most}
             if not over:
                 return counts | full
@@ -136,7 +136,9 @@ class _Sizing:
         """Tokens of the longest request that fits alone; max_model_len for a group whose whole window fits."""
         return min(
             (
-                self._max_model_len if key.window is not None and count >= self._most[key] else count * key.block_size
+                self._max_model_len
+                if key.window is not None and count >= self._max_blocks[key]
+                else count * key.block_size
                 for key, count in counts.items()
             ),
             default=0,
@@ -199,10 +201,10 @@ def _most_blocks(members: Sequence[CacheNeeds], block_size: int) -> int:
     return min(int(np.iinfo(needs.index_dtype).max) // block_size for needs in members)
 
 
-def _check_room(config: EngineConfig, cache_bytes: int, left: int, num_tokens: int | None) -> None:
-    """left: bytes after states and null blocks. num_tokens: tokens that fit; None if no group grows with tokens."""
+def _check_room(config: EngineConfig, cache_bytes: int, free_bytes: int, num_tokens: int | None) -> None:
+    """free_bytes: after states and null blocks. num_tokens: tokens that fit; None if no group grows with tokens."""
     given = f"The KV cache of {cache_bytes / 2**20:,.1f} MiB"
-    if left < 0 or num_tokens == 0:
+    if free_bytes < 0 or num_tokens == 0:
         raise MemoryBudgetError(f"{given} has no room for a single block; raise --kv-cache-memory-bytes.")
     if num_tokens is not None and num_tokens < config.model.max_model_len:
         raise MemoryBudgetError(

@@ -137,7 +137,7 @@ class KVCacheManager:
         attends to."""
         for group in self._growing:
             spec = self._groups[group]
-            shared = self.tables.of(group, source)[: spec.blocks_of(num_tokens)].copy()
+            shared = self.tables.row_blocks(group, source)[: spec.blocks_of(num_tokens)].copy()
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
         self._open(row)
@@ -205,7 +205,7 @@ class KVCacheManager:
         self._sharing.forked.remove(row)
         for group in self._growing:
             index = start // self._groups[group].block_size
-            blocks = self.tables.of(group, row)
+            blocks = self.tables.row_blocks(group, row)
             if self.prefix_cache is not None and index < len(blocks):
                 self.prefix_cache.forget(group, (int(blocks[index]),))
 
@@ -223,12 +223,12 @@ class KVCacheManager:
     def leave(self, row: int) -> None:
         """Marks the row's blocks as leaving: free() follows once the steps in flight have retired."""
         for group, pool in enumerate(self.pools):
-            pool.leave(self.tables.held(group, row))
+            pool.leave(self.tables.live_blocks(group, row))
 
     def free(self, row: int) -> None:
         """Frees the blocks of a row that left, last block first, so that prefixes stay cached longer."""
         for group, pool in enumerate(self.pools):
-            pool.free(self.tables.held(group, row)[::-1].copy())
+            pool.free(self.tables.live_blocks(group, row)[::-1].copy())
         self.tables.clear(row)
         self.covered[row] = 0
         self._sharing.forked.discard(row)
@@ -241,7 +241,7 @@ class KVCacheManager:
         held = []
         for group in self._growing:
             per_unit = chain.unit // self._groups[group].block_size
-            held.append(self.tables.of(group, row)[first * per_unit : last * per_unit].tolist())
+            held.append(self.tables.row_blocks(group, row)[first * per_unit : last * per_unit].tolist())
         self.prefix_cache.register(chain.links(first, last, tokens), held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class KVCacheManager:
             assert not blocks[~held].any(), "a table goes on beyond what its row holds"
             assert blocks[held].all(), "a table holds the null block"
             holders = _counted([blocks[held]], pool.num_blocks)
-            leavers = _counted([self.tables.held(group, row) for row in leaving_rows], pool.num_blocks)
+            leavers = _counted([self.tables.live_blocks(group, row) for row in leaving_rows], pool.num_blocks)
             copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)
             pool.check(holders, leavers, copies)
         if self.prefix_cache is not None:

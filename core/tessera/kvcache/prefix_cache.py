@@ -73,7 +73,7 @@ class PrefixCache:
         self._whole = [index for index, group in enumerate(groups) if group.window is None]
         self._windows = [index for index, group in enumerate(groups) if group.window is not None]
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
-        self._known: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
+        self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
     def chain(self, salt: str, adapter: str) -> HashChain:
         """The start of a request's chain; equal only for the same tenant salt and the same adapter."""
@@ -91,7 +91,7 @@ class PrefixCache:
         while length and (gap := self._gap_in_sight(chain, tokens, length)) is not None:
             length = gap - gap % step
         return PrefixHit(
-            length * self.unit, tuple(self._found(chain, group, length) for group in range(len(self._groups)))
+            length * self.unit, tuple(self._prefix_blocks(chain, group, length) for group in range(len(self._groups)))
         )
 
     def _first_gap(self, chain: HashChain, tokens: Array, num_units: int) -> int:
@@ -116,7 +116,7 @@ class PrefixCache:
                     break
         return min(gaps, default=None)
 
-    def _found(self, chain: HashChain, group: int, length: int) -> Array:
+    def _prefix_blocks(self, chain: HashChain, group: int, length: int) -> Array:
         per_unit, places = self._per_unit[group], self._blocks[group]
         found: Array = np.zeros(length * per_unit, dtype=np.int32)
         for index in range(self._groups[group].first_seen(length * self.unit), len(found)):
@@ -124,10 +124,10 @@ class PrefixCache:
             found[index] = places[place][chain.hashes[unit]]
         return found
 
-    def register(self, links: Sequence[bytes], held: Sequence[Sequence[int]]) -> None:
-        """Caches blocks under their links. held: by group, the blocks that hold the links' units, the same number for
-        each unit, null for blocks already given back. A link that already has a block keeps it."""
-        for places, known, blocks in zip(self._blocks, self._known, held, strict=True):
+    def register(self, links: Sequence[bytes], blocks_by_group: Sequence[Sequence[int]]) -> None:
+        """Caches blocks under their links. blocks_by_group: those that hold the links' units, the same number for each
+        unit, null for blocks already given back. A link that already has a block keeps it."""
+        for places, known, blocks in zip(self._blocks, self._links, blocks_by_group, strict=True):
             for place, block_of in enumerate(places):
                 for link, block in zip(links, blocks[place :: len(places)], strict=True):
                     if block and block not in known and block_of.setdefault(link, block) == block:
@@ -135,19 +135,19 @@ class PrefixCache:
 
     def forget(self, group: int, blocks: Iterable[int]) -> None:
         """Drops these blocks from the cache, if they are in it."""
-        known = self._known[group]
+        known = self._links[group]
         for block in known.keys() & blocks:
             link, place = known.pop(block)
             del self._blocks[group][place][link]
 
     def clear(self) -> None:
         """Drops everything, for example after the weights have changed."""
-        for group, known in enumerate(self._known):
+        for group, known in enumerate(self._links):
             self.forget(group, list(known))
 
     def check(self) -> None:
         """Asserts that the two mappings, links to blocks and blocks to links, agree."""
-        for blocks, known in zip(self._blocks, self._known, strict=True):
+        for blocks, known in zip(self._blocks, self._links, strict=True):
             assert sum(map(len, blocks)) == len(known), "a block is known by two contents, or a content has no block"
             for block, (link, place) in known.items():
                 assert blocks[place][link] == block, "a content names another block than the one that names it"

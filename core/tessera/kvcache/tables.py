@@ -26,11 +26,11 @@ class BlockTables:
         self.counts = [np.zeros(num_rows, dtype=np.int32) for _ in max_blocks]
         self._changes: list[list[Entry]] = [[] for _ in max_blocks]
 
-    def of(self, group: int, row: int) -> Array:
+    def row_blocks(self, group: int, row: int) -> Array:
         """The blocks of a row by place, null where it no longer holds one (a view)."""
         return self.blocks[group][row, : self.counts[group][row]]
 
-    def held(self, group: int, row: int) -> Array:
+    def live_blocks(self, group: int, row: int) -> Array:
         """The blocks that a row holds (a view)."""
         return self.blocks[group][row, self.starts[group][row] : self.counts[group][row]]
 
@@ -139,7 +139,7 @@ class Sharing:
         for group, size in self._sizes:
             holders: dict[int, int] = {}
             for row, start in forked:
-                blocks, index = self._tables.of(group, row), start // size
+                blocks, index = self._tables.row_blocks(group, row), start // size
                 if index < len(blocks):
                     block = int(blocks[index])
                     left = holders.setdefault(block, int(self._pools[group].ref_count[block]))
@@ -151,7 +151,7 @@ class Sharing:
     def copy(self, write: SharedWrite) -> None:
         """Replaces a shared block by the row's own copy. The source is kept until the step that copies it has retired.
         All copies of a step are made at once, so a copy of a copy reads from the original."""
-        shared = int(self._tables.of(write.group, write.row)[write.index])
+        shared = int(self._tables.row_blocks(write.group, write.row)[write.index])
         copies = self._copies[write.group]
         source = next((source for source, target in copies if target == shared), shared)
         target = self._pools[write.group].exchange(shared, source)

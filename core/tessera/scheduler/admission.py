@@ -13,7 +13,7 @@ from tessera.scheduler.budget import ScheduledStep, TokenBudget
 from tessera.scheduler.outputs import SchedulerCounters, StartedRequest
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator
-from tessera.scheduler.rows import NO_ROW, Status, TrackedRequest, Work
+from tessera.scheduler.rows import NO_ROW, RowStatus, TrackedRequest, Work
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Admission:
     def __init__(
         self,
         requests: Requests,
-        held: RowAllocator,
+        allocator: RowAllocator,
         budget: TokenBudget,
         policy: SchedulingPolicy,
         counters: SchedulerCounters,
@@ -45,10 +45,10 @@ class Admission:
         max_running: int,
         watermark: float,
     ) -> None:
-        self._requests, self._held, self._budget = requests, held, budget
+        self._requests, self._allocator, self._budget = requests, allocator, budget
         self._policy, self._counters = policy, counters
         self._max_running = max_running
-        self._watermark = held.cache.share_of_blocks(watermark)
+        self._watermark = allocator.cache.share_of_blocks(watermark)
         self._followers: list[TrackedRequest] = []
         self._started: list[StartedRequest] = []
 
@@ -68,7 +68,7 @@ class Admission:
 
     def why_not(self) -> tuple[TrackedRequest, str]:
         """The next request, which cannot start although no step is in flight, and the reason."""
-        request, resources = self._next(), self._held.resources
+        request, resources = self._next(), self._allocator.resources
         resources.begin_step()
         first = self._budget.chunk(0, request.num_tokens, self._budget.max_per_request)
         return request, resources.reason(request, first) or "the scheduling policy lets no request start"
@@ -80,18 +80,18 @@ class Admission:
         """The checks that need no look-up of its prefix."""
         if request.row != NO_ROW or request.refused_at == self._cache_state:
             return False
-        if self._held.num_placed >= self._max_running or not self._held.rows.num_free:
+        if self._allocator.num_placed >= self._max_running or not self._allocator.rows.num_free:
             return False
-        return self._policy.may_start(request, self._held.num_placed)
+        return self._policy.may_start(request, self._allocator.num_placed)
 
     @property
     def _cache_state(self) -> tuple[int, int]:
         """While this does not change, a request that had too few blocks still has too few."""
-        return self._held.cache.num_freed, len(self._held.rows.running)
+        return self._allocator.cache.num_freed, len(self._allocator.rows.running)
 
     def _start(self, step: ScheduledStep, request: TrackedRequest) -> bool:
         """Starts a request. Returns False if it must wait, and with it all requests behind it."""
-        resources, origin = self._held.resources, self._origin(request)
+        resources, origin = self._allocator.resources, self._origin(request)
         if origin is None:
             if not resources.room_to_start(request, 1):
                 return False
@@ -113,7 +113,7 @@ class Admission:
         self._run(request, origin)
         if not later:
             work = Work(int32([request.row]), int32([start]), int32([left]))
-            short = self._held.cache.try_allocate(work.rows, work.starts, work.starts + count)
+            short = self._allocator.cache.try_allocate(work.rows, work.starts, work.starts + count)
             assert short is None, "the blocks counted for a request were not free"
             resources.take(request, count)
             step.add(work, int32([count]))
@@ -123,28 +123,28 @@ class Admission:
         """Whether there are free blocks for all its tokens. If others are running, one more block for each of them and
         the watermark must also be free, so that no request is preempted right away. returning: blocks to count as
         free."""
-        cache, others = self._held.cache, len(self._held.rows.running)
+        cache, others = self._allocator.cache, len(self._allocator.rows.running)
         if origin.hit is None:
             needed = cache.blocks_to_fork()
         else:
             needed = cache.blocks_to_start(origin.hit, request.num_tokens)
         return cache.has(needed, reserved=(self._watermark + others if others else 0) - returning)
 
-    def _first_chunk(self, step: ScheduledStep, start: int, left: int) -> int:
-        if left > 1 and (step.kind == "decode" or step.num_prefills >= self._budget.max_prefill_rows):
+    def _first_chunk(self, step: ScheduledStep, start: int, num_remaining: int) -> int:
+        if num_remaining > 1 and (step.kind == "decode" or step.num_prefills >= self._budget.max_prefill_rows):
             return 0
-        return self._budget.chunk(start, left, step.room)
+        return self._budget.chunk(start, num_remaining, step.room)
 
     def _place(self, request: TrackedRequest, num_tokens: int) -> None:
         self._requests.waiting.remove(request)
-        self._held.place(request, num_tokens)
+        self._allocator.place(request, num_tokens)
         self._policy.placed(request)
 
     def _run(self, request: TrackedRequest, origin: _Origin) -> None:
         if origin.hit is not None:
-            self._held.open(request, origin.hit)
+            self._allocator.open(request, origin.hit)
         elif origin.leader is not None:
-            self._held.fork(request, origin.leader)
+            self._allocator.fork(request, origin.leader)
         if request.started:
             return
         request.started = True
@@ -179,19 +179,19 @@ class Admission:
         leader = self._leader(request)
         if leader is None:
             chain = request.chain if request.reads_cache else None
-            hit = self._held.cache.get_computed_blocks(chain, request.tokens, self._budget.chunk_multiple)
+            hit = self._allocator.cache.get_computed_blocks(chain, request.tokens, self._budget.chunk_multiple)
             return _Origin(hit.num_tokens, hit=hit)
         shared = request.num_prompt_tokens - 1
-        return _Origin(shared, leader=leader) if self._held.rows.num_retired[leader.row] >= shared else None
+        return _Origin(shared, leader=leader) if self._allocator.rows.num_retired[leader.row] >= shared else None
 
     def _leader(self, request: TrackedRequest) -> TrackedRequest | None:
         """The running sibling from which a request that has not started can be forked, if any."""
         leader = self._requests.get(request.request.leader)
-        if leader is None or leader.row == NO_ROW or request.started or not self._held.cache.can_fork:
+        if leader is None or leader.row == NO_ROW or request.started or not self._allocator.cache.can_fork:
             return None
-        if self._held.rows.status[leader.row] != Status.RUNNING:
+        if self._allocator.rows.status[leader.row] != RowStatus.RUNNING:
             return None
-        return leader if self._held.cache.windows.sees(leader.row, request.num_prompt_tokens - 1) else None
+        return leader if self._allocator.cache.windows.sees(leader.row, request.num_prompt_tokens - 1) else None
 
     # ---- preemption for a waiting request ----------------------------------------------------------------------------
 
@@ -199,11 +199,11 @@ class Admission:
         """Preempts running requests if the next one has no room and the policy lets it take theirs."""
         if not self._policy.preemptive or not len(self._requests.waiting):
             return
-        rows, newcomer = self._held.rows, self._next()
-        if newcomer.row != NO_ROW or not self._policy.may_start(newcomer, self._held.num_placed):
+        rows, newcomer = self._allocator.rows, self._next()
+        if newcomer.row != NO_ROW or not self._policy.may_start(newcomer, self._allocator.num_placed):
             return
         while len(running := rows.running) and not self._has_room(newcomer):
-            if self._held.closing and not self._held.resources.holds(newcomer):
+            if self._allocator.closing and not self._allocator.resources.holds(newcomer):
                 return  # rows are closing; whether their resources are enough is known once they are released
             victim = self._policy.victim([rows.request(row) for row in running.tolist()])
             if not self._policy.preempts(newcomer, victim):
@@ -213,10 +213,10 @@ class Admission:
     def _has_room(self, request: TrackedRequest) -> bool:
         """Whether there is a row, room in the resources, and enough blocks, counting those that steps in flight will
         free."""
-        if self._held.num_placed >= self._max_running or not self._held.resources.holds(request):
+        if self._allocator.num_placed >= self._max_running or not self._allocator.resources.holds(request):
             return False
         origin = self._origin(request)
-        return origin is None or self._has_blocks(request, origin, self._held.cache.num_returning)
+        return origin is None or self._has_blocks(request, origin, self._allocator.cache.num_returning)
 
     def overtaken(self, work: Work) -> Array | None:
         """A mask of the partly computed prompts that the next request overtakes: they are scheduled after it. None if
@@ -225,6 +225,6 @@ class Admission:
             return None
         newcomer = self._next()
         late: Array = np.zeros(len(work.rows), dtype=bool)
-        for place in np.flatnonzero(work.left > 1).tolist():
-            late[place] = self._policy.preempts(newcomer, self._held.rows.request(int(work.rows[place])))
+        for place in np.flatnonzero(work.num_remaining > 1).tolist():
+            late[place] = self._policy.preempts(newcomer, self._allocator.rows.request(int(work.rows[place])))
         return late if late.any() else None

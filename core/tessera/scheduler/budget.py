@@ -17,18 +17,18 @@ Kind = Literal["mixed", "prefill", "decode"]
 
 
 class ScheduledStep:
-    """A step under construction: which rows compute how many tokens, from which position.
-
-    kind: what it may hold; a row with one token left is a decode. room: tokens left of the budget. num_prefills: rows
-    with more than one token left. blocks_short: there were too few blocks for a running request, so no waiting request
-    may start. promised [groups] int64: blocks that rows wait for until steps in flight retire.
-    """
+    """A step under construction: which rows compute how many tokens, from which position."""
 
     def __init__(self, kind: Kind, budget: int, num_groups: int) -> None:
+        # What it may hold; a row with one token left is a decode.
         self.kind = kind
+        # Tokens left of the budget.
         self.room = budget
+        # Rows with more than one token left.
         self.num_prefills = 0
+        # There were too few blocks for a running request, so no waiting request may start.
         self.blocks_short = False
+        # [groups] int64: blocks that rows wait for until steps in flight retire.
         self.promised = np.zeros(num_groups, dtype=np.int64)
         self._parts: list[tuple[Work, Array]] = []
 
@@ -45,7 +45,7 @@ class ScheduledStep:
         """The rows that a step of this kind may hold."""
         if self.kind == "mixed":
             return work
-        decodes = work.left == 1
+        decodes = work.num_remaining == 1
         return work.where(decodes if self.kind == "decode" else ~decodes)
 
     def add(self, work: Work, num_tokens: Array) -> None:
@@ -57,35 +57,36 @@ class ScheduledStep:
             self.room -= len(num_tokens)
         else:
             self.room -= int(num_tokens.sum())
-            self.num_prefills += int(np.count_nonzero(work.left > 1))
+            self.num_prefills += int(np.count_nonzero(work.num_remaining > 1))
 
     def scheduled(self) -> tuple[Work, Array]:
         """All rows and their num_scheduled_tokens, decodes first."""
         if len(self._parts) == 1:
             work, num_tokens = self._parts[0]
         else:
-            parts = [(work.rows, work.starts, work.left, tokens) for work, tokens in self._parts]
+            parts = [(work.rows, work.starts, work.num_remaining, tokens) for work, tokens in self._parts]
             rows, starts, left, num_tokens = (np.concatenate(part) for part in zip(*parts, strict=True))
             work = Work(rows, starts, left)
         if not self.num_prefills:
             return work, num_tokens
-        order = np.argsort(work.left != 1, kind="stable")
-        return Work(work.rows[order], work.starts[order], work.left[order]), num_tokens[order]
+        order = np.argsort(work.num_remaining != 1, kind="stable")
+        return Work(work.rows[order], work.starts[order], work.num_remaining[order]), num_tokens[order]
 
 
 class TokenBudget:
-    """Decides how many tokens each row computes in a step.
-
-    total: most tokens of a step. max_per_request: most tokens of one request in a step. whole: prompts are not split
-    into chunks. chunk_multiple: prompts are split only at multiples of this many tokens. max_prefill_rows: most rows
-    with more than one token left. Raises ConfigError if a prompt could never be scheduled.
-    """
+    """Decides how many tokens each row computes in a step."""
 
     def __init__(self, config: SchedulerConfig, rules: StepRules, *, whole: bool, max_model_len: int) -> None:
+        """Raises ConfigError if a prompt could never be scheduled."""
+        # Most tokens of a step.
         self.total = config.max_num_batched_tokens
+        # Prompts are not split into chunks.
         self.whole = whole
+        # Prompts are split only at multiples of this many tokens.
         self.chunk_multiple = rules.chunk_multiple
+        # Most rows with more than one token left.
         self.max_prefill_rows = self.total if rules.max_prefill_rows is None else rules.max_prefill_rows
+        # Most tokens of one request in a step.
         self.max_per_request = min(self.total, rules.max_tokens_per_request or self.total)
         most = f"a step holds {self.max_per_request} tokens of one request; raise --max-num-batched-tokens"
         field = "scheduler.max_num_batched_tokens"
@@ -100,12 +101,12 @@ class TokenBudget:
                 f"Prompts are split only at multiples of {self.chunk_multiple} tokens, but {most}.", param=field
             )
 
-    def chunk(self, start: int, left: int, room: int) -> int:
-        """How many of the `left` tokens from position start on to compute next, at most `room`; 0 if the prompt cannot
-        be split there."""
+    def chunk(self, start: int, num_remaining: int, room: int) -> int:
+        """How many of the num_remaining tokens from position start on to compute next, at most `room`; 0 if the prompt
+        cannot be split there."""
         room = min(room, self.max_per_request)
-        if left <= room:
-            return left
+        if num_remaining <= room:
+            return num_remaining
         if self.whole:
             return 0
         return max(0, (start + room) // self.chunk_multiple * self.chunk_multiple - start)
@@ -113,7 +114,7 @@ class TokenBudget:
     def share(self, work: Work, step: ScheduledStep) -> Array:
         """The number of tokens of each row: one for each decode, and the rest of the room for prompts, in order. Some
         room is reserved for a chunk of the first prompt, so that it makes progress even if many rows decode."""
-        left, room = work.left, step.room
+        left, room = work.num_remaining, step.room
         if work.decodes and len(left) <= room:
             return left
         decodes = left == 1

@@ -16,18 +16,19 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A request that finished. stop_token: which of its stop_token_ids ended it; None if the model's own end-of-text
-    token did. message: the error message if reason is "error". param: the field at fault if the request itself caused
-    the error, "" if it is no single field; None if the engine caused it. complete: no token may follow, so the last one
-    is part of the completion although the reason is "stop". failure: why the request's features or fields let it not go
-    on, if they caused the error."""
+    """A request that finished."""
 
     key: int
     reason: FinishReason
+    # Which of its stop_token_ids ended it; None if the model's own end-of-text token did.
     stop_token: int | None = None
+    # The error message if reason is "error".
     message: str | None = None
+    # The field at fault if the request itself caused the error, "" if it is no single field; None if the engine did.
     param: str | None = None
+    # No token may follow, so the last one is part of the completion although the reason is "stop".
     complete: bool = False
+    # Why the request's features or fields do not let it go on, if they caused the error.
     failure: FailureReason | None = None
 
 
@@ -65,24 +66,27 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True):
 
 @dataclass
 class SchedulerCounters:
-    """Totals since the engine started; they never decrease.
+    """Totals since the engine started; they never decrease."""
 
-    requests: requests that started. prompt_tokens: tokens of their prompts. prefix_queries_tokens,
-    cached_prompt_tokens: prompt tokens looked up in the prefix cache, and those found. forked_tokens: prompt tokens
-    shared with a sibling. generation_tokens: tokens generated. recomputed_tokens: computed tokens that preemptions
-    discarded. drafts: how often a row had draft tokens in a step. draft_tokens, accepted_tokens: draft tokens
-    verified, and those accepted.
-    """
-
+    # Requests that started.
     requests: int = 0
+    # Tokens of their prompts.
     prompt_tokens: int = 0
+    # Prompt tokens looked up in the prefix cache.
     prefix_queries_tokens: int = 0
+    # Of these, the ones that the cache had.
     cached_prompt_tokens: int = 0
+    # Prompt tokens shared with a sibling.
     forked_tokens: int = 0
+    # Tokens generated.
     generation_tokens: int = 0
     preemptions: int = 0
+    # Computed tokens that preemptions discarded.
     recomputed_tokens: int = 0
     steps: int = 0
+    # How often a row had draft tokens in a step.
     drafts: int = 0
+    # Draft tokens verified.
     draft_tokens: int = 0
+    # Draft tokens accepted.
     accepted_tokens: int = 0

@@ -52,7 +52,7 @@ class SchedulingPolicy(ABC):  # noqa: B024 - every method has a default; FirstCo
     def placed(self, request: RequestView) -> None:
         """Called when a request gets a row. Default: nothing."""
 
-    def left(self, request: RequestView) -> None:
+    def removed(self, request: RequestView) -> None:
         """Called when a request leaves its row: it ended or was preempted. Default: nothing."""
 
     def step_took(self, seconds: float, num_tokens: int) -> None:
@@ -87,8 +87,8 @@ class FairShare(SchedulingPolicy):
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
-        self._held: dict[str, _Held] = {}
-        self._all = _Held()
+        self._usage: dict[str, _RowUsage] = {}
+        self._all = _RowUsage()
 
     def queue(self, request: RequestView) -> str:
         return request.tenant
@@ -102,39 +102,40 @@ class FairShare(SchedulingPolicy):
     def preempts(self, newcomer: RequestView, running: RequestView) -> bool:
         if newcomer.tenant == running.tenant:
             return False
-        comes, goes = _Held(1, newcomer.num_tokens), _Held(-1, -self._tokens[running.key])
+        comes, goes = _RowUsage(1, newcomer.num_tokens), _RowUsage(-1, -self._tokens[running.key])
         everything = self._all + comes + goes
-        return (self._of(newcomer) + comes).part(everything) <= (self._of(running) + goes).part(everything)
+        gaining, losing = self._tenant_usage(newcomer) + comes, self._tenant_usage(running) + goes
+        return gaining.part(everything) <= losing.part(everything)
 
     def placed(self, request: RequestView) -> None:
         tokens = self._tokens[request.key] = request.num_tokens
-        self._change(request, _Held(1, tokens))
+        self._change(request, _RowUsage(1, tokens))
 
-    def left(self, request: RequestView) -> None:
-        self._change(request, _Held(-1, -self._tokens.pop(request.key)))
+    def removed(self, request: RequestView) -> None:
+        self._change(request, _RowUsage(-1, -self._tokens.pop(request.key)))
 
-    def _change(self, request: RequestView, change: _Held) -> None:
+    def _change(self, request: RequestView, change: _RowUsage) -> None:
         self._all += change
-        held = self._held[request.tenant] = self._of(request) + change
-        if not held.places:
-            del self._held[request.tenant]
+        usage = self._usage[request.tenant] = self._tenant_usage(request) + change
+        if not usage.places:
+            del self._usage[request.tenant]
 
-    def _of(self, request: RequestView) -> _Held:
-        return self._held.get(request.tenant, _Held())
+    def _tenant_usage(self, request: RequestView) -> _RowUsage:
+        return self._usage.get(request.tenant, _RowUsage())
 
     def _share(self, request: RequestView) -> float:
-        return self._of(request).part(self._all)
+        return self._tenant_usage(request).part(self._all)
 
 
 @dataclass(frozen=True)
-class _Held:
+class _RowUsage:
     """The rows that a tenant holds, and the tokens of the requests in them."""
 
     places: int = 0
     tokens: int = 0
 
-    def __add__(self, other: _Held) -> _Held:
-        return _Held(self.places + other.places, self.tokens + other.tokens)
+    def __add__(self, other: _RowUsage) -> _RowUsage:
+        return _RowUsage(self.places + other.places, self.tokens + other.tokens)
 
-    def part(self, all_: _Held) -> float:
+    def part(self, all_: _RowUsage) -> float:
         return max(self.places / max(all_.places, 1), self.tokens / max(all_.tokens, 1))

@@ -24,32 +24,39 @@ from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import FinishedRequest, FinishReason, SchedulerCounters
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.restrictions import Restrictions
-from tessera.scheduler.rows import NO_ROW, Rows, Status, TrackedRequest
+from tessera.scheduler.rows import NO_ROW, Rows, RowStatus, TrackedRequest
 from tessera.step import BlockCopy, RowOpened
 
 log = logging.getLogger(__name__)
 
-Left = Literal[Status.PREEMPTED, Status.ENDED]
+LeavingStatus = Literal[RowStatus.PREEMPTED, RowStatus.ENDED]
 
 
 @dataclass(frozen=True)
 class StepInFlight:
-    """What update() needs to know about a scheduled step. It computes the tokens of `rows` up to positions `ends`
-    (exclusive). sampling: rows that sample a token. prompts: rows that had more than one token left. drafted,
-    num_drafts: rows with drafts, and the number of each. departures: the value of Rows.departures when it was
-    scheduled. closing: rows to close when it retires, since it is the newest step that uses them."""
+    """What update() needs to know about a scheduled step."""
 
     number: int
+    # [rows] intp: those that it computes tokens of.
     rows: Array
+    # [rows] int32: the positions up to which it does, exclusive.
     ends: Array
+    # Rows that sample a token.
     sampling: Array
+    # Rows that had more than one token left.
     prompts: Array
+    # Rows with drafts.
     drafted: Array
+    # How many drafts each of these has.
     num_drafts: Array
+    # Rows.departures when it was scheduled.
     departures: int
     copies: Sequence[BlockCopy]
+    # Seconds on time.monotonic().
     scheduled_at: float
+    # Of all rows, with drafts.
     num_tokens: int
+    # Rows to close when it retires, since it is the newest step that uses them.
     closing: list[int] = field(default_factory=list)
 
 
@@ -114,7 +121,7 @@ class RowAllocator:
         """Rows whose request left them and that are closed once steps in flight retire."""
         return [row for step in self.in_flight for row in step.closing]
 
-    def leave(self, request: TrackedRequest, status: Left) -> None:
+    def leave(self, request: TrackedRequest, status: LeavingStatus) -> None:
         """The request gives up its row, which is closed once no step in flight uses it."""
         row = request.row
         self.num_placed -= 1
@@ -184,7 +191,7 @@ class RowAllocator:
     def check(self) -> None:
         """Asserts that the only holders of blocks are the rows in use and the copies of steps in flight."""
         rows = self.rows
-        leaving = [row for row in rows.used if rows.status[row] in (Status.PREEMPTED, Status.ENDED)]
+        leaving = [row for row in rows.used if rows.status[row] in (RowStatus.PREEMPTED, RowStatus.ENDED)]
         assert sorted(leaving) == sorted(self.closing), "the rows that were left are not the rows that will be closed"
         assert len(rows.used) - len(leaving) == self.num_placed, "the number of requests in rows is not num_placed"
         self.cache.check(rows.used, leaving, [copy for step in self.in_flight for copy in step.copies])
@@ -232,7 +239,7 @@ class Requests:
     def __init__(
         self,
         config: SchedulerConfig,
-        held: RowAllocator,
+        allocator: RowAllocator,
         policy: SchedulingPolicy,
         counters: SchedulerCounters,
         features: EngineFeatures,
@@ -240,7 +247,7 @@ class Requests:
     ) -> None:
         self.waiting = WaitingQueue()
         self.preparing: dict[int, TrackedRequest] = {}
-        self._config, self._held, self._policy, self._counters = config, held, policy, counters
+        self._config, self._allocator, self._policy, self._counters = config, allocator, policy, counters
         self._features, self._eos = features, eos_token_ids
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
@@ -262,12 +269,12 @@ class Requests:
         """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
         run."""
         self._check_fits(request, max_model_len)
-        cache = self._held.cache.prefix_cache
+        cache = self._allocator.cache.prefix_cache
         chain = None if cache is None else cache.chain(request.salt, request.adapter)
-        tracked = TrackedRequest(request, self._arrivals, chain, self._held.rows)
+        tracked = TrackedRequest(request, self._arrivals, chain, self._allocator.rows)
         self._check_queue(tracked)
         tracked.features = self._features.begin(request)
-        tracked.restrictions = Restrictions.of(request.params, self._eos)
+        tracked.restrictions = Restrictions.from_params(request.params, self._eos)
         ready = tracked.features.ready()
         tracked.rank, tracked.queue = self._policy.rank(tracked), self._policy.queue(tracked)
         self._arrivals += 1
@@ -310,7 +317,7 @@ class Requests:
                 f"The prompt must have 1 to {max_model_len - 1} tokens, got {num_prompt}.", param="prompt"
             )
         total = min(num_prompt + request.max_tokens, max_model_len)
-        fits = self._held.cache.max_tokens + 1  # the last token is never computed
+        fits = self._allocator.cache.max_tokens + 1  # the last token is never computed
         if total > fits:
             raise RequestError(
                 f"The prompt's {num_prompt} tokens and a completion of up to {total - num_prompt} are {total} tokens, "
@@ -324,7 +331,7 @@ class Requests:
         self._counters.preemptions += 1
         self._counters.recomputed_tokens += request.num_computed_tokens
         log.debug("preempted: %d tokens", request.num_tokens, extra=about(request.request.request_id))
-        self._leave(request, Status.PREEMPTED)
+        self._leave(request, RowStatus.PREEMPTED)
         self.waiting.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:
@@ -333,25 +340,25 @@ class Requests:
             if key in self._by_key:
                 self.end(self._by_key[key], "abort")
 
-    def end(self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, **more: Any) -> None:
-        """Ends a request. stop_token and `more`: fields of FinishedRequest."""
+    def end(self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, **fields: Any) -> None:
+        """Ends a request. stop_token, fields: of FinishedRequest."""
         del self._by_key[request.key]
-        self._finished.append(FinishedRequest(request.key, reason, stop_token, **more))
-        rows = self._held.rows
+        self._finished.append(FinishedRequest(request.key, reason, stop_token, **fields))
+        rows = self._allocator.rows
         status = None if request.row == NO_ROW else rows.status[request.row]
         if self.preparing.pop(request.key, None) is not None:
             return
         if status is None:
             self.waiting.remove(request)
-        elif status == Status.PREEMPTED:
+        elif status == RowStatus.PREEMPTED:
             self.waiting.remove(request)
-            rows.set_status(request.row, Status.ENDED)
+            rows.set_status(request.row, RowStatus.ENDED)
         else:
-            self._leave(request, Status.ENDED)
+            self._leave(request, RowStatus.ENDED)
 
-    def _leave(self, request: TrackedRequest, status: Left) -> None:
-        self._policy.left(request)
-        self._held.leave(request, status)
+    def _leave(self, request: TrackedRequest, status: LeavingStatus) -> None:
+        self._policy.removed(request)
+        self._allocator.leave(request, status)
 
     def take_finished(self) -> list[FinishedRequest]:
         """The requests that ended since the last call."""

@@ -19,16 +19,19 @@ FIRST = 0
 
 @dataclass(frozen=True)
 class Restrictions:
-    """When a request's fields forbid FIRST. always: wherever it is. before: until the answer has this many tokens,
-    because FIRST would end it. after: where the answer ends in one of these. fields: those that forbid tokens."""
+    """When a request's fields forbid FIRST."""
 
+    # The request's fields that forbid tokens.
     fields: tuple[str, ...]
+    # They forbid it anywhere.
     always: bool
+    # Until the answer has this many tokens, because FIRST would end it.
     before: int
+    # Where the answer ends in one of these token ids.
     after: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, params: SamplingParams, eos: Sequence[int]) -> Restrictions | None:
+    def from_params(cls, params: SamplingParams, eos: Sequence[int]) -> Restrictions | None:
         """None if nothing can forbid it. eos: the model's end-of-text tokens."""
         words = [tuple(word[:-1]) for word in params.bad_words_ids or () if word[-1] == FIRST]
         allowed = params.allowed_token_ids

@@ -20,7 +20,7 @@ NO_ROW = -1
 NO_STEP = -1
 
 
-class Status(IntEnum):
+class RowStatus(IntEnum):
     """The status of a row. RESERVED: its request waits for a sibling's prompt. PREEMPTED, ENDED: its request left it,
     and it is closed once no step in flight uses it."""
 
@@ -32,13 +32,7 @@ class Status(IntEnum):
 
 
 class TrackedRequest:
-    """A request from add() to its end; the RequestView that policies and resources see.
-
-    order: counts up in order of arrival. rank, queue: from the policy. row: NO_ROW while it waits. tokens: its prompt
-    and completion when it got its row; newer tokens are in the row. started: it has run before. refused_at: the state
-    of the cache when there last were too few blocks for it. features: what the enabled features hold for it.
-    restrictions: when its fields forbid the token that is drawn where none is allowed; None if they never do.
-    """
+    """A request from add() to its end; the RequestView that policies and resources see."""
 
     __slots__ = (
         *("_rows", "chain", "features", "order", "queue", "rank", "refused_at", "request", "restrictions", "row"),
@@ -49,15 +43,24 @@ class TrackedRequest:
         self, request: Request, order: int, chain: HashChain | None, rows: Rows, features: RequestFeatures = NOTHING
     ) -> None:
         self.request = request
+        # What the enabled features hold for it.
         self.features = features
+        # When its fields forbid the token that is drawn where none is allowed; None if they never do.
         self.restrictions: Restrictions | None = None
+        # Counts up in order of arrival.
         self.order = order
+        # From the policy.
         self.rank = 0.0
+        # From the policy.
         self.queue = ""
         self.chain = chain
+        # NO_ROW while it waits.
         self.row = NO_ROW
+        # [tokens] int32: prompt and completion when it got its row; newer tokens are in the row.
         self.tokens: Array = request.prompt
+        # The state of the cache when there last were too few blocks for it.
         self.refused_at: tuple[int, int] | None = None
+        # It has run before.
         self.started = False
         self._rows = rows
 
@@ -106,55 +109,84 @@ class TrackedRequest:
 
 @dataclass(frozen=True)
 class Work:
-    """Rows with tokens to compute, in order of rank and arrival. rows: intp. starts (int32): the first position to
-    compute in each. left (int32): how many tokens each has to compute."""
+    """Rows with tokens to compute, in order of rank and arrival."""
 
+    # [rows] intp.
     rows: Array
+    # [rows] int32: the first position to compute in each.
     starts: Array
-    left: Array
+    # [rows] int32: how many tokens each has to compute.
+    num_remaining: Array
 
     @cached_property
     def decodes(self) -> bool:
         """Whether every row has one token left."""
-        return bool(self.left.max(initial=0) <= 1)
+        return bool(self.num_remaining.max(initial=0) <= 1)
 
     def where(self, mask: Array) -> Work:
-        return self if mask.all() else Work(self.rows[mask], self.starts[mask], self.left[mask])
+        return self if mask.all() else Work(self.rows[mask], self.starts[mask], self.num_remaining[mask])
 
     def at(self, place: int) -> tuple[int, int, int]:
-        return int(self.rows[place]), int(self.starts[place]), int(self.left[place])
+        return int(self.rows[place]), int(self.starts[place]), int(self.num_remaining[place])
 
-    def one(self, place: int) -> Work:
+    def single(self, place: int) -> Work:
         only = slice(place, place + 1)
-        return Work(self.rows[only], self.starts[only], self.left[only])
+        return Work(self.rows[only], self.starts[only], self.num_remaining[only])
 
 
 class Rows:
-    """Arrays indexed by row; the runner uses the same row numbers.
-
-    int32: num_prompt_tokens; num_tokens: tokens of prompt and completion that have arrived here; num_computed_tokens:
-    tokens in the KV cache once the steps in flight are done; num_retired: tokens that are in it already; pending:
-    tokens being sampled by steps in flight; min_total: stop tokens do not count before this many tokens; max_total: the
-    request ends with this many tokens; num_cached: tokens known to the prefix cache.
-    int64: key; order: of arrival; sampled_step: the step that samples its newest token. float64: rank, from the policy.
-    tokens [rows, max_model_len] int32: the tokens that have arrived; memory is touched only as far as rows get.
-    num_naming: rows whose request has stop tokens of its own. num_masked: rows whose tokens a feature restricts.
-    num_restricted: rows whose request has Restrictions.
-    departures: increases whenever the request of a row ends or a row is freed.
-    """
+    """Arrays indexed by row; the runner uses the same row numbers."""
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
         self.num_rows = num_rows
+        # [rows, max_model_len] int32: the tokens that have arrived; memory is touched only as far as rows get.
         self.tokens = np.zeros((num_rows, max_model_len), dtype=np.int32)
+        # [rows] int8: a RowStatus.
         self.status = np.zeros(num_rows, dtype=np.int8)
-        self._left = np.zeros((4, num_rows), dtype=np.int32)  # all that work() reads, in one array
-        self.num_tokens, self.pending, self.num_computed_tokens, self.max_total = self._left
-        self.num_prompt_tokens, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), np.int32)
-        self.ignores_eos, self.has_stop_ids, self.masked, self.restricted = np.zeros((4, num_rows), dtype=bool)
-        self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
+
+        # [4, rows] int32: all that work() reads, in one array. The next four are views of it.
+        self._work_counts = np.zeros((4, num_rows), dtype=np.int32)
+        # Tokens of prompt and completion that have arrived here.
+        self.num_tokens = self._work_counts[0]
+        # Tokens being sampled by steps in flight.
+        self.pending = self._work_counts[1]
+        # Tokens in the KV cache once the steps in flight are done.
+        self.num_computed_tokens = self._work_counts[2]
+        # The request ends with this many tokens.
+        self.max_total = self._work_counts[3]
+        self.num_prompt_tokens = np.zeros(num_rows, np.int32)
+        # Tokens that are in the KV cache already.
+        self.num_retired = np.zeros(num_rows, np.int32)
+        # Stop tokens do not count before this many tokens.
+        self.min_total = np.zeros(num_rows, np.int32)
+        # Tokens that the prefix cache has blocks for.
+        self.num_cached = np.zeros(num_rows, np.int32)
+
+        self.ignores_eos = np.zeros(num_rows, dtype=bool)
+        # The request has stop tokens of its own.
+        self.has_stop_ids = np.zeros(num_rows, dtype=bool)
+        # A feature restricts its tokens.
+        self.masked = np.zeros(num_rows, dtype=bool)
+        # The request has Restrictions.
+        self.restricted = np.zeros(num_rows, dtype=bool)
+
+        # [rows] int64: of the request.
+        self.key = np.zeros(num_rows, dtype=np.int64)
+        # [rows] int64: of arrival.
+        self.order = np.zeros(num_rows, dtype=np.int64)
+        # [rows] float64: from the policy.
         self.rank = np.zeros(num_rows, dtype=np.float64)
+        # [rows] int64: the step that samples its newest token.
         self.sampled_step = np.full(num_rows, NO_STEP, dtype=np.int64)
-        self.num_naming = self.num_masked = self.num_restricted = self.departures = 0
+
+        # Rows with has_stop_ids.
+        self.num_naming = 0
+        # Rows that are masked.
+        self.num_masked = 0
+        # Rows that are restricted.
+        self.num_restricted = 0
+        # Increases whenever the request of a row ends or a row is freed.
+        self.departures = 0
         self.requests: list[TrackedRequest | None] = [None] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
         self._running: Array | None = None
@@ -178,7 +210,7 @@ class Rows:
         """Reserves a free row for a request."""
         row = request.row = self._free.pop()
         self.requests[row] = request
-        self.set_status(row, Status.RESERVED)
+        self.set_status(row, RowStatus.RESERVED)
         self.key[row], self.order[row], self.rank[row] = request.key, request.order, request.rank
         self.num_prompt_tokens[row], self.num_tokens[row] = request.num_prompt_tokens, len(request.tokens)
 
@@ -195,17 +227,17 @@ class Rows:
         self.num_masked += request.features.masks
         self.restricted[row] = request.restrictions is not None
         self.num_restricted += request.restrictions is not None
-        self.set_status(row, Status.RUNNING)
+        self.set_status(row, RowStatus.RUNNING)
 
-    def set_status(self, row: int, status: Status) -> None:
-        self.departures += status in (Status.ENDED, Status.FREE)
+    def set_status(self, row: int, status: RowStatus) -> None:
+        self.departures += status in (RowStatus.ENDED, RowStatus.FREE)
         self.status[row] = status
         self._running = None
 
     def close(self, row: int) -> None:
         """Frees a row. A preempted request keeps its tokens."""
         request = self.request(row)
-        if self.status[row] == Status.PREEMPTED:
+        if self.status[row] == RowStatus.PREEMPTED:
             request.tokens = self.tokens[row, : self.num_tokens[row]].copy()
         request.row = NO_ROW
         self.requests[row] = None
@@ -216,12 +248,12 @@ class Rows:
         self.num_restricted -= bool(self.restricted[row])
         self.has_stop_ids[row] = self.masked[row] = self.restricted[row] = False
         self.sampled_step[row] = NO_STEP
-        self.set_status(row, Status.FREE)
+        self.set_status(row, RowStatus.FREE)
         self._free.append(row)
 
     def goes_on(self, row: int) -> bool:
         """Whether the row's request has not ended."""
-        return self.status[row] in (Status.RUNNING, Status.PREEMPTED)
+        return self.status[row] in (RowStatus.RUNNING, RowStatus.PREEMPTED)
 
     @property
     def _counts(self) -> tuple[Array, ...]:
@@ -235,7 +267,7 @@ class Rows:
     def running(self) -> Array:
         """The running rows in order of rank and arrival, as intp, which indexes fastest."""
         if self._running is None:
-            rows = np.flatnonzero(self.status == Status.RUNNING)
+            rows = np.flatnonzero(self.status == RowStatus.RUNNING)
             self._running = rows[np.lexsort((self.order[rows], self.rank[rows]))]
         return self._running
 
@@ -243,7 +275,7 @@ class Rows:
         """The tokens that running rows have to compute, including those being sampled by steps in flight. A request's
         last token is never computed, so a row whose last token is being sampled has nothing left."""
         rows = self.running
-        num_tokens, pending, starts, max_total = self._left.take(rows, axis=1)
+        num_tokens, pending, starts, max_total = self._work_counts.take(rows, axis=1)
         left = np.minimum(num_tokens + pending, max_total - 1) - starts
         work = Work(rows, starts, left)
         return work if left.min(initial=1) > 0 else work.where(left > 0)
@@ -258,7 +290,7 @@ class Rows:
     def going_on(self, rows: Array) -> Array:
         """A mask of the rows whose request has not ended."""
         status = self.status[rows]
-        going: Array = (status == Status.RUNNING) | (status == Status.PREEMPTED)
+        going: Array = (status == RowStatus.RUNNING) | (status == RowStatus.PREEMPTED)
         return going
 
     def answer(self, row: int) -> Array:

@@ -28,7 +28,7 @@ from tessera.scheduler.outputs import (
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.restrictions import FIRST
-from tessera.scheduler.rows import Ending, Rows, Status, StopRules, TrackedRequest, Work
+from tessera.scheduler.rows import Ending, Rows, RowStatus, StopRules, TrackedRequest, Work
 from tessera.scheduler.speculation import Speculation
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
@@ -41,10 +41,10 @@ class Scheduler:
     With depth > 1, a row is scheduled again before its newest token has arrived here. If that token ends the request,
     the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. A row whose drafts
     are being verified is not: its next position depends on how many are accepted. Rows and blocks that a step in flight
-    uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns: decoding rows are
-    divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend on each other's
-    tokens and can run on different pipeline stages at the same time. features: the engine's halves of the enabled
-    features; None if there are none. speculation: None if the configuration asks for no drafts.
+    uses are freed when it retires.
+
+    Decoding rows are divided into as many parts as there are turns, which are scheduled one after the other, so that
+    consecutive steps do not depend on each other's tokens and can run on different pipeline stages at the same time.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class Scheduler:
         turns: int = 1,
         features: EngineFeatures | None = None,
     ) -> None:
+        """chunkable: the model's prompts may be split into chunks. features: the engine's halves of those that are
+        enabled."""
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len = depth, max_model_len
         self._turns, self._turn = turns, 0
@@ -75,16 +77,17 @@ class Scheduler:
         budget = self._budget = TokenBudget(config, rules, whole=whole, max_model_len=max_model_len)
         cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * budget.max_per_request)
         self._rows = Rows(plan.num_rows, max_model_len)
-        held = self._held = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
+        allocator = self._allocator = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
-        self._requests = Requests(config, held, policy, self.counters, self._features, eos_token_ids)
+        self._requests = Requests(config, allocator, policy, self.counters, self._features, eos_token_ids)
+        # None if the configuration asks for no drafts.
         self.speculation: Speculation | None = None
         if config.speculative is not None:
             most = min(config.speculative.num_speculative_tokens, budget.max_per_request - 1)
             self.speculation = Speculation(config.speculative, self._rows, most)
         self._admission = Admission(
             self._requests,
-            held,
+            allocator,
             budget,
             policy,
             self.counters,
@@ -96,7 +99,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        return self._held.num_placed
+        return self._allocator.num_placed
 
     @property
     def num_waiting(self) -> int:
@@ -106,18 +109,18 @@ class Scheduler:
     def only_prepares(self) -> bool:
         """Whether all there is are requests that a feature does not let start yet."""
         preparing = len(self._requests.preparing)
-        return bool(preparing) and preparing == len(self._requests) and not self._held.in_flight
+        return bool(preparing) and preparing == len(self._requests) and not self._allocator.in_flight
 
     @property
     def in_flight(self) -> int:
         """Number of steps whose output has not arrived."""
-        return len(self._held.in_flight)
+        return len(self._allocator.in_flight)
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs, or a step is in flight. After an abort, take_finished() may have requests to
         report even if this is False."""
-        return bool(len(self._requests) or self._held.in_flight)
+        return bool(len(self._requests) or self._allocator.in_flight)
 
     @property
     def kv_usage(self) -> float:
@@ -149,22 +152,22 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None if nothing can run now, for example because `depth` steps are in flight. If nothing could
         ever run, one request is ended with an error."""
-        if len(self._held.in_flight) >= self._depth:
+        if len(self._allocator.in_flight) >= self._depth:
             return None
         preemptions = self.counters.preemptions
         if self._requests.preparing:
             self._requests.prepare()
         self._admission.wake_followers()
-        self._held.free_behind_windows()
+        self._allocator.free_behind_windows()
         self._admission.make_way()
         for kind in self._kinds():
             step = ScheduledStep(kind, self._budget.total, self._num_groups)
-            self._held.resources.begin_step()
+            self._allocator.resources.begin_step()
             self._fill(step)
             if not step.empty:
                 return self._emit(step)
         may_go_on = len(self._requests) > len(self._requests.preparing)
-        if may_go_on and not self._held.in_flight and self.counters.preemptions == preemptions:
+        if may_go_on and not self._allocator.in_flight and self.counters.preemptions == preemptions:
             self._end_one_that_is_stuck()
         return None
 
@@ -185,14 +188,14 @@ class Scheduler:
         if not step.blocks_short:
             self._admission.start_waiting(step)
         if late is not None:
-            running = self._rows.status[work.rows] == Status.RUNNING
+            running = self._rows.status[work.rows] == RowStatus.RUNNING
             self._schedule_running(step, work.where(late & running))
 
     def _whose_turn(self, work: Work) -> Work:
         """All prompts, and the next part of the decoding rows that is not empty."""
         if self._turns == 1:
             return work
-        parts, decodes = work.rows % self._turns, work.left == 1
+        parts, decodes = work.rows % self._turns, work.num_remaining == 1
         for turn in range(self._turn, self._turn + self._turns):
             mine = decodes & (parts == turn % self._turns)
             if mine.any():
@@ -204,24 +207,24 @@ class Scheduler:
         """Assigns tokens and blocks to running rows: with a few array operations if there are enough blocks for all,
         which is nearly always the case, and otherwise row by row."""
         tokens = self._budget.share(work, step)
-        if tokens is not work.left:
+        if tokens is not work.num_remaining:
             work, tokens = work.where(tokens > 0), tokens[tokens > 0]
-        if self._held.resources.asked_each_step:
+        if self._allocator.resources.asked_each_step:
             self._schedule_each(step, work, tokens)
         elif self._cache.try_allocate(work.rows, work.starts, work.starts + tokens) is None:
             step.add(work, tokens)
         else:
             needy = self._cache.needy(work.rows, work.starts + tokens)
             self._schedule_each(step, work.where(needy), tokens[needy])
-            kept = ~needy & (self._rows.status[work.rows] == Status.RUNNING)
+            kept = ~needy & (self._rows.status[work.rows] == RowStatus.RUNNING)
             step.add(work.where(kept), tokens[kept])
 
     def _schedule_each(self, step: ScheduledStep, work: Work, tokens: Array) -> None:
         """Schedules rows one by one: checks the resources for each, and preempts other requests if blocks are short."""
-        resources = self._held.resources
+        resources = self._allocator.resources
         for place, wanted in enumerate(tokens.tolist()):
             row, start, left = work.at(place)
-            if self._rows.status[row] != Status.RUNNING:
+            if self._rows.status[row] != RowStatus.RUNNING:
                 continue  # preempted for an earlier row
             request = self._rows.request(row)
             count = resources.room(request, wanted)
@@ -229,7 +232,7 @@ class Scheduler:
                 count = self._budget.chunk(start, left, count)
             if count and self._allocate(step, request, start, start + count):
                 resources.take(request, count)
-                step.add(work.one(place), int32([count]))
+                step.add(work.single(place), int32([count]))
 
     def _allocate(self, step: ScheduledStep, request: TrackedRequest, start: int, end: int) -> bool:
         """Allocates blocks for a running request, preempting others until there are enough. Returns False if it cannot
@@ -243,7 +246,7 @@ class Scheduler:
             running = self._rows.running
             candidates = running[~np.isin(running, step.rows)].tolist()
             victim = self._policy.victim([self._rows.request(other) for other in candidates])
-            if victim.key == request.key and self._held.closing:
+            if victim.key == request.key and self._allocator.closing:
                 return False
             self._requests.preempt(self._requests[victim.key])
             if victim.key == request.key:
@@ -258,9 +261,9 @@ class Scheduler:
         if not drafts:
             return tokens, int32()
         counts, ends = int32([len(one) for one in drafts]), work.starts + tokens
-        if self._held.resources.asked_each_step:
+        if self._allocator.resources.asked_each_step:
             requests = [self._rows.request(row) for row in work.rows.tolist()]
-            counts = self._held.resources.take_drafts(requests, counts)
+            counts = self._allocator.resources.take_drafts(requests, counts)
         if self._cache.try_allocate(work.rows, work.starts, ends + counts, len(self._rows.running)) is not None:
             counts = np.minimum(counts, np.maximum(self._cache.covered[work.rows] - ends, 0))
         drafts = [one[:count] for one, count in zip(drafts, counts.tolist(), strict=True)]
@@ -274,17 +277,17 @@ class Scheduler:
         number, (work, tokens), now = self.counters.steps, step.scheduled(), time.monotonic()
         rows, drafts = work.rows, int32()
         after = int(self._rows.sampled_step.take(rows).max())
-        sampling = rows[tokens == work.left] if step.num_prefills else rows
+        sampling = rows[tokens == work.num_remaining] if step.num_prefills else rows
         if self.speculation is not None:
             tokens, drafts = self._draft(self.speculation, step, work, tokens)
         ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)
         blocks, copies = self._cache.take_changes()
-        opened, freed = self._held.take_changes()
+        opened, freed = self._allocator.take_changes()
         num_tokens = self._budget.total - step.room
-        prompts = rows[work.left > 1] if step.num_prefills else rows[:0]
+        prompts = rows[work.num_remaining > 1] if step.num_prefills else rows[:0]
         several, departures = tokens > 1 if len(drafts) else np.zeros(len(rows), bool), self._rows.departures
-        self._held.in_flight.append(
+        self._allocator.in_flight.append(
             StepInFlight(
                 number, rows, ends, sampling, prompts, rows[several], tokens[several] - 1, departures, copies, now,
                 num_tokens,
@@ -355,7 +358,7 @@ class Scheduler:
         running = self._rows.running
         if len(running):
             request = self._rows.request(int(running[0]))
-            reason = self._held.resources.reason(request, 1) or "the scheduler could not schedule it"
+            reason = self._allocator.resources.reason(request, 1) or "the scheduler could not schedule it"
         else:
             request, reason = self._admission.why_not()
         self._requests.end(request, "error", message=f"This request cannot continue: {reason}.")
@@ -365,7 +368,7 @@ class Scheduler:
     def update(self, output: StepOutput) -> EngineCoreOutputs:
         """Retires the oldest step in flight and processes its output. Tokens of requests that ended in the meantime are
         dropped."""
-        step, rows = self._held.retire(output.step), self._rows
+        step, rows = self._allocator.retire(output.step), self._rows
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
         rows.pending[step.sampling] -= 1
         if self.speculation is not None:
@@ -382,7 +385,7 @@ class Scheduler:
         self._commit(step)
         for ending in endings:
             self._requests.end(ending.request, ending.reason, ending.stop_token, complete=ending.complete)
-        self._held.release(step)
+        self._allocator.release(step)
         return EngineCoreOutputs(
             keys=keys,
             counts=counts,
@@ -485,11 +488,11 @@ class Scheduler:
         rows.num_retired[computed] = ends
         if len(drafted):
             rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = rows.num_tokens[drafted] - 1
-        self._held.publish(prompts)
+        self._allocator.publish(prompts)
 
     def check_integrity(self) -> None:
         """Asserts that no row or block is lost or held twice, and that none is held when there is no work."""
-        self._held.check()
+        self._allocator.check()
         if not self.has_work:
             self._rows.check_idle()
             assert self._cache.usage == 0.0, "blocks are held although there is no work"

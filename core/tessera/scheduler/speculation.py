@@ -38,9 +38,9 @@ from tessera.step import StepOutput
 
 
 class Proposer(Protocol):
-    def propose(self, tokens: Array, most: int) -> Array:
-        """Guesses of the tokens that follow tokens [n] int32, prompt and answer of one row: up to `most`, int32. Empty
-        where there is nothing to guess from."""
+    def propose(self, tokens: Array, max_drafts: int) -> Array:
+        """Guesses of the tokens that follow tokens [n] int32, prompt and answer of one row: up to max_drafts, int32.
+        Empty where there is nothing to guess from."""
 
 
 class NgramProposer:
@@ -50,7 +50,7 @@ class NgramProposer:
     def __init__(self, config: SpeculativeConfig) -> None:
         self.shortest, self.longest = config.prompt_lookup_min, config.prompt_lookup_max
 
-    def propose(self, tokens: Array, most: int) -> Array:
+    def propose(self, tokens: Array, max_drafts: int) -> Array:
         """Finds the places of the last token, then keeps those whose tokens before it match too, one token at a
         time."""
         ends = np.flatnonzero(tokens[:-1] == tokens[-1]) if len(tokens) > self.shortest else int32()
@@ -66,7 +66,7 @@ class NgramProposer:
         if not len(ends):
             return int32()
         begin = int(ends[-1]) + 1
-        found: Array = tokens[begin + np.arange(most) % (len(tokens) - begin)]
+        found: Array = tokens[begin + np.arange(max_drafts) % (len(tokens) - begin)]
         return found
 
 
@@ -94,25 +94,25 @@ class StepTimes:
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
         self._times: Counter[int] = Counter()
-        self._known: tuple[Array, Array] | None = None
+        self._curve: tuple[Array, Array] | None = None
 
     def add(self, num_tokens: int, seconds: float) -> None:
         place = self._place(num_tokens)
         known = self._seconds.get(place, seconds)
         self._seconds[place] = min(seconds, known + 0.1 * (min(seconds, 2 * known) - known))
         self._times[place] += 1
-        self._known = None
+        self._curve = None
 
     def knows(self, num_tokens: int) -> bool:
         """Whether about so many tokens were measured more than once: the first time may include what is done once."""
         return self._times[self._place(num_tokens)] > 1
 
-    def of(self, num_tokens: Array) -> Array:
+    def seconds(self, num_tokens: Array) -> Array:
         """[n] seconds. Something must have been measured."""
-        if self._known is None:
+        if self._curve is None:
             numbers = sorted(self._seconds)
-            self._known = np.array(numbers, float), np.array([self._seconds[number] for number in numbers])
-        times: Array = np.interp(num_tokens, *self._known)
+            self._curve = np.array(numbers, float), np.array([self._seconds[number] for number in numbers])
+        times: Array = np.interp(num_tokens, *self._curve)
         return times
 
     @staticmethod
@@ -136,21 +136,21 @@ class DraftLengths:
     suspended, and nothing is looked for. credit: the account, in plain steps.
     """
 
-    def __init__(self, num_rows: int, most: int) -> None:
-        self.most = most
+    def __init__(self, num_rows: int, max_drafts: int) -> None:
+        self.max_drafts = max_drafts
         self.times = StepTimes()
         self.credit = 1.0
         self._tried = np.zeros(num_rows)  # drafts whose predecessors were accepted, old ones counting less
         self._accepted = np.zeros(num_rows)
         self._all_tried, self._all_accepted = 1.0, 0.6
-        self._asked = 0
+        self._num_steps = 0
 
     def suspended(self, num_tokens: int) -> bool:
         """Whether the next step has no drafts, whatever could be found. num_tokens: of the step without drafts."""
         if self.credit <= 0 or not self.times.knows(num_tokens):
             return True
-        self._asked += 1
-        return self._asked % PLAIN_EVERY == 0
+        self._num_steps += 1
+        return self._num_steps % PLAIN_EVERY == 0
 
     def forget(self, row: int) -> None:
         """Another request has the row."""
@@ -160,12 +160,12 @@ class DraftLengths:
         """[rows] int32: the number of drafts of each, at most its limit. num_tokens: of the step without drafts."""
         none = np.zeros(len(rows), np.int32)
         rate = (self._accepted[rows] + PRIOR * self._all_accepted / self._all_tried) / (self._tried[rows] + PRIOR)
-        places = np.arange(1, self.most + 1)
+        places = np.arange(1, self.max_drafts + 1)
         gains = np.where(places <= limits[:, None], rate[:, None] ** places, 0.0)
         best = np.sort(gains, axis=None)[::-1]
         best = best[: np.count_nonzero(best)]
         tokens = num_tokens + np.concatenate(([0.0], np.cumsum(best)))
-        seconds = self.times.of(num_tokens + np.arange(len(tokens)))
+        seconds = self.times.seconds(num_tokens + np.arange(len(tokens)))
         slower, per_second = seconds / seconds[0], tokens / seconds
         number = int(per_second.argmax())
         if number and (1 + _taken(gains, best[number - 1]).sum(axis=1)).min() < LEAST * slower[number]:
@@ -189,14 +189,14 @@ class DraftLengths:
         self.times.add(num_tokens, seconds)
         gained = ALLOWANCE
         if num_tokens > num_rows:
-            plain, with_drafts = self.times.of(np.array([num_rows, num_tokens])).tolist()
+            plain, with_drafts = self.times.seconds(np.array([num_rows, num_tokens])).tolist()
             gained += 1 + num_accepted / num_rows - with_drafts / plain
         self._pay(gained if self.times.knows(num_tokens) else max(gained, -1.0))
 
     def looked(self, seconds: float, num_tokens: int, *, waited: bool) -> None:
         """Drafts were looked for in vain, before a step of so many tokens. waited: for the step before, so that the
         device had nothing to do meanwhile."""
-        self._pay(-waited - seconds / float(self.times.of(np.array([num_tokens]))[0]))
+        self._pay(-waited - seconds / float(self.times.seconds(np.array([num_tokens]))[0]))
 
     def _pay(self, plain_steps: float) -> None:
         self.credit = min(max(self.credit + plain_steps, -MOST_CREDIT), MOST_CREDIT)
@@ -212,11 +212,11 @@ def _taken(gains: Array, least: float) -> Array:
 
 
 class Speculation:
-    """Drafts for the rows of a step, and what is learned from their verification. most: drafts of one row."""
+    """Drafts for the rows of a step, and what is learned from their verification. max_drafts: of one row."""
 
-    def __init__(self, config: SpeculativeConfig, rows: Rows, most: int) -> None:
+    def __init__(self, config: SpeculativeConfig, rows: Rows, max_drafts: int) -> None:
         self.proposer: Proposer = NgramProposer(config)
-        self.lengths = DraftLengths(rows.num_rows, most)
+        self.lengths = DraftLengths(rows.num_rows, max_drafts)
         self._rows = rows
         self._keys = np.full(rows.num_rows, -1, dtype=np.int64)
         self._waits = self._waited = False
@@ -248,7 +248,7 @@ class Speculation:
     def _looked_up(self, work: Work, room: int) -> list[Array]:
         rows, row_numbers, number = self._rows, work.rows, len(work.rows)
         self._forget_others(row_numbers)
-        limits = np.minimum(rows.max_total[row_numbers] - 1 - rows.num_tokens[row_numbers], self.lengths.most)
+        limits = np.minimum(rows.max_total[row_numbers] - 1 - rows.num_tokens[row_numbers], self.lengths.max_drafts)
         asked = self.lengths.choose(row_numbers, limits, number)
         tries = not asked.any()
         if tries:
@@ -260,7 +260,7 @@ class Speculation:
             return []
         self._tried_to += TRIED_ROWS if tries else 0
         asked = np.where(known, asked, 0)
-        drafts = [self._of_row(row, most) for row, most in zip(row_numbers.tolist(), asked.tolist(), strict=True)]
+        drafts = [self._row_drafts(row, most) for row, most in zip(row_numbers.tolist(), asked.tolist(), strict=True)]
         found = int32([len(one) for one in drafts])
         if not tries and found.any():  # rows without any leave less to gain in the same launch
             found = self.lengths.choose(row_numbers, found, number)
@@ -268,11 +268,11 @@ class Speculation:
         self._waits = bool(found.any())
         return [one[:count] for one, count in zip(drafts, found.tolist(), strict=True)] if self._waits else []
 
-    def _of_row(self, row: int, most: int) -> Array:
-        if not most:
+    def _row_drafts(self, row: int, max_drafts: int) -> Array:
+        if not max_drafts:
             return int32()
         rows = self._rows
-        drafts = self.proposer.propose(rows.tokens[row, : rows.num_tokens[row]], most)
+        drafts = self.proposer.propose(rows.tokens[row, : rows.num_tokens[row]], max_drafts)
         if rows.masked[row] and len(drafts):
             drafts = drafts[: rows.request(row).features.num_allowed(drafts)]
         return drafts

@@ -22,7 +22,7 @@ def test_an_adapter_keeps_its_slot_until_another_needs_it():
     slots = Slots(2)
     slots.take(of("/a"), 1)
     slots.take(of("/b"), 1)
-    assert (slots.of("/a"), slots.of("/b")) == (0, 1)
+    assert (slots.slot("/a"), slots.slot("/b")) == (0, 1)
     assert slots.fits(of("/a"), 5) == 5
     assert isinstance(slots.fits(of("/c"), 5), str)
     slots.take(of("/a"), 1)
@@ -30,10 +30,10 @@ def test_an_adapter_keeps_its_slot_until_another_needs_it():
     assert isinstance(slots.fits(of("/c"), 5), str), "the other request with /a still runs"
     slots.release(of("/a"))
     slots.take(of("/a"), 1)
-    assert slots.of("/a") == 0, "nobody took it in between"
+    assert slots.slot("/a") == 0, "nobody took it in between"
     slots.release(of("/b"))
     slots.take(of("/c"), 1)
-    assert slots.of("/c") == 1
+    assert slots.slot("/c") == 1
     assert InSlot(slots, "/c").columns() == {"lora_slot": 1}
 
 
@@ -43,16 +43,16 @@ def test_the_one_unused_for_the_longest_time_goes_first():
         slots.take(of(adapter), 1)
         slots.release(of(adapter))
     slots.take(of("/d"), 1)
-    assert slots.of("/d") == 1
+    assert slots.slot("/d") == 1
 
 
 def test_adapters_that_are_loaded_at_the_start_have_the_first_slots():
     slots = Slots(3, ADAPTERS[:2])
     slots.take(of("/c"), 1)
-    assert [slots.of(adapter) for adapter in ADAPTERS[:3]] == [0, 1, 2]
+    assert [slots.slot(adapter) for adapter in ADAPTERS[:3]] == [0, 1, 2]
     few = Slots(2, ADAPTERS)
     few.take(of("/d"), 1)
-    assert few.of("/d") == 0
+    assert few.slot("/d") == 0
 
 
 def test_requests_without_an_adapter_take_none():
@@ -61,7 +61,7 @@ def test_requests_without_an_adapter_take_none():
     assert slots.fits(of(""), 7) == 7
     slots.take(of(""), 7)
     slots.release(of(""))
-    assert slots.of("/a") == 0
+    assert slots.slot("/a") == 0
 
 
 def test_as_many_slots_as_modules_unless_the_flag_says_otherwise():

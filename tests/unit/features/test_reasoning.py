@@ -146,7 +146,7 @@ def test_the_end_is_spelled_by_the_longest_tokens() -> None:
     spelling = Spelling([b"<", b"/", b"</", b"think", b">", b"t", b"hink>", b"x"])
     assert spelling.spelled(b"</think>") == (2, 3, 4)
     assert spelling.spelled(b"</tz") == ()
-    gate = Gate.of(ReasoningParams("x", "</think>", begun=True), 0, spelling)
+    gate = Gate.from_params(ReasoningParams("x", "</think>", begun=True), 0, spelling)
     place = gate.start()
     demanded = []
     while (token := gate.demanded(place)) is not None:
@@ -157,7 +157,7 @@ def test_the_end_is_spelled_by_the_longest_tokens() -> None:
 
 
 def test_an_end_within_a_token_ends_it() -> None:
-    gate = Gate.of(ReasoningParams("x", "end.", begun=True), None, Spelling([b"the en", b"d.\n", b"d."]))
+    gate = Gate.from_params(ReasoningParams("x", "end.", begun=True), None, Spelling([b"the en", b"d.\n", b"d."]))
     place = gate.step(gate.step(gate.start(), 0), 1)
     assert place.phase == "after"
     assert END > 1

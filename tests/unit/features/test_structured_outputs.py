@@ -16,7 +16,7 @@ from tessera.arrays import int32
 from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import ConfigError, RequestError
 from tessera.features import structured_outputs
-from tessera.features.grammar import CompiledGrammar, Grammar
+from tessera.features.grammar import CompiledGrammar, GrammarPosition
 from tessera.features.structured_outputs import StructuredOutputs
 from tessera.request import Request
 from tessera.sampling_params import GrammarSource, SamplingParams
@@ -40,19 +40,19 @@ def feature_of(tokenizer: str, vocab: int = NUM_TOKENS) -> StructuredOutputs:
     return StructuredOutputs(EngineConfig(model=model, platform=""), "")
 
 
-def begin(feature: StructuredOutputs, regex: str | None, **params: object) -> Grammar | None:
+def begin(feature: StructuredOutputs, regex: str | None, **params: object) -> GrammarPosition | None:
     asked = None if regex is None else {"regex": regex}
     return feature.begin(Request(0, "0", int32([1]), SamplingParams(structured_outputs=asked, **params), 5, 0))
 
 
-def ready(grammar: Grammar | None) -> Grammar:
+def ready(grammar: GrammarPosition | None) -> GrammarPosition:
     assert grammar is not None
     while not grammar.ready():
         time.sleep(0.001)
     return grammar
 
 
-def allowed(grammar: Grammar) -> list[int]:
+def allowed(grammar: GrammarPosition) -> list[int]:
     bits = np.full(-(-NUM_TOKENS // 32), -1, np.int32)
     grammar.mask(bits)
     return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:NUM_TOKENS]).tolist()
@@ -186,7 +186,7 @@ WORDS = {"json": {"anyOf": [{"type": "integer"}, LATER]}}
 """Numbers are cheap, texts take more than the limits of the fixture `poor` after eight letters."""
 
 
-def asks(feature: StructuredOutputs, asked: dict[str, Any]) -> Grammar:
+def asks(feature: StructuredOutputs, asked: dict[str, Any]) -> GrammarPosition:
     return ready(feature.begin(Request(0, "0", int32([1]), SamplingParams(structured_outputs=asked), 5, 0)))
 
 

@@ -110,7 +110,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.step()
         for group, spec in enumerate(self.groups):
             if spec.kind != "state":
-                table = self.cache.tables.of(group, row)
+                table = self.cache.tables.row_blocks(group, row)
                 for position in range(int(starts[0]), end):
                     self.contents[group][table[position // spec.block_size], position % spec.block_size] = self.tokens[
                         row
@@ -142,7 +142,7 @@ class ManagerMachine(RuleBasedStateMachine):
         for row in rows:
             for group, spec in enumerate(self.groups):
                 if spec.window is not None:
-                    held = len(self.cache.tables.held(group, row))
+                    held = len(self.cache.tables.live_blocks(group, row))
                     ahead = spec.blocks_of(len(self.tokens[row])) * spec.block_size - self.written[row]
                     assert held <= spec.most_held(MAX_LEN, max(ahead, 1))
 
@@ -167,7 +167,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.cache.check([*self.tokens, *self.left], list(self.left), copies)
         for row, tokens in self.tokens.items():
             for group, spec in enumerate(self.groups):
-                table = self.cache.tables.of(group, row)
+                table = self.cache.tables.row_blocks(group, row)
                 if spec.kind == "state":
                     assert len(table) == 1
                     continue
@@ -217,7 +217,7 @@ def start(cache, row, tokens, end=None):
 def test_the_beginnings_of_prompts_live_longest():
     cache = manager()
     start(cache, 0, range(12))
-    blocks = cache.tables.of(0, 0).tolist()
+    blocks = cache.tables.row_blocks(0, 0).tolist()
     cache.leave(0)
     cache.free(0)
     for row, length in ((1, 40), (3, 40), (4, 4)):  # all but two of the blocks
@@ -238,7 +238,7 @@ def test_a_copy_is_made_only_where_two_go_on_in_one_block():
     assert needed_by(cache, [0, 1], [6, 5], [7, 6]).tolist() == [1], "the last one to write keeps the block"
     assert cache.try_allocate(int32([0, 1]), int32([6, 5]), int32([7, 6])) is None
     deltas, copies = cache.take_changes()
-    shared, own = int(cache.tables.of(0, 1)[1]), int(cache.tables.of(0, 0)[1])
+    shared, own = int(cache.tables.row_blocks(0, 1)[1]), int(cache.tables.row_blocks(0, 0)[1])
     assert (copies[0].sources.tolist(), copies[0].targets.tolist()) == ([shared], [own])
     assert deltas[0].rows.tolist()[-1:] == [0]
     assert deltas[0].starts.tolist()[-1:] == [1]
@@ -310,7 +310,7 @@ def test_a_long_request_with_a_window_holds_few_blocks():
     for start in range(0, 10_000, 128):
         end = min(start + 128, 10_000)
         assert cache.try_allocate(row, int32([start]), int32([end])) is None
-        most = max(most, len(cache.tables.held(0, 0)))
+        most = max(most, len(cache.tables.live_blocks(0, 0)))
         cache.cache_blocks(0, chain, tokens, start // 16, end // 16)
         cache.windows.free_behind(row, int32([end]))
         cache.check([0], [], [])
@@ -329,7 +329,7 @@ def test_who_has_passed_a_prompt_cannot_share_it_any_more():
     assert not cache.windows.sees(0, 5)
     assert cache.windows.sees(0, 10)
     cache.fork(0, 1, 10)
-    assert cache.tables.of(0, 1).tolist() == [0, 0, cache.tables.of(0, 0)[2]]
+    assert cache.tables.row_blocks(0, 1).tolist() == [0, 0, cache.tables.row_blocks(0, 0)[2]]
 
 
 def test_a_state_turns_prefixes_and_forks_off():
@@ -337,14 +337,14 @@ def test_a_state_turns_prefixes_and_forks_off():
     assert cache.prefix_cache is None
     assert not cache.can_fork
     start(cache, 3, range(5))
-    assert [len(cache.tables.of(group, 3)) for group in range(2)] == [2, 1]
+    assert [len(cache.tables.row_blocks(group, 3)) for group in range(2)] == [2, 1]
     assert cache.usage == pytest.approx(2 / 23)
 
 
 def test_changes_of_a_row_that_nobody_saw_are_withdrawn():
     cache = manager()
     assert cache.try_allocate(int32([0, 1, 2]), int32([0, 0, 0]), int32([4, 9, 5])) is None
-    kept = [cache.tables.of(0, row).tolist() for row in (0, 2)]
+    kept = [cache.tables.row_blocks(0, row).tolist() for row in (0, 2)]
     cache.tables.withdraw(1)
     delta = cache.take_changes()[0][0]
     assert (delta.rows.tolist(), delta.counts.tolist()) == ([0, 2], [1, 2])

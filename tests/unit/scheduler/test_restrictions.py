@@ -67,7 +67,7 @@ def test_what_leaves_one_is_not(fields: dict[str, Any]) -> None:
 def test_when_the_first_token_of_the_vocabulary_is_forbidden(
     fields: dict[str, Any], answers: dict[tuple[int, ...], bool]
 ) -> None:
-    restrictions = Restrictions.of(SamplingParams(**fields), EOS)
+    restrictions = Restrictions.from_params(SamplingParams(**fields), EOS)
     assert restrictions is not None
     assert {answer: restrictions.forbid(int32(answer)) for answer in answers} == answers
 
@@ -77,7 +77,7 @@ def test_when_the_first_token_of_the_vocabulary_is_forbidden(
     [{}, {"logit_bias": {0: -100.0}}, {"allowed_token_ids": [5, 0]}, {"bad_words_ids": [[0, 5]]}, {"ignore_eos": True}],
 )
 def test_a_request_that_never_forbids_it_is_not_looked_at(fields: dict[str, Any]) -> None:
-    assert Restrictions.of(SamplingParams(**fields), EOS) is None
+    assert Restrictions.from_params(SamplingParams(**fields), EOS) is None
 
 
 # ---- in the scheduler ------------------------------------------------------------------------------------------------

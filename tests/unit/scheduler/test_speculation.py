@@ -117,9 +117,9 @@ def test_a_slow_step_is_not_believed_at_once():
     times.add(1, 1.0)
     times.add(1, 50.0)
     assert times.knows(1)
-    assert times.of(np.array([1])) == pytest.approx(1.1)
+    assert times.seconds(np.array([1])) == pytest.approx(1.1)
     times.add(9, 2.1)
-    assert times.of(np.array([1, 5, 9, 100])) == pytest.approx([1.1, 1.6, 2.1, 2.1])
+    assert times.seconds(np.array([1, 5, 9, 100])) == pytest.approx([1.1, 1.6, 2.1, 2.1])
     assert StepTimes._place(32) == 32
     assert StepTimes._place(100) == 96
 

@@ -205,7 +205,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if isinstance(resource, Tickets):
                 assert not resource.holders
         if isinstance(world.policy, FairShare):
-            assert not world.policy._held, "a place is counted that nobody has"
+            assert not world.policy._usage, "a place is counted that nobody has"
             assert not world.policy._tokens
         for group, held in zip(world.plan.groups, world.device.most_held, strict=True):
             ahead = world.depth * world.config.max_num_batched_tokens

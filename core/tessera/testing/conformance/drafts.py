@@ -55,10 +55,10 @@ class KnownAnswers:
     def __init__(self, whole: Sequence[Sequence[int]], vocab: int) -> None:
         self.whole, self.vocab = [list(one) for one in whole], vocab
 
-    def propose(self, tokens: Array, max_tokens: int) -> Array:
+    def propose(self, tokens: Array, max_drafts: int) -> Array:
         known = tokens.tolist()
         found = next((one for one in self.whole if one[: len(known)] == known), known)
-        ahead = int32(found[len(known) : len(known) + max_tokens])
+        ahead = int32(found[len(known) : len(known) + max_drafts])
         wrong = (len(known) + np.arange(len(ahead))) % _WRONG == 0
         return int32(np.where(wrong, (ahead + 1) % self.vocab, ahead))
 
@@ -81,4 +81,4 @@ class Uneven(Longest):
     in length."""
 
     def choose(self, rows: Array, limits: Array, num_tokens: int) -> Array:
-        return np.minimum(super().choose(rows, limits, num_tokens), self.most - rows % (self.most + 1))
+        return np.minimum(super().choose(rows, limits, num_tokens), self.max_drafts - rows % (self.max_drafts + 1))
