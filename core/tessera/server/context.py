@@ -18,7 +18,7 @@ from tessera.parsing.plain import Telling
 from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
-from tessera.server.limits import AskedTokens
+from tessera.server.limits import TokenAdmission
 from tessera.server.loop_watch import LoopWatch
 from tessera.server.settings import ServerSettings
 
@@ -87,7 +87,7 @@ class ServerContext:
         self.loop = LoopWatch()
         scheduler = engine.config.scheduler
         places = scheduler.max_num_seqs + scheduler.max_waiting
-        self.asked = AskedTokens(settings.max_asked_tokens or places * engine.info.max_model_len)
+        self.token_admission = TokenAdmission(settings.max_asked_tokens or places * engine.info.max_model_len)
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []

@@ -117,7 +117,8 @@ class RequestDecoder(Generic[R]):
             request, unknown = self._decode(body)
         else:
             request, unknown = await self._assembly.run(partial(self._decode, body, give_way))
-        self._unknown.add(unknown)
+        if unknown:
+            self._unknown.add(unknown)
         return request
 
     def _decode(self, body: bytes, between: Callable[[], None] = lambda: None) -> tuple[R, Set[str]]:

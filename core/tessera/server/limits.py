@@ -170,7 +170,7 @@ class Held:
         return self._all <= own
 
 
-class AskedTokens:
+class TokenAdmission:
     """The tokens that all requests in progress may generate, each counted once more for every log probability. most: as
     of Held; a request is taken in any case if there is no other."""
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tessera.errors import RequestError
 from tessera.server.decode import decoded
@@ -23,16 +22,11 @@ def routes(own: Iterable[Route]) -> list[JsonRoute]:
     """own: the routes of the server, those of chat, completions and models among them."""
     found = {route.path: route for route in own if isinstance(route, JsonRoute)}
     chat, completions = found[_CHAT], found[_COMPLETIONS]
-    invocations = Invocations(chat, completions)
-
-    async def invoked(_request: Request) -> ASGIApp:
-        return invocations
-
     return [
         *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS)),
         JsonRoute(
             "/invocations",
-            invoked,
+            Invocations(chat, completions),
             "Answers a chat, or completes a prompt, whichever the body has.",
             methods=("POST",),
             body=chat.body,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
 from tessera.parsing.values import arguments_of
@@ -45,12 +45,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def read(body: bytes, scope: Scope) -> MessagesAnswer:
         asked = await decoder.decode(body)
         chat = whole_chat_of(context, asked)
-        return MessagesAnswer(asked, await ChatRun.begin(context, chat, scope, "msg", NAMES))
-
-    answering = GenerationEndpoint(read, context)
-
-    async def messages(_request: Request) -> ASGIApp:
-        return answering
+        return MessagesAnswer(asked, await ChatRun.prepare(context, chat, scope, "msg", NAMES))
 
     async def count(request: Request) -> Response:
         asked = await counting.decode(await read_body(request.receive))
@@ -60,7 +55,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     return [
         JsonRoute(
             "/v1/messages",
-            messages,
+            GenerationEndpoint(read, context),
             "Answers a chat by Anthropic's API, whole or as a stream.",
             methods=("POST",),
             body=MessagesRequest,
@@ -129,7 +124,8 @@ class MessagesAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         blocks = BlockEvents(_event)
         begun = False
-        async for update in self._run.updates():
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
             data = []
             for answer, events in update:
                 if not begun:

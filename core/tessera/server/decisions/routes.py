@@ -8,8 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera.arrays import Array, int32
 from tessera.errors import EngineStepError, RequestError
@@ -23,9 +22,9 @@ from tessera.server.decode import RequestDecoder
 from tessera.server.generation.chat import ChatFields, ChatMessage
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.items import Item, input_items, messages_of
-from tessera.server.generation.owner import RequestOwner, owner_of
+from tessera.server.generation.owner import RequestOwner
 from tessera.server.generation.prompt import render
-from tessera.server.generation.run import in_terms_of
+from tessera.server.generation.run import renamed_fields
 from tessera.server.generation.tools import ToolUse
 from tessera.server.generation.usage import ResponseUsage, TokenUsage
 from tessera.server.openapi import JsonRoute
@@ -54,15 +53,10 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
         return await Deciding.of(context, asked, labels, scope)
 
-    deciding = GenerationEndpoint(read, context)
-
-    async def decide(_request: Request) -> ASGIApp:
-        return deciding
-
     return [
         JsonRoute(
             "/v1/decisions",
-            decide,
+            GenerationEndpoint(read, context),
             "Answers questions about an input with probabilities.",
             methods=("POST",),
             body=DecisionRequest,
@@ -108,8 +102,8 @@ class Deciding:
             messages=messages, model=request.model, priority=request.priority, user=request.user,
             prompt_cache_key=request.prompt_cache_key, reasoning_effort="none",
         )  # fmt: skip
-        owner = owner_of(context, chat, scope)
-        with in_terms_of(_NAMES):
+        owner = RequestOwner.from_request(context, chat, scope)
+        with renamed_fields(_NAMES):
             prompts = await _prompts(context, chat, messages, [one.text for one in asked], owner.client)
         return cls(context, context.named(request.model), asked, prompts, owner)
 
@@ -199,9 +193,11 @@ async def _prompt(
         asked = [*before, msgspec.structs.replace(last, content=f"{_text(last)}\n\n{question}")]
     else:
         asked = [*messages, ChatMessage("user", question)]
-    rendered = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse(), client=client)
+    rendered = await render(
+        context, msgspec.structs.replace(chat, messages=asked), ToolUse(context.format), client=client
+    )
     ids = list(rendered.prompt.token_ids)
-    if rendered.begun:
+    if rendered.reasons:
         assert context.format is not None
         assert context.engine.text is not None
         (end,) = await context.engine.text.encode([context.format.without_reasoning], False, owner=client)

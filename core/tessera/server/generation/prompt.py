@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -37,16 +36,19 @@ _RENAMED_ROLES = {"developer": "system", "function": "tool"}
 _EFFORTS = ("reasoning_effort", "verbosity")
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt. text: None if the client sent token ids or a chat."""
+class TokenizedPrompt(NamedTuple):
+    """A prompt that the engine has not checked."""
 
     token_ids: Sequence[int]
+    # None: the client sent token ids or a chat
     text: str | None = None
 
 
-def truncation_of(request: GenerationFields, context: ServerContext, max_tokens: int | None) -> Truncation | None:
-    """max_tokens: of the answer. Raises RequestError."""
+def prompt_truncation(context: ServerContext, request: GenerationFields, max_tokens: int | None) -> Truncation | None:
+    """What the request keeps of a prompt that is too long; None: all. max_tokens: of the answer. Raises
+    RequestError."""
+    if request.truncate_prompt_tokens is None and request.truncation_side is None:
+        return None
     return Truncation.of(
         request.truncate_prompt_tokens,
         request.truncation_side,
@@ -56,26 +58,25 @@ def truncation_of(request: GenerationFields, context: ServerContext, max_tokens:
 
 
 class RenderedChat(NamedTuple):
-    """A chat as the model sees it. begun: whether the answer begins within reasoning. written: what the prompt has
-    written of the answer, where reading it needs that."""
+    """A chat as the model sees it."""
 
-    prompt: Prompt
-    begun: bool
-    written: str
+    prompt: TokenizedPrompt
+    # whether the answer begins within reasoning
+    reasons: bool
+    # the beginning of the answer that is part of the prompt, where reading the answer needs it
+    answer_begin: str
 
 
 def prompt_job(context: ServerContext, request: ChatFields, use: ToolUse) -> ChatJob:
     """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
     workers = _workers(context)
     job = _chat_job(context, request)
-    known = use.instead or context.format
-    if known is not None and isinstance(known.calls, PlainCalls):
-        job.messages = told(job.messages, use.shown, context.telling, required=use.required)
-        job.tools = None if context.telling.tools else use.shown
+    if use.format is not None and isinstance(use.format.calls, PlainCalls):
+        job.messages = told(job.messages, use.template_tools, context.telling, required=use.required)
+        job.tools = None if context.telling.tools else use.template_tools
     else:
-        job.tools = use.shown
-    own = job.template_kwargs or {}
-    job.template_kwargs = {**_variables(request, workers.template), **own}
+        job.tools = use.template_tools
+    job.template_kwargs = {**_effort_variables(request, workers.template), **(job.template_kwargs or {})}
     return job
 
 
@@ -91,19 +92,18 @@ async def render(
     TextWorkerError."""
     workers = _workers(context)
     job = prompt_job(context, request, use)
-    truncation = truncation_of(request, context, max_tokens)
+    truncation = prompt_truncation(context, request, max_tokens)
     job.max_tokens = context.engine.info.max_model_len if truncation is None else None
-    known = use.instead or context.format
-    markers = None if known is None else known.reasoning
+    markers = None if use.format is None else use.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
-    job.anchor = "" if known is None else known.prompt_anchor
+    job.anchor = "" if use.format is None else use.format.prompt_anchor
     rendered = await workers.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
     ids = rendered.ids[0]
-    prompt = Prompt(ids if truncation is None else truncation.kept(ids))
+    prompt = TokenizedPrompt(ids if truncation is None else truncation.kept(ids))
     return RenderedChat(prompt, reasons, rendered.begun)
 
 
@@ -128,17 +128,17 @@ def check_efforts(request: Efforts) -> None:
             raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
 
 
-def _variables(request: ChatFields, template: str) -> dict[str, Any]:
+def _effort_variables(request: ChatFields, template: str) -> dict[str, Any]:
     """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
     check_efforts(request)
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name in _EFFORTS:
-        asked = getattr(request, name)
-        if asked is not None and name in template:
-            found[name] = asked
+        effort = getattr(request, name)
+        if effort is not None and name in template:
+            variables[name] = effort
     if request.reasoning_effort == "none":
-        found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
-    return found
+        variables |= {name: False for name in ("enable_thinking", "thinking") if name in template}
+    return variables
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -155,7 +155,8 @@ def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
 def _chat_job(context: ServerContext, chat: ChatFields) -> ChatJob:
     """The chat as a job of the text workers. Raises RequestError."""
     continues, rendered = bool(chat.continue_final_message), for_template(chat.messages)
-    with_known_ids(rendered, None if context.format is None else context.format.calls)
+    if context.format is not None and any("tool_calls" in message or message["role"] == "tool" for message in rendered):
+        with_known_ids(rendered, context.format.calls)
     return ChatJob(
         rendered,
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera._version import __version__
 from tessera.parsing.response import Call as ToolCall
@@ -82,29 +82,27 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:
         chat = of_chat(context, await chats.decode(body))
         return OllamaAnswer(
-            await ChatRun.begin(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
+            await ChatRun.prepare(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
         )
 
     async def read_prompt(body: bytes, scope: Scope) -> OllamaAnswer:
         chat = of_prompt(context, await prompts.decode(body))
-        run = await ChatRun.begin(context, chat, scope, "generate", _NAMES)
+        run = await ChatRun.prepare(context, chat, scope, "generate", _NAMES)
         return OllamaAnswer(run, stream=bool(chat.stream), chats=False)
-
-    answering = GenerationEndpoint(read_chat, context)
-    generating = GenerationEndpoint(read_prompt, context)
-
-    async def chat(_request: Request) -> ASGIApp:
-        return answering
-
-    async def generate(_request: Request) -> ASGIApp:
-        return generating
 
     posting: dict[str, Any] = {"methods": ("POST",), "stream": "application/x-ndjson"}
     return [
-        JsonRoute("/api/chat", chat, "Answers a chat by Ollama's API.", body=ChatRequest, answer=ChatAnswer, **posting),
+        JsonRoute(
+            "/api/chat",
+            GenerationEndpoint(read_chat, context),
+            "Answers a chat by Ollama's API.",
+            body=ChatRequest,
+            answer=ChatAnswer,
+            **posting,
+        ),
         JsonRoute(
             "/api/generate",
-            generate,
+            GenerationEndpoint(read_prompt, context),
             "Answers a prompt by Ollama's API.",
             body=GenerateRequest,
             answer=GenerateAnswer,
@@ -181,7 +179,8 @@ class OllamaAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Calls are whole: their arguments are objects."""
         calls: list[tuple[CallBegin, list[str]]] = []
-        async for update in self._run.updates():
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
             self._first = self._first or time.monotonic_ns()
             lines = []
             for answer, events in update:

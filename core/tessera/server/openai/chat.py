@@ -7,9 +7,9 @@ from functools import partial
 
 import msgspec
 from msgspec.json import encode
-from starlette.requests import Request
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
+from tessera.engine.input_processor import Prompt
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.request import CompletionOutput
 from tessera.server.assembly import encoded, in_one_piece, is_small, taken
@@ -18,9 +18,9 @@ from tessera.server.decode import Envelope, RequestDecoder
 from tessera.server.generation.chat import ToolCall
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.logprobs import LogprobWriter, TokenNames
-from tessera.server.generation.prompt import Prompt, check_chat_sizes, echoed
+from tessera.server.generation.prompt import check_chat_sizes, echoed
 from tessera.server.generation.run import ChatRun
-from tessera.server.generation.sampling import check_allowed, shown_alternatives
+from tessera.server.generation.sampling import check_allowed, logprob_alternatives
 from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
 from tessera.server.openai.logprobs import of_prompt
 from tessera.server.openai.protocol import (
@@ -44,11 +44,11 @@ _NO_DELTA = b'"delta":{}'
 _EMPTY = b'{"content":""}'
 
 
-Answering = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatAnswer"]
+StoreAnswer = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatAnswer"]
 
 
-def route(context: ServerContext, answer: Answering) -> JsonRoute:
-    """answer: makes the answer to a chat that is due."""
+def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
+    """store_answer: makes the answer to a chat whose request says that it is to be stored."""
     limits = context.settings.limits
     decoder = RequestDecoder(
         context,
@@ -61,16 +61,12 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = await decoder.decode(body)
-        return answer(request, await ChatRun.begin(context, request, scope, PREFIX), scope)
-
-    answering = GenerationEndpoint(read, context)
-
-    async def chat(_request: Request) -> ASGIApp:
-        return answering
+        run = await ChatRun.prepare(context, request, scope, PREFIX)
+        return store_answer(request, run, scope) if request.store else ChatAnswer(context, request, run)
 
     return JsonRoute(
         "/v1/chat/completions",
-        chat,
+        GenerationEndpoint(read, context),
         "Answers a chat, whole or as a stream.",
         methods=("POST",),
         body=ChatCompletionRequest,
@@ -96,9 +92,11 @@ class ChatAnswer:
         self._run = run
         self._echoed = echoed(request.messages) if request.echo else ""
         self._no_ids = NO_TOKEN_IDS if request.return_token_ids else b""
-        names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-        vocab_size = context.engine.config.model.vocab_size
-        self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
+        self._logprobs: LogprobWriter | None = None
+        if request.logprobs:
+            names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+            vocab_size = context.engine.config.model.vocab_size
+            self._logprobs = LogprobWriter(names, logprob_alternatives(request, request.top_logprobs, vocab_size))
 
     async def whole(self) -> list[bytes]:
         return await self._run.whole(self._assembled)
@@ -115,17 +113,17 @@ class ChatAnswer:
             choices=choices,
             usage=Usage.from_tokens(self._run.generation.usage()),
             system_fingerprint=self._run.generation.fingerprint,
-            prompt_token_ids=self._prompt().token_ids if self._request.return_token_ids else msgspec.UNSET,
+            prompt_token_ids=self._prompt().ids.tolist() if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
         )
 
     def _prompt(self) -> Prompt:
-        return self._run.generation.prompt_of(0)
+        return self._run.generation.choice_prompt(0)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
             return None
-        return of_prompt(self._run.generation.prompt_logprobs_of(0))
+        return of_prompt(self._run.generation.choice_prompt_logprobs(0))
 
     def _choice(self, index: int, answer: CompletionOutput, message: Message) -> ChatChoice:
         return ChatChoice(
@@ -150,9 +148,9 @@ class ChatAnswer:
         writer = ChunkWriter(self._run.identity, "chat.completion.chunk", self._run.generation, self._request)
         begun = [False] * self._run.generation.num_choices
 
-        def write(output: Sequence[tuple[CompletionOutput, Sequence[Event]]]) -> bytes:
+        def write(update: Sequence[tuple[CompletionOutput, Sequence[Event]]]) -> bytes:
             data: list[bytes] = []
-            for answer, events in output:
+            for answer, events in update:
                 if not begun[answer.index]:
                     begun[answer.index] = True
                     data += self._begin(writer, answer.index)
@@ -162,11 +160,12 @@ class ChatAnswer:
                     data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer, self._no_ids)))
             return b"".join(data)
 
-        async for output in self._run.updates():
-            if is_small([answer for answer, _ in output]):
-                data = write(output)
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
+            if is_small(output.outputs):
+                data = write(update)
             else:
-                data = await self._run.generation.assembly.run(partial(write, output))
+                data = await self._run.generation.assembly.run(partial(write, update))
             if data:
                 yield data
         if last := writer.last():
@@ -197,7 +196,7 @@ class ChatAnswer:
         return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
 
     def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:
-        return ChatLogprobs(self._logprobs.tokens(answer)) if self._request.logprobs else None
+        return None if self._logprobs is None else ChatLogprobs(self._logprobs.tokens(answer))
 
 
 def _delta(event: Event) -> bytes:

@@ -12,7 +12,7 @@ from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
-from tessera.server.generation.prompt import Prompt
+from tessera.server.generation.prompt import TokenizedPrompt
 from tessera.server.settings import Limits
 
 _TEXT = msgspec.json.Decoder(str)
@@ -29,7 +29,7 @@ async def read_prompts(
     truncation: Truncation | None = None,
     wrap: Callable[[str], str] | None = None,
     client: str = "",
-) -> list[Prompt]:
+) -> list[TokenizedPrompt]:
     """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). wrap: makes the prompt of
     a text. Raises RequestError, TextWorkerError."""
     limits = context.settings.limits
@@ -39,16 +39,16 @@ async def read_prompts(
         texts, ids = await context.assembly.run(partial(decode_prompt, bytes(raw), limits))
     if wrap is not None and ids:
         raise RequestError("suffix needs a prompt that is a text.", param="suffix")
-    prompts = [Prompt(prompt) for prompt in ids]
+    prompts = [TokenizedPrompt(prompt) for prompt in ids]
     if texts:
         texts = texts if wrap is None else [wrap(text) for text in texts]
         prompts = await tokenize(context, texts, add_special_tokens, whole=truncation is None, client=client)
     return prompts if truncation is None else [_truncated(prompt, truncation) for prompt in prompts]
 
 
-def _truncated(prompt: Prompt, truncation: Truncation) -> Prompt:
+def _truncated(prompt: TokenizedPrompt, truncation: Truncation) -> TokenizedPrompt:
     kept = truncation.kept(prompt.token_ids)
-    return prompt if len(kept) == len(prompt.token_ids) else Prompt(kept)
+    return prompt if len(kept) == len(prompt.token_ids) else TokenizedPrompt(kept)
 
 
 def check_prompt_counts(envelope: Envelope, limits: Limits, max_model_len: int) -> None:
@@ -110,7 +110,7 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
 
 async def tokenize(
     context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True, client: str = ""
-) -> list[Prompt]:
+) -> list[TokenizedPrompt]:
     """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
     workers = context.engine.text
     if workers is None:
@@ -120,7 +120,7 @@ async def tokenize(
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
     max_tokens = context.engine.info.max_model_len if whole else None
     tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens, owner=client)
-    return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
+    return [TokenizedPrompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 
 def _check_count(count: int, most: int) -> None:

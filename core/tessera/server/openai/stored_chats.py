@@ -68,10 +68,8 @@ class StoredChats:
             JsonRoute(f"{one}/messages", self.messages, "The messages that it answers.", answer=ItemList),
         ]
 
-    def answer(self, request: ChatCompletionRequest, run: ChatRun, scope: Scope) -> ChatAnswer:
-        """The answer to a chat, which is kept if the request says so. Raises RequestError."""
-        if not request.store:
-            return ChatAnswer(self._context, request, run)
+    def answer(self, request: ChatCompletionRequest, run: ChatRun, scope: Scope) -> StoredAnswer:
+        """The answer to a chat that is to be stored. Raises RequestError."""
         check_metadata(request.metadata)
         return StoredAnswer(self._context, request, run, self._store, tenant_of(scope))
 

@@ -98,7 +98,8 @@ class ResponseAnswer:
         items = self._items(self._writer)
         begun = False
         try:
-            async for update in self._run.updates():
+            async for _, output in self._run.generation.outputs():
+                update = self._run.read(output)
                 data = b""
                 if not begun:
                     begun = True

@@ -34,15 +34,10 @@ _NOT_COUNTED: Mapping[str, Values] = {"personality": ()}
 def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
     one, served = "/v1/responses/{id}", Responses(context, store)
     context.closers.append(served.end)
-    answering = GenerationEndpoint(served.read, context)
-
-    async def create(_request: Request) -> ASGIApp:
-        return answering
-
     return [
         JsonRoute(
             "/v1/responses",
-            create,
+            GenerationEndpoint(served.read, context),
             "Responds to an input, whole, as a stream or in the background.",
             methods=("POST",),
             body=ResponsesRequest,
@@ -87,7 +82,7 @@ class Responses:
         turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
         chat, items = whole_chat_of(asked, turn, tools), [*turn.before, *turn.items]
         chat = await fitted(self._context, asked, chat, items, scope, tools.names)
-        run = await ChatRun.begin(self._context, chat, scope, "resp", tools.names)
+        run = await ChatRun.prepare(self._context, chat, scope, "resp", tools.names)
         if asked.background:
             return BackgroundAnswer(self._context, self._store, asked, turn, tools, run, self._running)
         return ResponseAnswer(self._context, self._store, asked, turn, tools, run)
