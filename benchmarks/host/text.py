@@ -31,7 +31,7 @@ TEXT = (
 
 
 def writer() -> ChunkWriter:
-    generation = SimpleNamespace(force_include_usage=False, fingerprint="fp_0123456789ab")
+    generation = SimpleNamespace(force_include_usage=False, model=SimpleNamespace(fingerprint="fp_0123456789ab"))
     identity = Identity("chatcmpl-0123456789abcdef", "a-model", 1_700_000_000)
     return ChunkWriter(identity, "chat.completion.chunk", generation, GenerationFields(model="a-model"))
 

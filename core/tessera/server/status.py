@@ -92,17 +92,19 @@ def engine_state(context: ServerContext) -> str:
 
 
 def _model_routes(context: ServerContext) -> list[JsonRoute]:
-    root = context.model_names[0]
+    root = context.default_model.name
     max_model_len = context.engine.info.max_model_len
     permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
     served = {
         name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
-        for name in context.model_names
+        for name, model in context.models.items()
+        if not model.adapter
     } | {
         name: Model(
             id=name, created=context.created, root=name, parent=root, max_model_len=max_model_len, permission=permission
         )
-        for name in context.adapters
+        for name, model in context.models.items()
+        if model.adapter
     }
 
     infos = anthropic.model_infos(context, served)
@@ -116,7 +118,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
         name = request.path_params["model"]
         if not name:  # a slash at the end of the list's path
             return await models(request)
-        context.check_name(name)
+        context.model(name)
         return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
 
     return [
@@ -130,7 +132,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
 def _metrics_route(context: ServerContext) -> JsonRoute:
     """Prometheus text: vLLM's metric names with the prefix `tessera:`; under --vllm-metrics also with `vllm:`."""
-    model = {"model_name": context.model_names[0]}
+    model = {"model_name": context.default_model.name}
     names = {PREFIX: model}
     if context.settings.vllm_metrics:
         # vLLM's metrics have a second label, which dashboards may filter by.

@@ -66,7 +66,10 @@ def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatFields:
 def _think(context: ServerContext, asked: CountTokensRequest, chat: ChatFields) -> None:
     """A model without reasoning has none to limit: clients send `thinking` to every model."""
     thinking = asked.thinking
-    if thinking is None or context.format is None or context.format.reasoning is None:
+    if thinking is None:
+        return
+    written = context.model(asked.model).format
+    if written is None or written.reasoning is None:
         return
     if thinking.type == "disabled":
         chat.reasoning_effort = "none"

@@ -28,6 +28,8 @@ from tessera.server.generation.run import renamed_fields
 from tessera.server.generation.tools import ToolUse
 from tessera.server.generation.usage import ResponseUsage, TokenUsage
 from tessera.server.openapi import JsonRoute
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import ServerSettings
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,15 +45,15 @@ _TOOLS = {"custom_tool_call": "function_call", "custom_tool_call_output": "funct
 def routes(context: ServerContext) -> list[JsonRoute]:
     body = context.settings.limits.body_bytes
     decoder = RequestDecoder(context, DecisionRequest, {}, {"input": body, "questions": body})
-    vocabulary = context.engine.tokenizer
-    labels = None if vocabulary is None else Labels(vocabulary, context.engine.config.model.vocab_size)
+    engine = context.engine
+    labels = None if engine.tokenizer is None else Labels(engine.tokenizer, engine.config.model.vocab_size)
 
     async def read(body: bytes, scope: Scope) -> Deciding:
         asked = await decoder.decode(body)
-        context.check_model(asked.model)
+        model = context.running_model(asked.model)
         if labels is None:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
-        return await Deciding.of(context, asked, labels, scope)
+        return await Deciding.prepare(context, model, asked, labels, scope)
 
     return [
         JsonRoute(
@@ -78,7 +80,12 @@ class Deciding:
     with the input in front, so all but the first find it in the cache."""
 
     def __init__(
-        self, context: ServerContext, model: str, asked: Sequence[Asked], prompts: Sequence[Array], owner: RequestOwner
+        self,
+        context: ServerContext,
+        model: ServedModel,
+        asked: Sequence[Asked],
+        prompts: Sequence[Array],
+        owner: RequestOwner,
     ) -> None:
         self._context = context
         self._model = model
@@ -88,7 +95,9 @@ class Deciding:
         self._name = f"decision-{next(context.numbers)}"
 
     @classmethod
-    async def of(cls, context: ServerContext, request: DecisionRequest, labels: Labels, scope: Scope) -> Deciding:
+    async def prepare(
+        cls, context: ServerContext, model: ServedModel, request: DecisionRequest, labels: Labels, scope: Scope
+    ) -> Deciding:
         """Raises RequestError, TextWorkerError."""
         if not 1 <= len(request.questions) <= MAX_QUESTIONS:
             count = len(request.questions)
@@ -102,10 +111,10 @@ class Deciding:
             messages=messages, model=request.model, priority=request.priority, user=request.user,
             prompt_cache_key=request.prompt_cache_key, reasoning_effort="none",
         )  # fmt: skip
-        owner = RequestOwner.from_request(context, chat, scope)
+        owner = RequestOwner.from_request(context, model, chat, scope)
         with renamed_fields(_NAMES):
-            prompts = await _prompts(context, chat, messages, [one.text for one in asked], owner.client)
-        return cls(context, context.named(request.model), asked, prompts, owner)
+            prompts = await _prompts(context.settings, model, chat, messages, [one.text for one in asked], owner.client)
+        return cls(context, model, asked, prompts, owner)
 
     async def whole(self) -> Decision:
         first, *others = range(len(self._asked))
@@ -126,7 +135,7 @@ class Deciding:
         tokens = sum(map(len, self._prompts))
         cached = sum(one.num_cached_tokens for one in given)
         return Decision(
-            model=self._model,
+            model=self._model.name,
             answers=answers,
             usage=ResponseUsage.from_tokens(TokenUsage(tokens, 0, cached)),
         )
@@ -142,7 +151,7 @@ class Deciding:
         )
         name = f"{self._name}-{index}"
         prompt = self._prompts[index].tolist()
-        outputs = self._context.engine.generate(prompt, params, name, **self._owner.arguments)
+        outputs = self._model.engine.generate(prompt, params, name, **self._owner.arguments)
         async with aclosing(outputs):
             output = [output async for output in outputs][-1]
         (answer,) = output.outputs
@@ -164,7 +173,8 @@ async def _for_each(context: ServerContext, work: Callable[[int, T], U], values:
 
 
 async def _prompts(
-    context: ServerContext,
+    settings: ServerSettings,
+    model: ServedModel,
     chat: ChatFields,
     messages: Sequence[ChatMessage],
     questions: Sequence[str],
@@ -173,7 +183,7 @@ async def _prompts(
     """[tokens] int32 of each question."""
     prompts, tokens = [], 0
     for question in questions:
-        prompts.append(int32(await _prompt(context, chat, messages, question, client)))
+        prompts.append(int32(await _prompt(settings, model, chat, messages, question, client)))
         tokens += len(prompts[-1])
         if tokens > MAX_TOKENS:
             raise RequestError(
@@ -184,7 +194,12 @@ async def _prompts(
 
 
 async def _prompt(
-    context: ServerContext, chat: ChatFields, messages: Sequence[ChatMessage], question: str, client: str
+    settings: ServerSettings,
+    model: ServedModel,
+    chat: ChatFields,
+    messages: Sequence[ChatMessage],
+    question: str,
+    client: str,
 ) -> list[int]:
     """The question is part of the last message if that is the user's: some templates take no two in a row. Reasoning,
     if the template begins it, is ended at once."""
@@ -193,14 +208,13 @@ async def _prompt(
         asked = [*before, msgspec.structs.replace(last, content=f"{_text(last)}\n\n{question}")]
     else:
         asked = [*messages, ChatMessage("user", question)]
-    rendered = await render(
-        context, msgspec.structs.replace(chat, messages=asked), ToolUse(context.format), client=client
-    )
+    chat = msgspec.structs.replace(chat, messages=asked)
+    rendered = await render(settings, model, chat, ToolUse(model.format), client=client)
     ids = list(rendered.prompt.token_ids)
     if rendered.reasons:
-        assert context.format is not None
-        assert context.engine.text is not None
-        (end,) = await context.engine.text.encode([context.format.without_reasoning], False, owner=client)
+        assert model.format is not None
+        assert model.text is not None
+        (end,) = await model.text.encode([model.format.without_reasoning], False, owner=client)
         ids += end
     return ids
 

@@ -12,9 +12,9 @@ from tessera.engine.input_processor import Prompt
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
-from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.prepare import GenerationMethod
+from tessera.server.served_model import ServedModel
 from tessera.text import IncrementalDetokenizer, Vocabulary
 
 _PLAIN = SamplingParams()
@@ -35,12 +35,12 @@ _NOT_WITH_BEAMS = (
 
 
 def beam_search_method(
-    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None
+    model: ServedModel, request: GenerationFields, params: SamplingParams, best_of: int | None
 ) -> GenerationMethod:
     """best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
     _check_searching(request)
     width = params.n if best_of is None else best_of
-    most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
+    most = most_beams(model.engine.config.model, ignore_eos=params.ignore_eos)
     if most < 1:
         raise RequestError("This server's --max-logprobs is too low for beam search.", param="use_beam_search")
     _check_width("n", params.n, 1, most)
@@ -53,7 +53,7 @@ def beam_search_method(
         length_penalty=penalty,
         include_stop_str_in_output=True,
     )
-    return GenerationMethod(width, partial(_answers, context.engine, beams))
+    return GenerationMethod(width, partial(_answers, model.engine, beams))
 
 
 def _check_searching(request: GenerationFields) -> None:

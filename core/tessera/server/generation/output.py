@@ -29,14 +29,13 @@ class Generation:
         self.prompts = request.prompts
         self.params = request.params
         self.num_choices = request.num_choices
-        self.fingerprint = context.fingerprint
+        self.model = request.model
         self.force_include_usage = context.settings.force_include_usage
         self.assembly = context.assembly
         self.prompt_logprobs: list[Sequence[Position | None]] = [()] * len(request.prompts)
         """Of each prompt, those that `outputs` has yielded; empty if the request asked for none."""
         self._request = request
         self._admission = context.token_admission
-        self._num_values = request.num_values(context.engine.config.model.vocab_size)
         # Clients may repeat their ids; the number makes the names unique.
         name = f"{request.identity.id}-{next(context.numbers)}"
         self._indices = {f"{name}-{index}": index for index in range(len(request.prompts))}
@@ -54,7 +53,7 @@ class Generation:
         """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests. Raises
         RateLimitError and OverloadedError, before the first, if all together ask for too much."""
         request, n = self._request, self.params.n
-        with self._admission.admit(request.owner.tenant, self._num_values):
+        with self._admission.admit(request.owner.tenant, request.num_values):
             streams = [
                 request.method.generate(prompt, params, name, **request.owner.arguments)
                 for prompt, params, name in zip(request.prompts, request.prompt_params, self._indices, strict=True)

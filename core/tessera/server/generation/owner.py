@@ -11,6 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.security import client_of, tenant_of
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _PRIORITIES = range(-(2**31), 2**31)
@@ -34,14 +35,15 @@ class RequestOwner:
     client: str
 
     @classmethod
-    def from_request(cls, context: ServerContext, request: GenerationFields, scope: Scope) -> RequestOwner:
+    def from_request(
+        cls, context: ServerContext, model: ServedModel, request: GenerationFields, scope: Scope
+    ) -> RequestOwner:
         """Raises RequestError."""
         limits = context.settings.limits
-        adapter = context.adapters.get(context.named(request.model), "")
         salt = _cache_salt(request, limits)
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
-        return cls(_priority(request, scope), salt, _tenant(request, limits, scope), adapter, client_of(scope))
+        return cls(_priority(request, scope), salt, _tenant(request, limits, scope), model.adapter, client_of(scope))
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.owner import RequestOwner
 from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import ServerSettings
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Identity:
     created: int
 
     @classmethod
-    def from_request(cls, context: ServerContext, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
+    def from_request(cls, model: ServedModel, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
         """prefix: of the id."""
         if request.request_id is not None:
             name_by_body(scope, request.request_id)
-        return cls(f"{prefix}-{request_id_of(scope)}", context.named(request.model), int(time.time()))
+        return cls(f"{prefix}-{request_id_of(scope)}", model.name, int(time.time()))
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class GenerationMethod:
 class PreparedRequest:
     """What Generation runs."""
 
+    model: ServedModel
     identity: Identity
     owner: RequestOwner
     method: GenerationMethod
@@ -66,15 +69,17 @@ class PreparedRequest:
     def num_choices(self) -> int:
         return len(self.prompts) * self.params.n
 
-    def num_values(self, vocab_size: int) -> int:
+    @property
+    def num_values(self) -> int:
         """Tokens that the answers may have, each counted once more for every log probability."""
         logprobs = self.params.logprobs or 0
-        values = 1 + (vocab_size if logprobs < 0 else logprobs)
+        values = 1 + (self.model.engine.config.model.vocab_size if logprobs < 0 else logprobs)
         return self.method.num_sequences * values * sum(prompt.max_tokens for prompt in self.prompts)
 
 
 async def prepare(
     context: ServerContext,
+    model: ServedModel,
     identity: Identity,
     owner: RequestOwner,
     method: GenerationMethod,
@@ -84,20 +89,24 @@ async def prepare(
     prompt_only: bool = False,
 ) -> PreparedRequest:
     """params: of prepare_params(). Raises RequestError."""
-    engine, limit = context.engine, context.settings.limits.choices
+    limit = context.settings.limits.choices
     if len(prompts) * method.num_sequences > limit:
         counts = f"{len(prompts)} x {method.num_sequences}"
         raise RequestError(f"prompts times n must be at most {limit}, got {counts}.", param="n")
-    prompt_params = [with_max_tokens(params, _max_tokens(context, params, prompt)) for prompt in prompts]
+    prompt_params = [
+        with_max_tokens(params, _max_tokens(context.settings, model, params, prompt)) for prompt in prompts
+    ]
     prepared = [
-        await engine.prepare_prompt(prompt.token_ids, limited, prompt.text)
+        await model.engine.prepare_prompt(prompt.token_ids, limited, prompt.text)
         for prompt, limited in zip(prompts, prompt_params, strict=True)
     ]
-    return PreparedRequest(identity, owner, method, params, prepared, prompt_params, prompt_only)
+    return PreparedRequest(model, identity, owner, method, params, prepared, prompt_params, prompt_only)
 
 
-def _max_tokens(context: ServerContext, params: SamplingParams, prompt: TokenizedPrompt) -> int | None:
+def _max_tokens(
+    settings: ServerSettings, model: ServedModel, params: SamplingParams, prompt: TokenizedPrompt
+) -> int | None:
     """The server's limit if the request sets none, and what the context has room for if it asks for more. The engine
     refuses a prompt that leaves no room."""
-    room = max(context.engine.info.max_model_len - len(prompt.token_ids), 1)
-    return context.settings.answers.unasked(room) if params.max_tokens is None else min(params.max_tokens, room)
+    room = max(model.engine.info.max_model_len - len(prompt.token_ids), 1)
+    return settings.answers.unasked(room) if params.max_tokens is None else min(params.max_tokens, room)

@@ -11,7 +11,6 @@ from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.parsing.call_ids import with_known_ids
 from tessera.parsing.plain import PlainCalls
-from tessera.server.context import ServerContext
 from tessera.server.decode import Envelope, asks_for_nothing
 from tessera.server.generation.chat import (
     MAX_EFFORT_CHARS,
@@ -24,7 +23,8 @@ from tessera.server.generation.chat import (
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.tool_prompts import told
 from tessera.server.generation.tools import ToolUse
-from tessera.server.settings import Limits
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import Limits, ServerSettings
 from tessera.text.worker import ChatJob
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TokenizedPrompt(NamedTuple):
     text: str | None = None
 
 
-def prompt_truncation(context: ServerContext, request: GenerationFields, max_tokens: int | None) -> Truncation | None:
+def prompt_truncation(model: ServedModel, request: GenerationFields, max_tokens: int | None) -> Truncation | None:
     """What the request keeps of a prompt that is too long; None: all. max_tokens: of the answer. Raises
     RequestError."""
     if request.truncate_prompt_tokens is None and request.truncation_side is None:
@@ -52,7 +52,7 @@ def prompt_truncation(context: ServerContext, request: GenerationFields, max_tok
     return Truncation.of(
         request.truncate_prompt_tokens,
         request.truncation_side,
-        max_model_len=context.engine.info.max_model_len,
+        max_model_len=model.engine.info.max_model_len,
         max_tokens=max_tokens,
     )
 
@@ -67,13 +67,13 @@ class RenderedChat(NamedTuple):
     answer_begin: str
 
 
-def prompt_job(context: ServerContext, request: ChatFields, use: ToolUse) -> ChatJob:
+def prompt_job(settings: ServerSettings, model: ServedModel, request: ChatFields, use: ToolUse) -> ChatJob:
     """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
-    workers = _workers(context)
-    job = _chat_job(context, request)
+    workers = _workers(model)
+    job = _chat_job(settings, model, request)
     if use.format is not None and isinstance(use.format.calls, PlainCalls):
-        job.messages = told(job.messages, use.template_tools, context.telling, required=use.required)
-        job.tools = None if context.telling.tools else use.template_tools
+        job.messages = told(job.messages, use.template_tools, model.telling, required=use.required)
+        job.tools = None if model.telling.tools else use.template_tools
     else:
         job.tools = use.template_tools
     job.template_kwargs = {**_effort_variables(request, workers.template), **(job.template_kwargs or {})}
@@ -81,7 +81,8 @@ def prompt_job(context: ServerContext, request: ChatFields, use: ToolUse) -> Cha
 
 
 async def render(
-    context: ServerContext,
+    settings: ServerSettings,
+    model: ServedModel,
     request: ChatFields,
     use: ToolUse,
     max_tokens: int | None = None,
@@ -90,10 +91,10 @@ async def render(
 ) -> RenderedChat:
     """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
     TextWorkerError."""
-    workers = _workers(context)
-    job = prompt_job(context, request, use)
-    truncation = prompt_truncation(context, request, max_tokens)
-    job.max_tokens = context.engine.info.max_model_len if truncation is None else None
+    workers = _workers(model)
+    job = prompt_job(settings, model, request, use)
+    truncation = prompt_truncation(model, request, max_tokens)
+    job.max_tokens = model.engine.info.max_model_len if truncation is None else None
     markers = None if use.format is None else use.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
@@ -107,11 +108,11 @@ async def render(
     return RenderedChat(prompt, reasons, rendered.begun)
 
 
-def _workers(context: ServerContext) -> TextWorkers:
+def _workers(model: ServedModel) -> TextWorkers:
     """Raises RequestError if there is no tokenizer."""
-    if context.engine.text is None:
+    if model.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
-    return context.engine.text
+    return model.text
 
 
 class Efforts(Protocol):
@@ -152,17 +153,17 @@ def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
         raise RequestError(f"chat_template_kwargs must be at most {most} bytes of JSON.", param="chat_template_kwargs")
 
 
-def _chat_job(context: ServerContext, chat: ChatFields) -> ChatJob:
+def _chat_job(settings: ServerSettings, model: ServedModel, chat: ChatFields) -> ChatJob:
     """The chat as a job of the text workers. Raises RequestError."""
     continues, rendered = bool(chat.continue_final_message), for_template(chat.messages)
-    if context.format is not None and any("tool_calls" in message or message["role"] == "tool" for message in rendered):
-        with_known_ids(rendered, context.format.calls)
+    if model.format is not None and any("tool_calls" in message or message["role"] == "tool" for message in rendered):
+        with_known_ids(rendered, model.format.calls)
     return ChatJob(
         rendered,
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
         continue_final_message=continues,
-        template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
-        max_chars=context.settings.limits.prompt_chars,
+        template_kwargs={**settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
+        max_chars=settings.limits.prompt_chars,
         # The template has already added the special tokens.
         add_special_tokens=bool(chat.add_special_tokens),
     )

@@ -25,6 +25,8 @@ from tessera.server.generation.prompt import RenderedChat, render
 from tessera.server.generation.sampling import check_alternatives, check_fields, generation_method, sampling_params
 from tessera.server.generation.tools import ToolUse, prepare_constrained, tool_use
 from tessera.server.security import client_of
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import ServerSettings
 
 T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -50,7 +52,9 @@ class ChatRun:
         if written is not None and written.reads(tools=bool(use.tools)):
             begun, prompt, hidden = rendered.reasons, rendered.answer_begin, not self.reasons
             self._readers = [
-                FormatReader(written, use.tools, context.engine.tokenizer, begun=begun, prompt=prompt, hidden=hidden)
+                FormatReader(
+                    written, use.tools, prepared.model.engine.tokenizer, begun=begun, prompt=prompt, hidden=hidden
+                )
                 for _ in choices
             ]
             self.generation.count_reasoning(lambda: sum(reader.reasoning_tokens for reader in self._readers))
@@ -66,21 +70,22 @@ class ChatRun:
     ) -> ChatRun:
         """prefix: of the answer's id. field_names: what another API calls the fields, to say in errors. Raises
         RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
+        settings = context.settings
         with renamed_fields(field_names):
-            check_fields(request, context.settings.limits)
-            context.check_model(request.model)
-            use = _tool_use(context, request)
-            params = _sampling_params(context, request)
-            method = generation_method(context, request, params)
-            identity = Identity.from_request(context, prefix, request, scope)
-            owner = RequestOwner.from_request(context, request, scope)
+            check_fields(request, settings.limits)
+            model = context.running_model(request.model)
+            use = _tool_use(settings, model, request)
+            params = _sampling_params(settings, model, request)
+            method = generation_method(model, request, params)
+            identity = Identity.from_request(model, prefix, request, scope)
+            owner = RequestOwner.from_request(context, model, request, scope)
             if use.tools or request.response_format is not None or request.structured_outputs is not None:
-                params = await prepare_constrained(context, request, use, params, owner.client)
+                params = await prepare_constrained(model, request, use, params, owner.client)
             else:
-                params = await context.engine.prepare_params(params, owner.client)
-            rendered = await render(context, request, use, params.max_tokens, client=owner.client)
+                params = await model.engine.prepare_params(params, owner.client)
+            rendered = await render(settings, model, request, use, params.max_tokens, client=owner.client)
             params = _reading_params(params, use, request.thinking_token_budget, reasons=rendered.reasons)
-            prepared = await prepare(context, identity, owner, method, params, [rendered.prompt])
+            prepared = await prepare(context, model, identity, owner, method, params, [rendered.prompt])
         return cls(context, request, prepared, use, rendered)
 
     def read(self, output: RequestOutput) -> list[tuple[CompletionOutput, list[Event]]]:
@@ -109,8 +114,8 @@ async def count_tokens(
     """The tokens of a chat's prompt. scope: of who asks. field_names: as of ChatRun.prepare. Raises RequestError,
     NotFoundError, TextWorkerError."""
     with renamed_fields(field_names):
-        context.check_name(request.model)
-        rendered = await render(context, request, _tool_use(context, request), client=client_of(scope))
+        settings, model = context.settings, context.model(request.model)
+        rendered = await render(settings, model, request, _tool_use(settings, model, request), client=client_of(scope))
         return len(rendered.prompt.token_ids)
 
 
@@ -128,32 +133,32 @@ def renamed_fields(field_names: Mapping[str, str]) -> Iterator[None]:
         raise type(error)(message, param=param, code=error.code) from None
 
 
-def _tool_use(context: ServerContext, request: ChatFields) -> ToolUse:
+def _tool_use(settings: ServerSettings, model: ServedModel, request: ChatFields) -> ToolUse:
     """Raises RequestError."""
     if request.tools or request.tool_choice is not None:
-        return tool_use(request, context.format, context.settings.limits)
-    return ToolUse(context.format)
+        return tool_use(request, model.format, settings.limits)
+    return ToolUse(model.format)
 
 
-def _sampling_params(context: ServerContext, request: ChatFields) -> SamplingParams:
+def _sampling_params(settings: ServerSettings, model: ServedModel, request: ChatFields) -> SamplingParams:
     field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = getattr(request, field)
     if max_tokens is not None and not 1 <= max_tokens < 2**31:
         raise RequestError(f"{field} must be at least 1 and below 2**31, got {max_tokens}.", param=field)
     return sampling_params(
         request,
-        context.settings.default_sampling,
-        max_tokens=context.settings.answers.capped(max_tokens),
-        logprobs=_num_logprobs(context, request),
+        settings.default_sampling,
+        max_tokens=settings.answers.capped(max_tokens),
+        logprobs=_num_logprobs(model, request),
         detokenize=True,
     )
 
 
-def _num_logprobs(context: ServerContext, request: ChatFields) -> int | None:
+def _num_logprobs(model: ServedModel, request: ChatFields) -> int | None:
     top = request.top_logprobs
     if request.logprobs and top is None:
         top = 0
-    check_alternatives(request, "top_logprobs", top, context.engine.config.model)
+    check_alternatives(request, "top_logprobs", top, model.engine.config.model)
     if top and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
     return (top or 0) if request.logprobs else None

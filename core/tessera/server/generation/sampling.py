@@ -10,10 +10,10 @@ from tessera.config import ModelConfig
 from tessera.engine.input_processor import check_logprobs
 from tessera.errors import RequestError
 from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
-from tessera.server.context import ServerContext
 from tessera.server.generation.beams import beam_search_method
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.prepare import GenerationMethod
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
@@ -63,16 +63,16 @@ def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
 
 
 def generation_method(
-    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+    model: ServedModel, request: GenerationFields, params: SamplingParams, best_of: int | None = None
 ) -> GenerationMethod:
     """How to answer the request's prompts. best_of: of a completion. Raises RequestError."""
     if request.use_beam_search:
-        return beam_search_method(context, request, params, best_of)
+        return beam_search_method(model, request, params, best_of)
     if best_of not in (None, params.n):
         raise RequestError("best_of must equal n unless use_beam_search=true.", param="best_of")
     if request.length_penalty not in (None, 1.0):
         raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
-    return GenerationMethod(params.n, context.engine.generate)
+    return GenerationMethod(params.n, model.engine.generate)
 
 
 def check_allowed(raw: bytes, vocab_size: int) -> None:
@@ -81,7 +81,7 @@ def check_allowed(raw: bytes, vocab_size: int) -> None:
         raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
 
 
-def check_alternatives(request: GenerationFields, field: str, count: int | None, model: ModelConfig) -> None:
+def check_alternatives(request: GenerationFields, field: str, count: int | None, config: ModelConfig) -> None:
     """Raises RequestError. count: log probabilities per token, as the field has it; -1 is all."""
     if request.logprob_token_ids and count is None:
         raise RequestError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
@@ -89,7 +89,7 @@ def check_alternatives(request: GenerationFields, field: str, count: int | None,
         return
     if count < -1:
         raise RequestError(f"{field} must be at least 0, or -1 for all, got {count}.", param=field)
-    check_logprobs(field, count, model)
+    check_logprobs(field, count, config)
 
 
 def logprob_alternatives(request: GenerationFields, count: int | None, vocab_size: int) -> int | Sequence[int]:

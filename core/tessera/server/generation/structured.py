@@ -9,8 +9,8 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
+from tessera.server.served_model import ServedModel
 from tessera.text.grammar import FIELD
 
 _FORMAT = "response_format"
@@ -112,22 +112,22 @@ def tag_format(grammar: RequestedGrammar) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema, **strict}
 
 
-async def compile_grammar(context: ServerContext, grammar: RequestedGrammar, client: str) -> None:
+async def compile_grammar(model: ServedModel, grammar: RequestedGrammar, client: str) -> None:
     """Compiles a grammar, in a process that may be ended. Raises RequestError, TextWorkerError."""
-    if context.engine.text is None:
+    if model.text is None:
         return
     try:
-        await context.engine.text.check_grammar(SamplingParams(structured_outputs=grammar.params), client)
+        await model.text.check_grammar(SamplingParams(structured_outputs=grammar.params), client)
     except RequestError as error:
         raise grammar.explain(error) from None
 
 
 async def prepare_params(
-    context: ServerContext, grammar: RequestedGrammar, params: SamplingParams, client: str
+    model: ServedModel, grammar: RequestedGrammar, params: SamplingParams, client: str
 ) -> SamplingParams:
     """The params as the engine takes them, before anything runs: with the ids of bad words, and with the grammar that
     was compiled, without what of it cannot be enforced and need not be. Raises RequestError, TextWorkerError."""
     try:
-        return await context.engine.prepare_params(params, client)
+        return await model.engine.prepare_params(params, client)
     except RequestError as error:
         raise grammar.explain(error) from None

@@ -16,7 +16,6 @@ from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.response import MarkedFormat, ResponseFormat
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams, changed
-from tessera.server.context import ServerContext
 from tessera.server.generation.chat import ChatFields, CustomSpec, ToolSpec
 from tessera.server.generation.structured import (
     RequestedGrammar,
@@ -26,6 +25,7 @@ from tessera.server.generation.structured import (
     structured_outputs,
     tag_format,
 )
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _MODES = ("none", "auto", "required")
@@ -144,21 +144,21 @@ def _tagged(content: Format | None, place: str = "tools") -> RequestedGrammar:
 
 
 async def prepare_constrained(
-    context: ServerContext, request: ChatFields, use: ToolUse, params: SamplingParams, client: str
+    model: ServedModel, request: ChatFields, use: ToolUse, params: SamplingParams, client: str
 ) -> SamplingParams:
     """The params of an answer with tools, or with a form that the request demands; as of prepare_params(). Errors name
     fields of the request, never the structural tag. Raises RequestError, TextWorkerError."""
     grammar = structured_outputs(request)
     whole = _answer_grammar(grammar, use)
     params = changed(params, structured_outputs=whole.params)
-    await _check_tools(context, use, client)
+    await _check_tools(model, use, client)
     try:
-        return await prepare_params(context, whole, params, client)
+        return await prepare_params(model, whole, params, client)
     except RequestError as error:
         if whole == grammar or error.param == "bad_words":
             raise
         if grammar.params is not None:
-            await compile_grammar(context, grammar, client)
+            await compile_grammar(model, grammar, client)
         raise _of_field(error, whole.place) from None
 
 
@@ -168,24 +168,24 @@ def _of_field(error: RequestError, place: str) -> RequestError:
     return type(error)(f"{place} cannot be used: {reason or error.message}", param=place, code=error.code)
 
 
-async def _check_tools(context: ServerContext, use: ToolUse, client: str) -> None:
+async def _check_tools(model: ServedModel, use: ToolUse, client: str) -> None:
     """Compiles the parameters of strict tools and the formats of custom ones, to name the one that cannot be enforced.
     Raises RequestError, TextWorkerError."""
     places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.template_tools or ())}
     for tool in use.tools:
         if tool.form is not None:
-            await _check_form(context, use, tool, f"{places[tool.name]}.custom.format", client)
+            await _check_form(model, use, tool, f"{places[tool.name]}.custom.format", client)
         elif tool.strict and tool.parameters is not None and use.forced is not None:
             place = f"{places[tool.name]}.function.parameters"
-            await compile_grammar(context, build_grammar("json", tool.parameters, place, strict=True), client)
+            await compile_grammar(model, build_grammar("json", tool.parameters, place, strict=True), client)
 
 
-async def _check_form(context: ServerContext, use: ToolUse, tool: Tool, place: str, client: str) -> None:
+async def _check_form(model: ServedModel, use: ToolUse, tool: Tool, place: str, client: str) -> None:
     """Compiles a call of a custom tool: what its format may be depends on how the model writes calls."""
     assert use.format is not None
     assert use.format.calls is not None
     try:
-        await compile_grammar(context, RequestedGrammar(_tagged(use.format.calls.tag(tool)).params), client)
+        await compile_grammar(model, RequestedGrammar(_tagged(use.format.calls.tag(tool)).params), client)
     except RequestError as error:
         raise _of_field(error, place) from None
 

@@ -50,9 +50,7 @@ def of_prompt(context: ServerContext, asked: GenerateRequest) -> ChatFields:
 
 def name_of(context: ServerContext, asked: str) -> str:
     """The served name that is meant: Ollama's tools add a tag."""
-    if asked in context.model_names or asked in context.adapters:
-        return asked
-    return asked.removesuffix(LATEST)
+    return asked if asked in context.models else asked.removesuffix(LATEST)
 
 
 def _chat(context: ServerContext, asked: Asked, fields: dict[str, Any]) -> ChatFields:

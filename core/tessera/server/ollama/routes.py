@@ -126,19 +126,19 @@ class Served:
         self._since = _time(context.created)
 
     async def tags(self, _request: Request) -> Response:
-        return json_response(Tags([self._tag(name) for name in (*self._context.model_names, *self._context.adapters)]))
+        return json_response(Tags([self._tag(name) for name in self._context.models]))
 
     async def show(self, request: Request) -> Response:
         asked = decoded(self._decoder, await read_body(request.receive))
-        self._context.check_name(name_of(self._context, asked.model or asked.name or ""))
-        family, known = self._details().family, self._context.format
+        model = self._context.model(name_of(self._context, asked.model or asked.name or ""))
+        family, known = self._details().family, model.format
         capabilities = ["completion"]
         capabilities += ["tools"] if known is not None and known.calls is not None else []
         capabilities += ["thinking"] if known is not None and known.reasoning is not None else []
         info = {
             "general.architecture": family,
-            f"{family}.context_length": self._context.engine.info.max_model_len,
-            f"{family}.vocab_size": self._context.engine.config.model.vocab_size,
+            f"{family}.context_length": model.engine.info.max_model_len,
+            f"{family}.vocab_size": model.engine.config.model.vocab_size,
         }
         return json_response(Shown(details=self._details(), model_info=info, capabilities=capabilities))
 

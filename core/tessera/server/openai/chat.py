@@ -62,7 +62,7 @@ def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
     async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = await decoder.decode(body)
         run = await ChatRun.prepare(context, request, scope, PREFIX)
-        return store_answer(request, run, scope) if request.store else ChatAnswer(context, request, run)
+        return store_answer(request, run, scope) if request.store else ChatAnswer(request, run)
 
     return JsonRoute(
         "/v1/chat/completions",
@@ -86,7 +86,7 @@ class ChatAnswer:
 
     wire = OPENAI
 
-    def __init__(self, context: ServerContext, request: ChatCompletionRequest, run: ChatRun) -> None:
+    def __init__(self, request: ChatCompletionRequest, run: ChatRun) -> None:
         self.stream = bool(request.stream)
         self._request = request
         self._run = run
@@ -94,8 +94,9 @@ class ChatAnswer:
         self._no_ids = NO_TOKEN_IDS if request.return_token_ids else b""
         self._logprobs: LogprobWriter | None = None
         if request.logprobs:
-            names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-            vocab_size = context.engine.config.model.vocab_size
+            engine = run.generation.model.engine
+            names = TokenNames(engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+            vocab_size = engine.config.model.vocab_size
             self._logprobs = LogprobWriter(names, logprob_alternatives(request, request.top_logprobs, vocab_size))
 
     async def whole(self) -> list[bytes]:
@@ -112,7 +113,7 @@ class ChatAnswer:
             model=self._run.identity.model,
             choices=choices,
             usage=Usage.from_tokens(self._run.generation.usage()),
-            system_fingerprint=self._run.generation.fingerprint,
+            system_fingerprint=self._run.generation.model.fingerprint,
             prompt_token_ids=self._prompt().ids.tolist() if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
         )

@@ -33,7 +33,7 @@ class ChunkWriter:
         self._usage_at_end = include_usage or forced
         self._usage_always = continuous or forced
         head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
-        shared = _encode({**head, "system_fingerprint": generation.fingerprint})
+        shared = _encode({**head, "system_fingerprint": generation.model.fingerprint})
         self._head = b"data: " + shared[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
 

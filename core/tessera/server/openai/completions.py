@@ -61,7 +61,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def read(body: bytes, scope: Scope) -> CompletionAnswer:
         request = await decoder.decode(body)
         prepared = await _prepare(context, request, scope)
-        return CompletionAnswer(context, request, Generation(context, prepared))
+        return CompletionAnswer(request, Generation(context, prepared))
 
     return [
         JsonRoute(
@@ -78,33 +78,34 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 async def _prepare(context: ServerContext, request: CompletionRequest, scope: Scope) -> PreparedRequest:
     """Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
-    check_fields(request, context.settings.limits)
-    context.check_model(request.model)
-    check_alternatives(request, "logprobs", request.logprobs, context.engine.config.model)
+    settings = context.settings
+    check_fields(request, settings.limits)
+    model = context.running_model(request.model)
+    check_alternatives(request, "logprobs", request.logprobs, model.engine.config.model)
     # The engine generates at least one token; it is left out if the request wants nothing but the echo.
     prompt_only = bool(request.echo) and request.max_tokens == 0
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     grammar = structured_outputs(request)
     params = sampling_params(
         request,
-        context.settings.default_sampling,
-        max_tokens=1 if prompt_only else context.settings.answers.capped(max_tokens),
+        settings.default_sampling,
+        max_tokens=1 if prompt_only else settings.answers.capped(max_tokens),
         logprobs=request.logprobs,
-        detokenize=context.engine.tokenizer is not None,
+        detokenize=model.engine.tokenizer is not None,
         structured=grammar.params,
         prompt_logprobs=request.logprobs if request.echo else None,
     )
-    method = generation_method(context, request, params, request.best_of)
-    wrap = infilled(request, context.engine.tokenizer)
-    truncation = prompt_truncation(context, request, params.max_tokens)
-    identity = Identity.from_request(context, "cmpl", request, scope)
-    owner = RequestOwner.from_request(context, request, scope)
-    params = await prepare_params(context, grammar, params, owner.client)
+    method = generation_method(model, request, params, request.best_of)
+    wrap = infilled(request, model.engine.tokenizer)
+    truncation = prompt_truncation(model, request, params.max_tokens)
+    identity = Identity.from_request(model, "cmpl", request, scope)
+    owner = RequestOwner.from_request(context, model, request, scope)
+    params = await prepare_params(model, grammar, params, owner.client)
     special = request.add_special_tokens is not False
     prompts = await read_prompts(
-        context, request.prompt, special, truncation=truncation, wrap=wrap, client=owner.client
+        context, model, request.prompt, special, truncation=truncation, wrap=wrap, client=owner.client
     )
-    return await prepare(context, identity, owner, method, params, prompts, prompt_only=prompt_only)
+    return await prepare(context, model, identity, owner, method, params, prompts, prompt_only=prompt_only)
 
 
 def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
@@ -118,13 +119,13 @@ class CompletionAnswer:
 
     wire = OPENAI
 
-    def __init__(self, context: ServerContext, request: CompletionRequest, generation: Generation) -> None:
+    def __init__(self, request: CompletionRequest, generation: Generation) -> None:
         self.stream = bool(request.stream)
         self._request = request
         self._generation = generation
-        self._tokenizer = context.engine.tokenizer
+        self._tokenizer = generation.model.engine.tokenizer
         names = TokenNames(self._tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-        alternatives = logprob_alternatives(request, request.logprobs, context.engine.config.model.vocab_size)
+        alternatives = logprob_alternatives(request, request.logprobs, generation.model.engine.config.model.vocab_size)
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
         self._echoed_logprobs = EchoedLogprobs(writer)
@@ -140,7 +141,7 @@ class CompletionAnswer:
                 model=self._generation.identity.model,
                 choices=[],
                 usage=Usage.from_tokens(self._generation.usage()),
-                system_fingerprint=self._generation.fingerprint,
+                system_fingerprint=self._generation.model.fingerprint,
             )
             return list(encoded(completion, choices=choices))
 

@@ -13,6 +13,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
 from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _TEXT = msgspec.json.Decoder(str)
@@ -23,6 +24,7 @@ _LISTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 async def read_prompts(
     context: ServerContext,
+    model: ServedModel,
     raw: msgspec.Raw,
     add_special_tokens: bool,
     *,
@@ -42,7 +44,9 @@ async def read_prompts(
     prompts = [TokenizedPrompt(prompt) for prompt in ids]
     if texts:
         texts = texts if wrap is None else [wrap(text) for text in texts]
-        prompts = await tokenize(context, texts, add_special_tokens, whole=truncation is None, client=client)
+        prompts = await tokenize(
+            context.settings.limits, model, texts, add_special_tokens, whole=truncation is None, client=client
+        )
     return prompts if truncation is None else [_truncated(prompt, truncation) for prompt in prompts]
 
 
@@ -109,16 +113,22 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
 
 
 async def tokenize(
-    context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True, client: str = ""
+    limits: Limits,
+    model: ServedModel,
+    texts: Sequence[str],
+    add_special_tokens: bool,
+    *,
+    whole: bool = True,
+    client: str = "",
 ) -> list[TokenizedPrompt]:
     """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
-    workers = context.engine.text
+    workers = model.text
     if workers is None:
         raise RequestError("This server has no tokenizer: send the prompt as token ids.", param="prompt")
-    most = context.settings.limits.prompt_chars
+    most = limits.prompt_chars
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-    max_tokens = context.engine.info.max_model_len if whole else None
+    max_tokens = model.engine.info.max_model_len if whole else None
     tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens, owner=client)
     return [TokenizedPrompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 

@@ -126,7 +126,7 @@ class StoredAnswer(ChatAnswer):
     def __init__(
         self, context: ServerContext, request: ChatCompletionRequest, run: ChatRun, store: Store, tenant: str
     ) -> None:
-        super().__init__(context, request, run)
+        super().__init__(request, run)
         self._store = store
         self._assembly = context.assembly
         self._tenant = tenant

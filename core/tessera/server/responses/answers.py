@@ -48,7 +48,7 @@ class ResponseAnswer:
         self._turn = turn
         self._run = run
         self._keeps = asked.store is not False
-        self._logprobs = _logprobs(context, asked, run)
+        self._logprobs = _logprobs(asked, run)
         self._writer = EventWriter()
         self.wire = wire_of(self._writer, lambda: self.response)
         effort, summary = (None, None) if asked.reasoning is None else (asked.reasoning.effort, asked.reasoning.summary)
@@ -156,11 +156,11 @@ class ResponseAnswer:
             await self._store.put("response", self.response.id, self._turn.tenant, kept)
 
 
-def _logprobs(context: ServerContext, asked: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
+def _logprobs(asked: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
     """None if they are not asked for."""
     if not asked.top_logprobs and "message.output_text.logprobs" not in (asked.include or ()):
         return None
-    tokenizer, params = context.engine.tokenizer, run.generation.params
+    tokenizer, params = run.generation.model.engine.tokenizer, run.generation.params
     assert tokenizer is not None  # there is no chat without one
     skipped = tokenizer.skipped_ids(params.skip_special_tokens, params.kept_special_tokens)
     return TextLogprobs(LogprobWriter(TokenNames(tokenizer), asked.top_logprobs or 0), skipped)

@@ -67,7 +67,7 @@ async def fitted(
     if asked.truncation != "auto":
         return chat
     answer = context.settings.answers.capped(chat.max_tokens) or 1
-    room = context.engine.info.max_model_len - answer
+    room = context.model(chat.model).engine.info.max_model_len - answer
 
     def without(cut: int) -> ChatFields:
         return msgspec.structs.replace(chat, messages=messages_with(asked.instructions, kept_of(items, cut)))
