@@ -49,10 +49,7 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 class JsonRoute(APIRoute):
     """A route whose endpoint decodes its request with msgspec. FastAPI's parsing of bodies and parameters, and its
     serialization, are not used. As in Starlette, a function or a method is a Handler, and any other endpoint is an ASGI
-    application.
-
-    body, answer: the structs of the request and the response, for the document; body_type, media_type: their media
-    types. stream: the media type of a response in pieces; "" for none. A route with GET also has HEAD.
+    application. A route with GET also has HEAD.
     """
 
     def __init__(
@@ -68,6 +65,8 @@ class JsonRoute(APIRoute):
         media_type: str = _JSON,
         stream: str = "",
     ) -> None:
+        """body, answer: the structs of the request and the response, for the document; body_type, media_type: their
+        media types. stream: the media type of a response in pieces; "" for none."""
         allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
         self.handler_or_app = endpoint
         super().__init__(

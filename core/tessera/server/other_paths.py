@@ -18,9 +18,9 @@ from tessera.server.openapi import EVENT_STREAM, JsonRoute
 _CHAT, _COMPLETIONS, _MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 
 
-def routes(own: Iterable[Route]) -> list[JsonRoute]:
-    """own: the routes of the server, those of chat, completions and models among them."""
-    found = {route.path: route for route in own if isinstance(route, JsonRoute)}
+def routes(server_routes: Iterable[Route]) -> list[JsonRoute]:
+    """server_routes: the routes of the server, those of chat, completions and models among them."""
+    found = {route.path: route for route in server_routes if isinstance(route, JsonRoute)}
     chat, completions = found[_CHAT], found[_COMPLETIONS]
     return [
         *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS)),
@@ -36,12 +36,12 @@ def routes(own: Iterable[Route]) -> list[JsonRoute]:
     ]
 
 
-class _Kind(msgspec.Struct):
+class _BodyFields(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
 
 
-_KIND = msgspec.json.Decoder(_Kind)
+_KIND = msgspec.json.Decoder(_BodyFields)
 
 
 class Invocations:

@@ -39,7 +39,7 @@ ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Status(msgspec.Struct):
+class ServerStatus(msgspec.Struct):
     """status: ok, starting, shutting down, engine restarting, engine stalled or engine dead."""
 
     status: str
@@ -57,11 +57,11 @@ class ServerLoad(msgspec.Struct):
 
 def routes(context: ServerContext) -> list[JsonRoute]:
     async def livez(_request: Request) -> Response:
-        return json_response(Status("ok"))
+        return json_response(ServerStatus("ok"))
 
     async def ready(_request: Request) -> Response:
         state = engine_state(context)
-        return json_response(Status(state)) if state == "ok" else not_ready(Status(state))
+        return json_response(ServerStatus(state)) if state == "ok" else not_ready(ServerStatus(state))
 
     async def version(_request: Request) -> Response:
         return json_response(Version(__version__))
@@ -71,10 +71,10 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     can_answer = "Whether the server is ready: 503 if the engine is dead, stalled or restarting."
     return [
-        JsonRoute("/livez", livez, "Whether the process is alive.", answer=Status),
-        JsonRoute("/readyz", ready, can_answer, answer=Status),
-        JsonRoute("/health", ready, can_answer, answer=Status),
-        JsonRoute("/ping", ready, can_answer, methods=("GET", "POST"), answer=Status),
+        JsonRoute("/livez", livez, "Whether the process is alive.", answer=ServerStatus),
+        JsonRoute("/readyz", ready, can_answer, answer=ServerStatus),
+        JsonRoute("/health", ready, can_answer, answer=ServerStatus),
+        JsonRoute("/ping", ready, can_answer, methods=("GET", "POST"), answer=ServerStatus),
         JsonRoute("/version", version, "The version of the server.", answer=Version),
         JsonRoute("/load", load, "How many requests are generating now.", answer=ServerLoad),
         *_model_routes(context),

@@ -175,17 +175,17 @@ def _workers(model: ServedModel) -> TextWorkers:
 
 
 async def _tokenized(
-    settings: ServerSettings, model: ServedModel, asked: TokenizeRequest, client: str
+    settings: ServerSettings, model: ServedModel, request: TokenizeRequest, client: str
 ) -> _TokenizeAnswer:
     workers, most = _workers(model), settings.limits.prompt_chars
-    spelled = bool(asked.return_token_strs)
-    check_efforts(asked)
-    if asked.prompt is not None and asked.messages is None:
-        if len(asked.prompt) > most:
+    spelled = bool(request.return_token_strs)
+    check_efforts(request)
+    if request.prompt is not None and request.messages is None:
+        if len(request.prompt) > most:
             raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-        job: EncodeJob | ChatJob = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
-    elif asked.messages is not None and asked.prompt is None:
-        chat = asked.chat()
+        job: EncodeJob | ChatJob = EncodeJob([request.prompt], request.add_special_tokens is not False, spelled=spelled)
+    elif request.messages is not None and request.prompt is None:
+        chat = request.chat()
         job = prompt_job(settings, model, chat, tool_use(chat, model.format, settings.limits))
         job.spelled = spelled
     else:
@@ -195,9 +195,9 @@ async def _tokenized(
     return _TokenizeAnswer(listed.count, model.engine.info.max_model_len, ids, spelled_ids)
 
 
-async def _detokenized(model: ServedModel, asked: DetokenizeRequest, client: str) -> _DetokenizeAnswer:
+async def _detokenized(model: ServedModel, request: DetokenizeRequest, client: str) -> _DetokenizeAnswer:
     below = model.engine.config.model.vocab_size
-    text = await _workers(model).decode(asked.tokens, skip_special_tokens=False, below=below, owner=client)
+    text = await _workers(model).decode(request.tokens, skip_special_tokens=False, below=below, owner=client)
     return _DetokenizeAnswer(msgspec.Raw(text))
 
 

@@ -17,7 +17,7 @@ from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.decisions.labels import Labels
 from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Decision, DecisionRequest
-from tessera.server.decisions.questions import Asked, text_of
+from tessera.server.decisions.questions import LabelledQuestion, text_of
 from tessera.server.decode import RequestDecoder
 from tessera.server.generation.chat import ChatFields, ChatMessage
 from tessera.server.generation.endpoint import GenerationEndpoint
@@ -67,7 +67,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     ]
 
 
-class Given(NamedTuple):
+class LabelLogprobs(NamedTuple):
     """What is kept of the engine's output until all questions are answered. position: the log probabilities of the
     labels."""
 
@@ -83,13 +83,13 @@ class Deciding:
         self,
         context: ServerContext,
         model: ServedModel,
-        asked: Sequence[Asked],
+        questions: Sequence[LabelledQuestion],
         prompts: Sequence[Array],
         owner: RequestOwner,
     ) -> None:
         self._context = context
         self._model = model
-        self._asked = asked
+        self._questions = questions
         self._prompts = prompts
         self._owner = owner
         self._name = f"decision-{next(context.numbers)}"
@@ -104,7 +104,9 @@ class Deciding:
             raise RequestError(f"questions must have 1 to {MAX_QUESTIONS} entries, got {count}.", param="questions")
         await labels.load()
         asked = await _for_each(
-            context, lambda index, question: Asked.of(question, f"questions[{index}]", labels), request.questions
+            context,
+            lambda index, question: LabelledQuestion.build(question, f"questions[{index}]", labels),
+            request.questions,
         )
         messages = _messages(request.input)
         chat = ChatFields(
@@ -117,13 +119,13 @@ class Deciding:
         return cls(context, model, asked, prompts, owner)
 
     async def whole(self) -> Decision:
-        first, *others = range(len(self._asked))
-        given = [await self._given(first)]
+        first, *others = range(len(self._questions))
+        given = [await self._ask(first)]
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def in_turn(index: int) -> Given:
+        async def in_turn(index: int) -> LabelLogprobs:
             async with places:
-                return await self._given(index)
+                return await self._ask(index)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -131,7 +133,9 @@ class Deciding:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         given += [task.result() for task in tasks]
-        answers = await _for_each(self._context, lambda index, one: self._asked[index].answer(one.position), given)
+        answers = await _for_each(
+            self._context, lambda index, logprobs: self._questions[index].answer(logprobs.position), given
+        )
         tokens = sum(map(len, self._prompts))
         cached = sum(one.num_cached_tokens for one in given)
         return Decision(
@@ -140,13 +144,13 @@ class Deciding:
             usage=ResponseUsage.from_tokens(TokenUsage(tokens, 0, cached)),
         )
 
-    async def _given(self, index: int) -> Given:
+    async def _ask(self, index: int) -> LabelLogprobs:
         """Raises EngineStepError if the engine cut the answer short."""
         params = SamplingParams(
             max_tokens=1,
             temperature=0.0,
             detokenize=False,
-            logprob_token_ids=self._asked[index].tokens,
+            logprob_token_ids=self._questions[index].tokens,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         name = f"{self._name}-{index}"
@@ -157,7 +161,7 @@ class Deciding:
         (answer,) = output.outputs
         if not answer.logprobs:
             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
-        return Given(answer.logprobs[0], output.num_cached_tokens)
+        return LabelLogprobs(answer.logprobs[0], output.num_cached_tokens)
 
 
 async def _for_each(context: ServerContext, work: Callable[[int, T], U], values: Sequence[T]) -> list[U]:
@@ -224,13 +228,13 @@ def _text(message: ChatMessage) -> str:
     return parts if isinstance(parts, str) else "\n".join(part.text or "" for part in parts)
 
 
-def _messages(given: str | Sequence[Item]) -> list[ChatMessage]:
+def _messages(request_input: str | Sequence[Item]) -> list[ChatMessage]:
     """Raises RequestError."""
-    if isinstance(given, str):
-        if not given.strip():
+    if isinstance(request_input, str):
+        if not request_input.strip():
             raise RequestError("input must not be empty.", param="input")
-        return [ChatMessage("user", given)]
-    items = [_plain(item, f"input[{index}]") for index, item in enumerate(given)]
+        return [ChatMessage("user", request_input)]
+    items = [_plain(item, f"input[{index}]") for index, item in enumerate(request_input)]
     if not items:
         raise RequestError("input must have at least one message.", param="input")
     return messages_of(input_items(items))

@@ -64,9 +64,9 @@ def _check_searching(request: GenerationFields) -> None:
             raise RequestError(f"{name} cannot be combined with use_beam_search: leave out one of them.", param=name)
 
 
-def _check_width(field: str, width: int, least: int, most: int) -> None:
-    if not least <= width <= most:
-        raise RequestError(f"With use_beam_search, {field} must be {least} to {most}, got {width}.", param=field)
+def _check_width(field: str, width: int, minimum: int, maximum: int) -> None:
+    if not minimum <= width <= maximum:
+        raise RequestError(f"With use_beam_search, {field} must be {minimum} to {maximum}, got {width}.", param=field)
 
 
 async def _answers(

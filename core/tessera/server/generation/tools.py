@@ -60,7 +60,7 @@ class ToolUse:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _ToolChoice:
     mode: str = "auto"
     # of the tools that may be called; None for all
     names: frozenset[str] | None = None
@@ -228,7 +228,7 @@ def _check_name(name: str, place: str) -> None:
         raise RequestError(f"{place} must have 1 to 128 characters of A-Z a-z 0-9 _ . -.", param=place)
 
 
-def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
+def _check_names(tools: Sequence[Tool], choice: _ToolChoice) -> None:
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         raise RequestError("tools must have different names.", param="tools")
@@ -238,19 +238,19 @@ def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
         raise RequestError("tool_choice demands a call, so tools must have a tool.", param="tool_choice")
 
 
-def _choice(request: ChatFields) -> _Choice:
+def _choice(request: ChatFields) -> _ToolChoice:
     """Raises RequestError."""
     given = request.tool_choice
     match given:
         case None:
-            return _Choice()
+            return _ToolChoice()
         case "none" | "auto" | "required":
-            return _Choice(given)
+            return _ToolChoice(given)
         case {"type": "function" | "custom"}:
-            return _Choice("required", frozenset((_name_of(given, "tool_choice"),)), names_function=True)
+            return _ToolChoice("required", frozenset((_name_of(given, "tool_choice"),)), names_function=True)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
             place = "tool_choice.allowed_tools.tools"
-            return _Choice(mode, frozenset(_name_of(tool, f"{place}[{index}]") for index, tool in enumerate(tools)))
+            return _ToolChoice(mode, frozenset(_name_of(tool, f"{place}[{index}]") for index, tool in enumerate(tools)))
     raise RequestError(
         f"tool_choice must be one of {', '.join(_MODES)}, or name a function of tools.", param="tool_choice"
     )

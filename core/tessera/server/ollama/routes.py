@@ -27,16 +27,16 @@ from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
-    Answer,
+    AnswerLine,
     Call,
     ChatAnswer,
-    ChatMessage,
     ChatRequest,
     Details,
     Function,
     GenerateAnswer,
     GenerateRequest,
-    Shown,
+    OllamaMessage,
+    ShownModel,
     ShowRequest,
     Tag,
     Tags,
@@ -111,7 +111,12 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         JsonRoute("/api/tags", served.tags, "The models, by Ollama's API.", answer=Tags),
         JsonRoute("/api/ps", served.tags, "The models that are loaded, by Ollama's API.", answer=Tags),
         JsonRoute(
-            "/api/show", served.show, "One model, by Ollama's API.", methods=("POST",), body=ShowRequest, answer=Shown
+            "/api/show",
+            served.show,
+            "One model, by Ollama's API.",
+            methods=("POST",),
+            body=ShowRequest,
+            answer=ShownModel,
         ),
         JsonRoute("/api/version", served.version, "The version, by Ollama's API.", answer=VersionAnswer),
     ]
@@ -140,7 +145,7 @@ class Served:
             f"{family}.context_length": model.engine.info.max_model_len,
             f"{family}.vocab_size": model.engine.config.model.vocab_size,
         }
-        return json_response(Shown(details=self._details(), model_info=info, capabilities=capabilities))
+        return json_response(ShownModel(details=self._details(), model_info=info, capabilities=capabilities))
 
     async def version(self, _request: Request) -> Response:
         return json_response(VersionAnswer(__version__))
@@ -168,11 +173,11 @@ class OllamaAnswer:
         self._began = time.monotonic_ns()
         self._first: int | None = None
 
-    async def whole(self) -> Answer:
+    async def whole(self) -> AnswerLine:
         self._first = self._began
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> Answer:
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> AnswerLine:
         ((answer, events),) = answers
         return self._ended(self._line(Message.from_events(events)), answer)
 
@@ -192,16 +197,16 @@ class OllamaAnswer:
             if lines:
                 yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
-    def _line(self, message: Message) -> Answer:
+    def _line(self, message: Message) -> AnswerLine:
         common: dict[str, Any] = {"model": self._run.identity.model, "created_at": _time(time.time())}
         thinking = message.reasoning or UNSET
         if not self._chats:
             return GenerateAnswer(response=message.content, thinking=thinking, **common)
         calls = [Call(Function(call.name, arguments_of(call.arguments))) for call in message.calls]
-        said = ChatMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
+        said = OllamaMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
         return ChatAnswer(message=said, **common)
 
-    def _ended(self, line: Answer, answer: CompletionOutput) -> Answer:
+    def _ended(self, line: AnswerLine, answer: CompletionOutput) -> AnswerLine:
         usage, now = self._run.generation.usage(), time.monotonic_ns()
         first = self._first or now
         line.done, line.done_reason = True, answer.finish_reason or "stop"

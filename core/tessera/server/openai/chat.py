@@ -44,7 +44,7 @@ _NO_DELTA = b'"delta":{}'
 _EMPTY = b'{"content":""}'
 
 
-StoreAnswer = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatAnswer"]
+StoreAnswer = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatCompletionAnswer"]
 
 
 def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
@@ -59,10 +59,10 @@ def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
         also=("chat_template_kwargs",),
     )
 
-    async def read(body: bytes, scope: Scope) -> ChatAnswer:
+    async def read(body: bytes, scope: Scope) -> ChatCompletionAnswer:
         request = await decoder.decode(body)
         run = await ChatRun.prepare(context, request, scope, PREFIX)
-        return store_answer(request, run, scope) if request.store else ChatAnswer(request, run)
+        return store_answer(request, run, scope) if request.store else ChatCompletionAnswer(request, run)
 
     return JsonRoute(
         "/v1/chat/completions",
@@ -81,7 +81,7 @@ def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None
     check_allowed(envelope.raw("allowed_token_ids"), vocab_size)
 
 
-class ChatAnswer:
+class ChatCompletionAnswer:
     """The answer to one chat, whole or as a stream."""
 
     wire = OPENAI
@@ -140,7 +140,7 @@ class ChatAnswer:
         content = self._echoed + (read.content or "")
         message = AnswerMessage(content if content or not read.calls else None)
         if read.calls:
-            message.tool_calls = [ToolCall.of(call) for call in read.calls]
+            message.tool_calls = [ToolCall.from_call(call) for call in read.calls]
         if self._run.reasons:
             message.reasoning = message.reasoning_content = read.reasoning or None
         return message
@@ -175,7 +175,7 @@ class ChatAnswer:
     def _begin(self, writer: ChunkWriter, index: int) -> Iterator[bytes]:
         """The events before a choice's first token: its role, and what it echoes."""
         ids = prompt_token_ids(self._prompt()) if self._request.return_token_ids else b""
-        yield writer.chunk(index, piece(index, _ROLE, token_ids=self._no_ids), begins=True, more=ids)
+        yield writer.chunk(index, piece(index, _ROLE, token_ids=self._no_ids), begins=True, members=ids)
         if self._echoed:
             delta = b'"delta":' + _delta(Content(self._echoed))
             yield writer.chunk(index, piece(index, delta, token_ids=self._no_ids), begins=True)

@@ -37,11 +37,11 @@ class ChunkWriter:
         self._head = b"data: " + shared[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
 
-    def chunk(self, index: int, choice: bytes, *, begins: bool = False, more: bytes = b"") -> bytes:
-        """An event with one choice, which has this index. begins: before the choice's first token. more: further
+    def chunk(self, index: int, choice: bytes, *, begins: bool = False, members: bytes = b"") -> bytes:
+        """An event with one choice, which has this index. begins: before the choice's first token. members: further
         members of the event, such as `,"a":1`."""
         usage = self._usage(self._generation.choice_usage(index, begins=begins)) if self._usage_always else self._tail
-        return self._head + choice + b"]" + more + usage
+        return self._head + choice + b"]" + members + usage
 
     def last(self) -> bytes:
         """The event after all choices, with the usage; empty if the request asked for none."""

@@ -216,14 +216,14 @@ class CompletionAnswer:
             return None
         logprobs = self._logprobs[index]
         if echoed is None:
-            return logprobs.of(answer)
+            return logprobs.write(answer)
         ids, positions = (
             self._generation.choice_prompt(index).ids.tolist(),
             self._generation.choice_prompt_logprobs(index),
         )
-        prompt = self._echoed_logprobs.of(index // self._generation.params.n, ids, positions, echoed)
+        prompt = self._echoed_logprobs.write(index // self._generation.params.n, ids, positions, echoed)
         logprobs.after(echoed)
-        return joined(prompt, logprobs.of(answer))
+        return joined(prompt, logprobs.write(answer))
 
     def _echoed(self, index: int) -> str:
         if not self._request.echo:

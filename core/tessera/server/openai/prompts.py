@@ -133,9 +133,9 @@ async def tokenize(
     return [TokenizedPrompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 
-def _check_count(count: int, most: int) -> None:
-    if count > most:
-        raise RequestError(f"prompt must have at most {most} prompts, got {count}.", param="prompt")
+def _check_count(count: int, limit: int) -> None:
+    if count > limit:
+        raise RequestError(f"prompt must have at most {limit} prompts, got {count}.", param="prompt")
 
 
 def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:
