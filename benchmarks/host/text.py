@@ -18,7 +18,7 @@ from tessera.engine.frontend import FrontEnd
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.server.generation.fields import GenerationFields
-from tessera.server.generation.output import Identity
+from tessera.server.generation.prepare import Identity
 from tessera.server.openai.chunks import ChunkWriter, piece
 from tessera.text import IncrementalDetokenizer, Tokenizer
 from tessera.text.worker import ChatJob, Start, Texts
@@ -31,7 +31,7 @@ TEXT = (
 
 
 def writer() -> ChunkWriter:
-    generation = SimpleNamespace(always_tells_usage=False, fingerprint="fp_0123456789ab")
+    generation = SimpleNamespace(force_include_usage=False, model=SimpleNamespace(fingerprint="fp_0123456789ab"))
     identity = Identity("chatcmpl-0123456789abcdef", "a-model", 1_700_000_000)
     return ChunkWriter(identity, "chat.completion.chunk", generation, GenerationFields(model="a-model"))
 

@@ -153,7 +153,7 @@ class FakeEngine:
 
     async def generate(
         self,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | Prompt,
         params: SamplingParams,
         request_id: str,
         *,
@@ -165,8 +165,10 @@ class FakeEngine:
         client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
-        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt, tenant, adapter))
-        self._admit(prompt, params)
+        prepared = prompt if isinstance(prompt, Prompt) else await self.prepare_prompt(prompt, params)
+        ids = prepared.ids.tolist()
+        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, adapter))
+        self._admit()
         self.running.add(request_id)
         finished = False
         try:
@@ -176,7 +178,7 @@ class FakeEngine:
                 self.steps += 1
                 finished = self._extend(answers, number, params)
                 if params.output_kind is RequestOutputKind.DELTA or finished:
-                    yield self._output(request_id, prompt, answers, params)
+                    yield self._output(request_id, ids, answers, params)
                 if finished:
                     return
                 if params.output_kind is RequestOutputKind.DELTA:
@@ -186,21 +188,23 @@ class FakeEngine:
             if not finished:
                 self.aborted.append(request_id)
 
-    async def tokenize_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
+    async def prepare_params(self, params: SamplingParams, client: str = "") -> SamplingParams:
         """A word's ids are its length."""
-        if not params.bad_words:
-            return params
-        self.tokenized += 1
-        return changed(params, bad_words_ids=[[len(word)] for word in params.bad_words])
+        if params.bad_words:
+            self.tokenized += 1
+            params = changed(params, bad_words_ids=[[len(word)] for word in params.bad_words])
+        return params if self.text is None else await self.text.check_grammar(params, client)
 
-    async def prepare(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> Prompt:
-        self._admit(prompt, params)
-        room = self.info.max_model_len - len(prompt)
-        return Prompt(None, np.asarray(prompt, np.int32), params.max_tokens or room, params)
+    async def prepare_prompt(self, ids: Sequence[int], params: SamplingParams, text: str | None = None) -> Prompt:
+        self._check_limits(ids, params)
+        room = self.info.max_model_len - len(ids)
+        return Prompt(text, np.asarray(ids, np.int32), params.max_tokens or room, params)
 
-    def _admit(self, prompt: Sequence[int], params: SamplingParams) -> None:
+    def _admit(self) -> None:
         if not self.health.alive:
             raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
+
+    def _check_limits(self, prompt: Sequence[int], params: SamplingParams) -> None:
         if any(not 0 <= token < self.config.model.vocab_size for token in prompt):
             raise RequestError("A token id is out of the vocabulary.", param="prompt")
         wanted = len(prompt) + (params.max_tokens or 1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tessera.arrays import int32
 from tessera.engine.completion import Completion
+from tessera.engine.input_processor import Prompt
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.step import RowLogprobs
@@ -27,13 +28,14 @@ class SpokenEngine(FakeEngine):
         self.strides: Sequence[int] = (1,)
 
     async def generate(  # type: ignore[override]  # the fields that matter here
-        self, prompt: Sequence[int], params: SamplingParams, request_id: str, **_owner: Any
+        self, prepared: Prompt, params: SamplingParams, request_id: str, **_owner: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
+        prompt = prepared.ids.tolist()
         stops = StopStrings(tuple(params.stop)) if params.stop else None
         end = self.tokenizer.encode("<bos>", add_special_tokens=False)[0]
         ids = [[*self.tokenizer.encode(text, add_special_tokens=False), end] for text in self.said[: params.n]]
-        choices = [Completion(n, params, self.tokenizer, list(prompt), 0.0, stops) for n in range(params.n)]
+        choices = [Completion(n, params, self.tokenizer, prompt, 0.0, stops) for n in range(params.n)]
         number = 0
         while not all(choice.finish_reason for choice in choices):
             await asyncio.sleep(0)
@@ -47,7 +49,7 @@ class SpokenEngine(FakeEngine):
             due = [choice for choice in choices if choice.due] if delta else choices
             if due and (delta or finished):
                 outputs = [choice.take() for choice in due]
-                yield RequestOutput(request_id, None, list(prompt), outputs, finished, num_cached_tokens=3)
+                yield RequestOutput(request_id, None, prompt, outputs, finished, num_cached_tokens=3)
 
 
 def _advance(choice: Completion, ids: Sequence[int], stride: int, params: SamplingParams) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken
 
 from tessera.sampling_params import MAX_N
-from tessera.server.context import fingerprint
 from tessera.server.openai.infill import TOKENS
+from tessera.server.served_model import fingerprint
 from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MAX_MODEL_LEN, FakeEngine, byte_tokenizer

@@ -187,10 +187,10 @@ class Absent(FakeEngine):
 
     times = 0
 
-    def _admit(self, *given: Any) -> None:
+    def _admit(self) -> None:
         if len(self.calls) <= self.times:
             raise EngineDeadError("gone")
-        super()._admit(*given)
+        super()._admit()
 
 
 @pytest.mark.parametrize(("times", "failed"), [(runner.TRIES - 1, 0), (runner.TRIES, 1)])
@@ -466,7 +466,7 @@ async def test_a_failure_of_the_server_ends_the_batch_and_keeps_its_results(monk
 
     engine = FakeEngine()
     async with serving(engine) as (_, client):
-        monkeypatch.setattr("tessera.server.batches.results.Results.add", fail)
+        monkeypatch.setattr("tessera.server.batches.results.BatchResults.add", fail)
         batch = await ended(client, await begun(client, line("a")))
         assert (batch.status, batch.output_file_id) == ("failed", None)
         (error,) = batch.errors.data

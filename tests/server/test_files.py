@@ -16,7 +16,7 @@ from openai.types import FileDeleted, FileObject
 
 from tessera.errors import ConfigError, OverloadedError, RequestError
 from tessera.server.batches import files
-from tessera.server.batches.multipart import FormReader, Part
+from tessera.server.batches.multipart import FormPart, FormReader
 from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
@@ -230,12 +230,12 @@ def test_a_folder_is_of_one_server_alone(tmp_path: Path):
 # ---- the reader of forms ---------------------------------------------------------------------------------------------
 
 
-def read(data: bytes, *cuts: int) -> list[tuple[Part, bytes]]:
+def read(data: bytes, *cuts: int) -> list[tuple[FormPart, bytes]]:
     """The parts of a form that arrives in the pieces that end at `cuts`."""
     reader, parts, places = FormReader(FORM["Content-Type"].encode()), [], sorted({*cuts, len(data)})
     for begin, end in zip([0, *places], places, strict=False):
         for found in reader.feed(data[begin:end]):
-            if isinstance(found, Part):
+            if isinstance(found, FormPart):
                 parts.append((found, b""))
             elif found:
                 parts[-1] = (parts[-1][0], parts[-1][1] + found)
@@ -258,7 +258,7 @@ def test_a_form_is_read_the_same_however_it_is_cut(contents: list[bytes], cuts: 
     hypothesis.assume(contents)
     data = form(*((f'name="{number}"', content) for number, content in enumerate(contents)))
     assert read(data, *(cut for cut in cuts if cut < len(data))) == [
-        (Part(str(number), None), content) for number, content in enumerate(contents)
+        (FormPart(str(number), None), content) for number, content in enumerate(contents)
     ]
 
 
@@ -271,7 +271,7 @@ def test_a_form_is_read_the_same_however_it_is_cut(contents: list[bytes], cuts: 
     ],
 )
 def test_a_boundary_may_be_written_so(kind: str) -> None:
-    assert [*FormReader(kind.encode()).feed(form(PURPOSE))] == [Part("purpose", None), b"batch"]
+    assert [*FormReader(kind.encode()).feed(form(PURPOSE))] == [FormPart("purpose", None), b"batch"]
 
 
 @pytest.mark.parametrize("kind", ["", "multipart/form-data; boundary=", "multipart/mixed; boundary=x", "a/b"])
@@ -284,7 +284,7 @@ def test_what_httpx_writes_is_read() -> None:
     request = httpx.Request("POST", "http://x", data={"purpose": "batch"}, files={"file": ('q"ö\\.jsonl', LINES)})
     reader = FormReader(request.headers["Content-Type"].encode())
     request.read()
-    names = [found for found in reader.feed(request.content) if isinstance(found, Part)]
+    names = [found for found in reader.feed(request.content) if isinstance(found, FormPart)]
     assert [part.name for part in names] == ["purpose", "file"]
     assert names[1].filename is not None
     assert "ö" in names[1].filename

@@ -301,7 +301,7 @@ NAMES = ("a", "b", "org/c")
 
 
 async def test_models_come_in_pages():
-    settings = ServerSettings(served_model_names=NAMES, answers=AnswerLimits(most=50))
+    settings = ServerSettings(served_model_names=NAMES, answers=AnswerLimits(maximum=50))
     async with on_socket(engine(), settings) as server, client_of(server) as client:
         assert tuple([model.id async for model in client.models.list(limit=2)]) == NAMES
         last = await client.models.list(before_id="org/c", limit=1)

@@ -11,7 +11,7 @@ import pytest
 
 from tessera.errors import OverloadedError
 from tessera.server.generation.output import merged
-from tessera.server.limits import AskedTokens, Held, RateLimitError
+from tessera.server.limits import RateLimitError, TenantShares, TokenAdmission
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, FakeInfo, Script
@@ -34,12 +34,12 @@ CHAT_PROMPT = len("<user>Hi</user><assistant>")
         (AnswerLimits(default=50), None, 50),
         (AnswerLimits(default=50), 100, 100),
         (AnswerLimits(default=10**6), None, MAX_MODEL_LEN - CHAT_PROMPT),
-        (AnswerLimits(most=20), None, 20),
-        (AnswerLimits(most=20), 100, 20),
-        (AnswerLimits(most=20), 7, 7),
-        (AnswerLimits(most=10**6), None, MAX_MODEL_LEN - CHAT_PROMPT),
-        (AnswerLimits(default=50, most=20), None, 20),
-        (AnswerLimits(default=50, most=80), 100, 80),
+        (AnswerLimits(maximum=20), None, 20),
+        (AnswerLimits(maximum=20), 100, 20),
+        (AnswerLimits(maximum=20), 7, 7),
+        (AnswerLimits(maximum=10**6), None, MAX_MODEL_LEN - CHAT_PROMPT),
+        (AnswerLimits(default=50, maximum=20), None, 20),
+        (AnswerLimits(default=50, maximum=80), 100, 80),
     ],
 )
 async def test_tokens_of_an_answer(limits, asked, given):
@@ -51,14 +51,14 @@ async def test_tokens_of_an_answer(limits, asked, given):
 
 
 async def test_completions_have_a_default_of_their_own():
-    async with in_process(FakeEngine(), ServerSettings(answers=AnswerLimits(default=50, most=10))) as api:
+    async with in_process(FakeEngine(), ServerSettings(answers=AnswerLimits(default=50, maximum=10))) as api:
         for asked, given in ((None, 10), (12, 10), (5, 5)):
             await api.complete(max_tokens=asked)
             assert api.engine.calls[-1].params.max_tokens == given
 
 
 async def test_a_limit_ends_an_answer_for_its_length():
-    async with in_process(FakeEngine(), ServerSettings(answers=AnswerLimits(most=2))) as api:
+    async with in_process(FakeEngine(), ServerSettings(answers=AnswerLimits(maximum=2))) as api:
         choice = (await api.chat(max_tokens=100)).json()["choices"][0]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "Hello")
 
@@ -130,7 +130,7 @@ async def test_bodies_of_all_requests_together_have_a_limit():
 
 
 def test_a_tenant_leaves_memory_for_the_bodies_of_others():
-    bodies = Held(1000)
+    bodies = TenantShares(1000)
     for size, full in ((200, False), (50, False), (1, True)):
         bodies.add("key 0", size)
         assert bodies.is_full("key 0", size) == full
@@ -145,7 +145,7 @@ def test_a_tenant_leaves_memory_for_the_bodies_of_others():
 
 
 def test_a_key_may_ask_for_its_share_of_tokens_and_all_for_no_more_than_there_are():
-    asked = AskedTokens(100)
+    asked = TokenAdmission(100)
     with asked.admit("a", 1000), pytest.raises(OverloadedError, match="ask for less"), asked.admit("b", 1):
         pass  # only the first is alone
     with asked.admit("a", 20), asked.admit("b", 25), asked.admit("c", 50):
@@ -191,7 +191,7 @@ async def test_a_slow_reader_of_several_prompts_takes_no_more_than_it_has_read()
             yield index
 
     async with aclosing(merged([stream(0), stream(1)])) as outputs:
-        assert await anext(outputs) in ((0, 0), (1, 1))
+        assert await anext(outputs) in (0, 1)
         for _ in range(50):
             await asyncio.sleep(0)
         assert max(taken) <= 4

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tessera.engine.input_processor import Prompt
 from tessera.request import RequestOutput
 from tessera.sampling_params import SamplingParams
 from tessera.server.app import create_app
@@ -42,13 +43,12 @@ class ScriptedEngine(FakeEngine):
     """Decides what to say when a request comes."""
 
     async def generate(
-        self, prompt: Sequence[int], params: SamplingParams, request_id: str, **given: Any
+        self, prompt: Sequence[int] | Prompt, params: SamplingParams, request_id: str, **owner: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
-        self._admit(prompt, params)
-        text = self.tokenizer.decode(prompt)
+        text = self.tokenizer.decode(prompt.ids.tolist() if isinstance(prompt, Prompt) else prompt)
         self.script = Script(pieces=said(text, params), hang_at=0 if SILENT in text else None)
-        async for output in super().generate(prompt, params, request_id, **given):
+        async for output in super().generate(prompt, params, request_id, **owner):
             yield output
 
 

@@ -98,4 +98,4 @@ def generation_defaults(flags: Mapping[str, Any], config: EngineConfig) -> tuple
         return sampling, AnswerLimits()
     named = flags["generation_config"] not in (None, "auto")
     named = named or "max_new_tokens" in (flags["override_generation_config"] or {})
-    return sampling, AnswerLimits(default=int(limit), most=int(limit) if named else None)
+    return sampling, AnswerLimits(default=int(limit), maximum=int(limit) if named else None)

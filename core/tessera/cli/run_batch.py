@@ -25,7 +25,7 @@ from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 if TYPE_CHECKING:
     from tessera.config.other_names import OtherName
     from tessera.server.batches.input_file import InputFile
-    from tessera.server.batches.results import Results
+    from tessera.server.batches.results import BatchResults
 
 MAX_LINES = 10**7
 FAILED = 1
@@ -114,11 +114,11 @@ def _settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, TemplateOptions
     return made, template
 
 
-def _files(input_file: str, output_file: str, limits: Limits) -> tuple[InputFile, Results]:
+def _files(input_file: str, output_file: str, limits: Limits) -> tuple[InputFile, BatchResults]:
     """The requests, and the results that there are. Raises ConfigError, RequestError."""
     from tessera.server.batches.input_file import InputFile
     from tessera.server.batches.protocol import ENDPOINTS
-    from tessera.server.batches.results import Results
+    from tessera.server.batches.results import BatchResults
 
     asked, answered = Path(input_file).expanduser(), Path(output_file).expanduser()
     if asked.resolve() == answered.resolve():
@@ -132,7 +132,7 @@ def _files(input_file: str, output_file: str, limits: Limits) -> tuple[InputFile
         place = f"Line {first.line} of " if first.line is not None else ""
         raise RequestError(f"{place}'{input_file}' is wrong{more}: {first.message}", param=first.param)
     try:
-        results = Results(answered, answered)
+        results = BatchResults(answered, answered)
         answered.open("ab").close()
     except OSError as error:
         raise ConfigError(f"--output-file '{output_file}' cannot be written: {error.strerror}.") from error
@@ -140,7 +140,7 @@ def _files(input_file: str, output_file: str, limits: Limits) -> tuple[InputFile
 
 
 async def _run(
-    config: EngineConfig, settings: ServerSettings, template: TemplateOptions, source: InputFile, results: Results
+    config: EngineConfig, settings: ServerSettings, template: TemplateOptions, source: InputFile, results: BatchResults
 ) -> int:
     """The exit code. Raises TesseraError."""
     from tessera.cli.client.local import running_engine
@@ -176,7 +176,7 @@ class BatchProgress:
     """A Runner's on_result: requests done, tokens per second, and the time that is left. One updating line on a
     terminal, otherwise a line every ten seconds."""
 
-    def __init__(self, source: InputFile, results: Results, stream: LastingStream) -> None:
+    def __init__(self, source: InputFile, results: BatchResults, stream: LastingStream) -> None:
         self._total = len(source.entries)
         self.remaining = sum(entry.custom_id not in results.done for entry in source.entries)
         self._results = results

@@ -73,7 +73,7 @@ class AsyncEngine:
 
     async def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Prompt,
         params: SamplingParams,
         request_id: str | None = None,
         *,
@@ -85,12 +85,15 @@ class AsyncEngine:
         client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs as params.output_kind says, as soon as there is one; a slow reader gets several steps' tokens
-        in one output. Closing the iterator aborts the request within a step. client: who takes turns with others at the
-        text workers. Raises RequestError, OverloadedError and TextWorkerError before the first output, EngineStepError
-        and EngineDeadError at any time."""
+        in one output. Closing the iterator aborts the request within a step. prompt: one that was prepared with these
+        params is not checked again. client: who takes turns with others at the text workers. Raises RequestError,
+        OverloadedError and TextWorkerError before the first output, EngineStepError and EngineDeadError at any time."""
         arrival = time.monotonic()
         params = snapshot(params)
-        prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens, client=client)
+        if isinstance(prompt, Prompt):
+            prepared = prompt
+        else:
+            prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens, client=client)
         self._handle.check_room(arrival)
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._handle.front_end.submit(
@@ -119,21 +122,22 @@ class AsyncEngine:
         text = prompt if isinstance(prompt, str) else None
         most = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, most)
-        params = await self.tokenize_bad_words(params, client)
-        if self.text is not None:
-            params = await self.text.check_grammar(params, client)
+        return await self.prepare_prompt(ids, await self.prepare_params(params, client), text)
+
+    async def prepare_params(self, params: SamplingParams, client: str = "") -> SamplingParams:
+        """params with token ids in place of its bad_words, and with a grammar that was compiled; once for all prompts
+        that have them. Raises RequestError, TextWorkerError."""
+        if params.bad_words:
+            if self.text is None:
+                raise no_bad_words()
+            words = await self.text.encode(bad_word_texts(params), False, owner=client)
+            params = await self._run(partial(with_bad_words, params, words), _length(params) >= LONG_LISTS)
+        return params if self.text is None else await self.text.check_grammar(params, client)
+
+    async def prepare_prompt(self, ids: Sequence[int], params: SamplingParams, text: str | None = None) -> Prompt:
+        """Checks a prompt against every limit. params: of prepare_params(). Raises RequestError."""
         is_long = len(ids) >= LONG_PROMPT or _length(params) >= LONG_LISTS
         return await self._run(partial(self._handle.front_end.prepare, ids, params, text=text), is_long)
-
-    async def tokenize_bad_words(self, params: SamplingParams, client: str = "") -> SamplingParams:
-        """params with token ids in place of its bad_words; once for all prompts that have them. Raises RequestError,
-        TextWorkerError."""
-        if not params.bad_words:
-            return params
-        if self.text is None:
-            raise no_bad_words()
-        words = await self.text.encode(bad_word_texts(params), False, owner=client)
-        return await self._run(partial(with_bad_words, params, words), _length(params) >= LONG_LISTS)
 
     async def _run(self, check: Callable[[], T], is_long: bool) -> T:
         if not is_long:

@@ -54,9 +54,9 @@ def request_id_of(scope: Scope) -> str:
     return request_id
 
 
-def name_by_body(scope: Scope, own: str) -> None:
-    """Sets the request's id to `own`, the id in its body, unless it has a valid X-Request-Id header."""
-    scope[REQUEST_ID] = _given_id(scope) or own
+def name_by_body(scope: Scope, body_id: str) -> None:
+    """Sets the request's id to that in its body, unless it has a valid X-Request-Id header."""
+    scope[REQUEST_ID] = _given_id(scope) or body_id
 
 
 def _given_id(scope: Scope) -> str | None:

@@ -32,15 +32,15 @@ _AT_ONCE = 64
 _RETRY_SECONDS = 0.1
 
 
-def most_connections(asked: int) -> int:
-    """The limit on connections: `asked`, or what the limit on this process's file descriptors leaves."""
+def most_connections(limit: int) -> int:
+    """The limit on connections: `limit`, or what the limit on this process's file descriptors leaves."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return asked
+        return limit
     room = max(soft - OWN_DESCRIPTORS - FOR_HEALTH, 1)
-    if room < asked:
+    if room < limit:
         _LOG.warning("At most %d connections: this process may open only %d files (ulimit -n).", room, soft)
-    return min(asked, room)
+    return min(limit, room)
 
 
 class Connection(asyncio.Protocol):
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         """Closes the connection without a word."""
 
 
-class Admission(Enum):
+class ConnectionPlace(Enum):
     """What a new connection may ask for."""
 
     ORDINARY = auto()
@@ -64,8 +64,8 @@ class Admission(Enum):
 class Places:
     """Room for a number of connections. Those without a request in progress make room, the longest idle first."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self._taken: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
         """In the order in which they became idle."""
@@ -75,7 +75,7 @@ class Places:
 
     def take(self, connection: Connection) -> bool:
         """Gives a place to a new connection, which is idle. Returns whether there is one."""
-        if len(self._taken) >= self._most and not self.drop_idle():
+        if len(self._taken) >= self._capacity and not self.drop_idle():
             return False
         self._taken.add(connection)
         self._idle[connection] = None
@@ -103,23 +103,23 @@ class Places:
 
 
 class Connections:
-    """The open connections. most: how many may be open, besides FOR_HEALTH for health checks. The latter have places of
-    their own, which no other request takes, and in which one that asks for nothing makes room as well."""
+    """The open connections. capacity: how many may be open, besides FOR_HEALTH for health checks. The latter have
+    places of their own, which no other request takes, and in which one that asks for nothing makes room as well."""
 
-    def __init__(self, most: int) -> None:
-        self._ordinary = Places(most)
+    def __init__(self, capacity: int) -> None:
+        self._ordinary = Places(capacity)
         self._health = Places(FOR_HEALTH)
 
     def __len__(self) -> int:
         return len(self._ordinary) + len(self._health)
 
-    def admit(self, connection: Connection) -> Admission:
+    def admit(self, connection: Connection) -> ConnectionPlace:
         """Counts a new connection, which is idle, and makes room for it if there is any; if it is for health checks
         alone, the connection is told so."""
         if self._ordinary.take(connection):
-            return Admission.ORDINARY
+            return ConnectionPlace.ORDINARY
         connection.app = HealthOnly(connection.app)
-        return Admission.HEALTH if self._health.take(connection) else Admission.REFUSED
+        return ConnectionPlace.HEALTH if self._health.take(connection) else ConnectionPlace.REFUSED
 
     def drop_idle(self) -> None:
         """Closes a connection without a request, if there is one."""
@@ -233,14 +233,14 @@ class Acceptor:
                 return False
             connection = self._make()
             admission = self._connections.admit(connection)
-            if admission is Admission.REFUSED:
+            if admission is ConnectionPlace.REFUSED:
                 stream.close()
                 continue
             task = self._loop.create_task(self._begin(connection, stream))
             connection.arriving = task
             self._arriving.add(task)
             task.add_done_callback(partial(self._begun, connection, stream))
-            if admission is Admission.HEALTH:
+            if admission is ConnectionPlace.HEALTH:
                 # The next one might take its place, so first the loop reads what it asks for.
                 return True
         return True

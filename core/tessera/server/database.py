@@ -32,9 +32,9 @@ class Database:
         """Call it from what do() runs, or before the first call of do()."""
         return self._connection.execute(statement, values)
 
-    async def do(self, work: Callable[..., T], *given: Any) -> T:
+    async def do(self, work: Callable[..., T], *values: Any) -> T:
         """Runs `work` on the thread; what one call does is not mixed with what another does."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*given))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*values))
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -82,12 +82,8 @@ class RequestDecoder(Generic[R]):
     """Decodes one kind of request in two passes.
 
     The first pass leaves the fields undecoded, so that sizes and unsupported fields are checked before any object is
-    built from what the client sent. The second pass decodes the struct.
-
-    unserved: fields that are not supported, with the values that ask for nothing. large: the fields that may be long,
-    each with its limit in bytes of JSON; all others have one together. further: an additional check by the route; also:
-    the fields that it looks at besides those above. Fields that are neither of the struct nor of any list here are
-    counted, in bodies that are not long.
+    built from what the client sent. The second pass decodes the struct. Fields that are neither of the struct nor of
+    any list here are counted, in bodies that are not long.
     """
 
     def __init__(
@@ -99,6 +95,9 @@ class RequestDecoder(Generic[R]):
         further: Callable[[Envelope], None] | None = None,
         also: Sequence[str] = (),
     ) -> None:
+        """unserved: fields that are not supported, with the values that ask for nothing. large: the fields that may be
+        long, each with its limit in bytes of JSON; all others have one together. further: an additional check by the
+        route. also: the fields that it looks at besides those above."""
         self._unserved = unserved
         self._large = large
         self._other_bytes = context.settings.limits.other_bytes
@@ -109,7 +108,7 @@ class RequestDecoder(Generic[R]):
         self._envelope = msgspec.json.Decoder(msgspec.defstruct("Envelope", fields, kw_only=True))
         self._request = msgspec.json.Decoder(kind)
         own = (field.encode_name for field in msgspec.structs.fields(kind))  # type: ignore[arg-type]  # of a struct
-        self._known = WITHOUT_EFFECT.union(unserved, large, also, own, (_MODERATION,))
+        self._known_names = WITHOUT_EFFECT.union(unserved, large, also, own, (_MODERATION,))
 
     async def decode(self, body: bytes) -> R:
         """Raises RequestError."""
@@ -117,7 +116,8 @@ class RequestDecoder(Generic[R]):
             request, unknown = self._decode(body)
         else:
             request, unknown = await self._assembly.run(partial(self._decode, body, give_way))
-        self._unknown.add(unknown)
+        if unknown:
+            self._unknown.add(unknown)
         return request
 
     def _decode(self, body: bytes, between: Callable[[], None] = lambda: None) -> tuple[R, Set[str]]:
@@ -134,18 +134,20 @@ class RequestDecoder(Generic[R]):
         request = decoded(self._request, body)
         between()
         # Another pass over a long body would make others wait.
-        return request, _MEMBERS.decode(body).keys() - self._known if len(body) <= self._other_bytes else frozenset()
+        return request, _MEMBERS.decode(body).keys() - self._known_names if len(
+            body
+        ) <= self._other_bytes else frozenset()
 
-    def _check_sizes(self, envelope: Envelope, left: int) -> None:
+    def _check_sizes(self, envelope: Envelope, other_bytes: int) -> None:
         for name, most in self._large.items():
             size = envelope.size(name)
             if size > most:
                 raise RequestError(f"{name} must be at most {most} bytes of JSON, got {size}.", param=name)
-            left -= size
-        if left > self._other_bytes:
+            other_bytes -= size
+        if other_bytes > self._other_bytes:
             names = " and ".join(self._large)
             most = self._other_bytes
-            raise RequestError(f"All fields except {names} must be at most {most} bytes of JSON, got {left}.")
+            raise RequestError(f"All fields except {names} must be at most {most} bytes of JSON, got {other_bytes}.")
 
 
 def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R:

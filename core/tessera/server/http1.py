@@ -25,7 +25,7 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _NO_HTTP = "Invalid HTTP request received."
 
 
-class Refused(Exception):  # noqa: N818 - stops the parser; the client gets its status and message
+class HttpRefusal(Exception):  # noqa: N818 - stops the parser; the client gets its status and message
     """A request cannot be accepted. status: the status line's code and reason."""
 
     def __init__(self, status: bytes, message: str) -> None:
@@ -62,7 +62,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         self._in_head = True
         self._offers_upgrade = False
         """The head just read has an offer, and the parser is about to stop."""
-        self._refusal: Refused | None = None
+        self._refusal: HttpRefusal | None = None
         self._restoring = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._reader: ReaderWatch
@@ -188,8 +188,8 @@ class Http1Protocol(HttpToolsProtocol, Connection):
                 f"The request line and headers are larger than the limit of {self._limits.header_bytes} bytes.",
             )
 
-    def _refused(self, status: bytes, message: str) -> Refused:
-        self._refusal = Refused(status, message)
+    def _refused(self, status: bytes, message: str) -> HttpRefusal:
+        self._refusal = HttpRefusal(status, message)
         return self._refusal
 
     # ---- limits on waiting -------------------------------------------------------
@@ -207,7 +207,7 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         if self.transport.is_closing():
             return
         if self._in_head and self._head_bytes:
-            self._refuse(Refused(b"408 Request Timeout", "The request's headers did not arrive in time."))
+            self._refuse(HttpRefusal(b"408 Request Timeout", "The request's headers did not arrive in time."))
         else:
             self.transport.close()
 
@@ -218,15 +218,15 @@ class Http1Protocol(HttpToolsProtocol, Connection):
         if self.cycle.response_started:
             self.transport.close()
         else:
-            self._refuse(Refused(b"503 Service Unavailable", "The server is shutting down."))
+            self._refuse(HttpRefusal(b"503 Service Unavailable", "The server is shutting down."))
 
     # ---- refusals --------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
         """Called when the parser fails, which includes exceptions raised in its calls."""
-        self._refuse(self._refusal or Refused(b"400 Bad Request", msg))
+        self._refuse(self._refusal or HttpRefusal(b"400 Bad Request", msg))
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: HttpRefusal) -> None:
         _LOG.info("a connection is closed: %s", refusal.message)
         body = error_body(refusal.message, "invalid_request_error")
         head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"

@@ -36,20 +36,20 @@ class RateLimitError(RequestError):
 
 
 class RequestsPerKey:
-    """ASGI middleware inside ApiKeys: answers 429 while a key has `most` requests in progress, so that one client
+    """ASGI middleware inside ApiKeys: answers 429 while a key has `limit` requests in progress, so that one client
     leaves room for the others."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
-        self._most = most
+        self._limit = limit
         self._in_progress: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = scope.get(KEY_NUMBER)
         if key is None or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
-        elif self._in_progress[key] >= self._most:
-            error = RateLimitError(f"This API key is at its limit of {self._most} requests in progress; try again.")
+        elif self._in_progress[key] >= self._limit:
+            error = RateLimitError(f"This API key is at its limit of {self._limit} requests in progress; try again.")
             await error_response(error)(scope, receive, send)
         else:
             self._in_progress[key] += 1
@@ -89,7 +89,9 @@ class BodyLimits:
         self._untyped = untyped
         self._special = special
         self._json = BodyRules(limits)
-        self._held = {rules: Held(rules.limits.bodies_bytes) for rules in (self._json, *special.values())}
+        self._bytes_by_rules = {
+            rules: TenantShares(rules.limits.bodies_bytes) for rules in (self._json, *special.values())
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -100,7 +102,7 @@ class BodyLimits:
             await refuse(error, receive, send)
         else:
             gunzip = Gunzip() if _coding(scope) in GZIP else None
-            body = CountedBody(receive, rules.limits, self._held[rules], gunzip, tenant_of(scope))
+            body = CountedBody(receive, rules.limits, self._bytes_by_rules[rules], gunzip, tenant_of(scope))
             try:
                 await self._app(scope, body.receive, send)
             except BodyRefused as refused:
@@ -141,56 +143,56 @@ def _coding(scope: Scope) -> bytes:
     return (header(scope, b"content-encoding") or b"").strip().lower()
 
 
-class Held:
-    """What all requests in progress hold together, such as bytes of bodies. most: the limit; a tenant may hold one
+class TenantShares:
+    """What all requests in progress hold together, such as bytes of bodies. limit: of all; a tenant may hold one
     fourth of it, or what one request holds if that is more. Whoever is no tenant may hold all."""
 
     SHARE = 4
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._all = 0
-        self._of: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
 
     def add(self, tenant: str, size: int) -> None:
         self._all += size
-        self._of[tenant] += size
-        if not self._of[tenant]:
-            del self._of[tenant]
+        self._by_tenant[tenant] += size
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
 
-    def is_full(self, tenant: str, own: int) -> bool:
-        """Whether what a tenant's request holds, which is `own`, is too much."""
-        return self._all > self._most or self.is_over_share(tenant, own)
+    def is_full(self, tenant: str, size: int) -> bool:
+        """Whether what a tenant's request holds, which is `size`, is too much."""
+        return self._all > self._limit or self.is_over_share(tenant, size)
 
-    def is_over_share(self, tenant: str, own: int) -> bool:
-        return bool(tenant) and self._of[tenant] > max(own, self._most // self.SHARE)
+    def is_over_share(self, tenant: str, size: int) -> bool:
+        return bool(tenant) and self._by_tenant[tenant] > max(size, self._limit // self.SHARE)
 
-    def is_alone(self, own: int) -> bool:
+    def is_alone(self, size: int) -> bool:
         """Whether no other request holds anything."""
-        return self._all <= own
+        return self._all <= size
 
 
-class AskedTokens:
-    """The tokens that all requests in progress may generate, each counted once more for every log probability. most: as
-    of Held; a request is taken in any case if there is no other."""
+class TokenAdmission:
+    """The tokens that all requests in progress may generate, each counted once more for every log probability. A
+    request is taken in any case if there is no other. limit: as of TenantShares."""
 
-    def __init__(self, most: int) -> None:
-        self._held = Held(most)
+    def __init__(self, limit: int) -> None:
+        self._tokens = TenantShares(limit)
 
     @contextmanager
     def admit(self, tenant: str, tokens: int) -> Iterator[None]:
         """Holds the tokens of a request until it ends. Raises RateLimitError or OverloadedError."""
-        self._held.add(tenant, tokens)
+        self._tokens.add(tenant, tokens)
         try:
-            if not self._held.is_alone(tokens) and self._held.is_full(tenant, tokens):
+            if not self._tokens.is_alone(tokens) and self._tokens.is_full(tenant, tokens):
                 raise self._refusal(tenant, tokens)
             yield
         finally:
-            self._held.add(tenant, -tokens)
+            self._tokens.add(tenant, -tokens)
 
     def _refusal(self, tenant: str, tokens: int) -> TesseraError:
         less = "try again, or ask for less (n, max_tokens, logprobs)."
-        if self._held.is_over_share(tenant, tokens):
+        if self._tokens.is_over_share(tenant, tokens):
             return RateLimitError(f"This API key's requests in progress ask for too many tokens: {less}")
         return OverloadedError(f"The requests in progress ask for too many tokens: {less}")
 
@@ -204,7 +206,7 @@ class CountedBody:
         self,
         receive: Receive,
         limits: Limits,
-        all_bodies: Held,
+        all_bodies: TenantShares,
         gunzip: Gunzip | None = None,
         tenant: str = "",
     ) -> None:
@@ -214,7 +216,7 @@ class CountedBody:
         self._limits = limits
         self._deadline = time.monotonic() + limits.body_seconds
         self._all = all_bodies
-        self._held = 0
+        self._size = 0
         self._encoded = 0
         self._complete = False
 
@@ -243,17 +245,17 @@ class CountedBody:
         return {**message, "body": b"".join(pieces)}
 
     def _count(self, size: int) -> None:
-        self._held += size
+        self._size += size
         self._all.add(self._tenant, size)
-        if self._held > self._limits.body_bytes:
+        if self._size > self._limits.body_bytes:
             raise BodyRefused(_too_large(self._limits))
-        if self._all.is_full(self._tenant, self._held):
+        if self._all.is_full(self._tenant, self._size):
             raise BodyRefused(OverloadedError("Request memory is full; try again."))
 
     def release(self) -> None:
         """Stops counting the body, because its request is done."""
-        self._all.add(self._tenant, -self._held)
-        self._held = 0
+        self._all.add(self._tenant, -self._size)
+        self._size = 0
 
 
 class BodyRefused(Exception):  # noqa: N818 - a signal between two classes of this module, never an error that is shown

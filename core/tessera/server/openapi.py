@@ -5,10 +5,11 @@ The document is generated from the msgspec structs that requests are decoded int
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
@@ -41,18 +42,20 @@ def field_schema(**schema: Any) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema=schema)
 
 
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+"""Returns a Response or another ASGI application, which then responds."""
+
+
 class JsonRoute(APIRoute):
     """A route whose endpoint decodes its request with msgspec. FastAPI's parsing of bodies and parameters, and its
-    serialization, are not used. The endpoint returns a Response or another ASGI application, which then responds.
-
-    body, answer: the structs of the request and the response, for the document; body_type, media_type: their media
-    types. stream: the media type of a response in pieces; "" for none. A route with GET also has HEAD.
+    serialization, are not used. As in Starlette, a function or a method is a Handler, and any other endpoint is an ASGI
+    application. A route with GET also has HEAD.
     """
 
     def __init__(
         self,
         path: str,
-        endpoint: Callable[[Request], Awaitable[ASGIApp]],
+        endpoint: Handler | ASGIApp,
         summary: str,
         *,
         methods: Sequence[str] = ("GET",),
@@ -62,21 +65,20 @@ class JsonRoute(APIRoute):
         media_type: str = _JSON,
         stream: str = "",
     ) -> None:
+        """body, answer: the structs of the request and the response, for the document; body_type, media_type: their
+        media types. stream: the media type of a response in pieces; "" for none."""
         allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
-        self.own_endpoint = endpoint
-        super().__init__(path, endpoint, methods=allowed, summary=summary, response_model=None, include_in_schema=False)
+        self.handler_or_app = endpoint
+        super().__init__(
+            path, _no_parameters, methods=allowed, summary=summary, response_model=None, include_in_schema=False
+        )
         self.documented_methods = tuple(methods)
         self.body = body
         self.answer = answer
         self.body_type = body_type
         self.media_type = media_type
         self.stream = stream
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            answering = await endpoint(Request(scope, receive, send))
-            await answering(scope, receive, send)
-
-        self.app = app
+        self.app = _handler_app(cast(Handler, endpoint)) if inspect.isroutine(endpoint) else cast(ASGIApp, endpoint)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """As any route, but what a known route that is not served is called is no id: that is a 404 which says so."""
@@ -94,7 +96,7 @@ class JsonRoute(APIRoute):
         """The same route at another path."""
         return JsonRoute(
             path,
-            self.own_endpoint,
+            self.handler_or_app,
             f"The same as {self.path}.",
             methods=self.documented_methods,
             body=self.body,
@@ -132,6 +134,18 @@ class JsonRoute(APIRoute):
         return {method: {**operation, "operationId": f"{method}{name}"} for method in methods}
 
 
+def _no_parameters() -> None:
+    """What FastAPI looks for parameters in: there are none for it to parse."""
+
+
+def _handler_app(handler: Handler) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handler(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
+
+
 class MethodRoutes(JsonRoute):
     """Routes of the same path, each with methods of its own, as one: so that a method that none has is a 405 that names
     those of all."""
@@ -140,10 +154,11 @@ class MethodRoutes(JsonRoute):
         self._routes = {method: route for route in routes for method in route.methods or ()}
         (path,) = {route.path for route in routes}
         methods = [method for route in routes for method in route.documented_methods]
-        super().__init__(path, self._respond, routes[0].summary or "", methods=methods)
+        super().__init__(path, routes[0].app, routes[0].summary or "", methods=methods)
+        self.app = self._dispatch
 
-    async def _respond(self, request: Request) -> ASGIApp:
-        return self._routes[request.method].app
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._routes[scope["method"]].app(scope, receive, send)
 
     @property
     def kinds(self) -> list[type[msgspec.Struct]]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tessera.errors import RequestError
 from tessera.server.decode import decoded
@@ -19,20 +18,15 @@ from tessera.server.openapi import EVENT_STREAM, JsonRoute
 _CHAT, _COMPLETIONS, _MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 
 
-def routes(own: Iterable[Route]) -> list[JsonRoute]:
-    """own: the routes of the server, those of chat, completions and models among them."""
-    found = {route.path: route for route in own if isinstance(route, JsonRoute)}
+def routes(server_routes: Iterable[Route]) -> list[JsonRoute]:
+    """server_routes: the routes of the server, those of chat, completions and models among them."""
+    found = {route.path: route for route in server_routes if isinstance(route, JsonRoute)}
     chat, completions = found[_CHAT], found[_COMPLETIONS]
-    invocations = Invocations(chat, completions)
-
-    async def invoked(_request: Request) -> ASGIApp:
-        return invocations
-
     return [
         *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS)),
         JsonRoute(
             "/invocations",
-            invoked,
+            Invocations(chat, completions),
             "Answers a chat, or completes a prompt, whichever the body has.",
             methods=("POST",),
             body=chat.body,
@@ -42,12 +36,12 @@ def routes(own: Iterable[Route]) -> list[JsonRoute]:
     ]
 
 
-class _Kind(msgspec.Struct):
+class _BodyFields(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
 
 
-_KIND = msgspec.json.Decoder(_Kind)
+_KIND = msgspec.json.Decoder(_BodyFields)
 
 
 class Invocations:

@@ -39,25 +39,31 @@ class PageQuery:
     limit: int
 
     @classmethod
-    def of(
-        cls, request: Request, *, order: Order = "desc", default: int = 20, least: int = 0, most: int = MAX_LIMIT
+    def from_request(
+        cls,
+        request: Request,
+        *,
+        order: Order = "desc",
+        default: int = 20,
+        min_limit: int = 0,
+        max_limit: int = MAX_LIMIT,
     ) -> PageQuery:
-        """order, default: where the query has no order and no limit. least, most: of the limit. Raises
+        """order, default: where the query has no order and no limit. min_limit, max_limit: of the limit. Raises
         RequestError."""
         query = request.query_params
         asked = query.get("order", order)
         if asked not in ("asc", "desc"):
             raise RequestError("order must be asc or desc.", param="order")
         text = query.get("limit", str(default))
-        if not is_number(text) or not least <= int(text) <= most:
-            raise RequestError(f"limit must be {least} to {most}.", param="limit")
+        if not is_number(text) or not min_limit <= int(text) <= max_limit:
+            raise RequestError(f"limit must be {min_limit} to {max_limit}.", param="limit")
         after = query.get("after")
         return cls(asked == "asc", None if after is None else after[:MAX_ID_CHARS], int(text))
 
-    def has_more(self, found: int) -> bool:
-        """found: the number of items from the page's place on, or more than fit the page. An empty page says that
+    def has_more(self, num_items: int) -> bool:
+        """num_items: the number of items from the page's place on, or more than fit the page. An empty page says that
         there are no more, so that nobody asks for the next one forever."""
-        return found > self.limit > 0
+        return num_items > self.limit > 0
 
 
 def is_number(text: str) -> bool:
@@ -72,7 +78,7 @@ def unknown_place() -> NotFoundError:
 def page_of(items: Sequence[dict[str, Any]], request: Request, *, order: Order = "desc") -> ItemList:
     """The page of these items that the query asks for. items: in ascending order. order: where the query has none.
     Raises RequestError, NotFoundError."""
-    asked = PageQuery.of(request, order=order)
+    asked = PageQuery.from_request(request, order=order)
     ordered = list(items) if asked.ascending else list(reversed(items))
     if asked.after is not None:
         place = next((place for place, item in enumerate(ordered) if item["id"] == asked.after), None)

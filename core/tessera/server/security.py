@@ -114,7 +114,7 @@ class Hosts:
         self._suffixes = tuple(name[1:] for name in lower if name.startswith("*."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._known(scope):
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._is_allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
@@ -125,7 +125,7 @@ class Hosts:
             )
             await error_response(error)(scope, receive, send)
 
-    def _known(self, scope: Scope) -> bool:
+    def _is_allowed(self, scope: Scope) -> bool:
         if scope.get("http_version") == "1.0" and header(scope, b"host") is None:
             return True  # no browser sends such a request
         host = host_of(scope)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 # How long streams have to tell their clients that the engine died or the server is shutting down.
-_LAST_WORDS_SECONDS = 2.0
+_FAREWELL_SECONDS = 2.0
 # How long connections that were made last have to send their first request.
 _FIRST_REQUEST_SECONDS = 1.0
 _FIRST_REQUEST_LOOKS = 100
 _LIVE = "/livez"
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server with a limit on connections and without its signal handlers; stops when should_exit is set."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -99,7 +99,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     error event, every other request gets a 503, and the exit code is 4.
     """
     door = Door(None if settings.disable_ui else Page.read())
-    server = Server(door, settings)
+    server = HttpServer(door, settings)
     opened = asyncio.Event()
     if _listens(listener):
         opened.set()
@@ -121,7 +121,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
             await _close(running, server)
 
 
-async def _serve_once(opened: asyncio.Event, server: Server, listener: socket.socket) -> None:
+async def _serve_once(opened: asyncio.Event, server: HttpServer, listener: socket.socket) -> None:
     await opened.wait()
     if _listens(listener):
         await server.serve(sockets=[listener])
@@ -136,7 +136,7 @@ def _listens(listener: socket.socket) -> bool:
 async def _until_end(
     engine: AsyncEngine,
     door: Door,
-    server: Server,
+    server: HttpServer,
     running: asyncio.Task[None],
     told: asyncio.Task[int],
     signals: asyncio.Queue[int],
@@ -176,7 +176,7 @@ async def _drain(
     running: asyncio.Task[None],
     dying: asyncio.Task[None],
     again: asyncio.Task[int],
-    server: Server,
+    server: HttpServer,
     seconds: float,
 ) -> int:
     """again: ends with the second signal."""
@@ -197,14 +197,14 @@ def _ended(running: asyncio.Task[None]) -> int:
     return 0
 
 
-async def _close(running: asyncio.Task[None], server: Server) -> None:
+async def _close(running: asyncio.Task[None], server: HttpServer) -> None:
     """Gives open streams time to tell their clients that the engine has ended, then stops the server."""
     server.should_exit = True
-    await asyncio.wait((running,), timeout=_LAST_WORDS_SECONDS)
+    await asyncio.wait((running,), timeout=_FAREWELL_SECONDS)
     server.force_exit = True
     for task in set(server.server_state.tasks):
         task.cancel()
-    await asyncio.wait((running,), timeout=_LAST_WORDS_SECONDS)
+    await asyncio.wait((running,), timeout=_FAREWELL_SECONDS)
     await _cancel(running)
 
 

@@ -18,65 +18,70 @@ _MAX_N = 2**14
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request, except those that SamplingParams checks itself (stop, bad_words, logit_bias and so on).
+    """Limits on one request, except those that SamplingParams checks itself (stop, bad_words, logit_bias and so on)."""
 
-    body_bytes: the request body. bodies_bytes: the bodies of all requests in progress together. other_bytes: all fields
-    together, without the large ones (messages, tools, prompt, allowed_token_ids, tokens). prompts: prompts in a
-    completions request. n: answers of a prompt. choices: prompts x n. prompt_chars: characters of a prompt, after the
-    chat template. messages, content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools.
-    template_kwargs_bytes: chat_template_kwargs. salt_chars: each of cache_salt, prompt_cache_key and user.
-    request_id_chars: request_id. header_bytes: the request line and all headers. header_seconds: how long they may take
-    to arrive, and TLS to be agreed on before them. body_seconds: how long a body may take to arrive. write_seconds: how
-    long a client may read nothing of an answer. detokenize_tokens: tokens of /detokenize. file_bytes: a file.
-    file_seconds: how long it may take to arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a
-    line.
-    """
-
+    # of the request body
     body_bytes: int = 32 * 2**20
+    # of the bodies of all requests in progress together
     bodies_bytes: int = 512 * 2**20
+    # of all fields together, without the large ones (messages, tools, prompt, allowed_token_ids, tokens)
     other_bytes: int = 2**20
     prompts: int = flag(64, "Maximum prompts of a completions request.", name="max_prompts", low=1, high=2**16)
     n: int = flag(128, "Maximum answers of a prompt (n).", name="max_n", low=1, high=_MAX_N)
     choices: int = flag(512, "Maximum answers of a request: prompts times n.", name="max_choices", low=1, high=2**20)
+    # of a prompt, after the chat template
     prompt_chars: int = 8 * 2**20
+    # in a chat, as are the next two
     messages: int = 2048
     content_parts: int = 8192
     tool_calls: int = 8192
+    # in a chat
     tools: int = 1024
+    # of JSON
     tools_bytes: int = 2**20
+    # of JSON, of chat_template_kwargs
     template_kwargs_bytes: int = 2**16
+    # of each of cache_salt, prompt_cache_key and user
     salt_chars: int = 256
     request_id_chars: int = 128
+    # of the request line and all headers
     header_bytes: int = 2**16
+    # for these to arrive, and for TLS to be agreed on before them
     header_seconds: float = 30.0
+    # for a body to arrive
     body_seconds: float = 60.0
+    # in which a client may read nothing of an answer
     write_seconds: float = 60.0
+    # of /detokenize
     detokenize_tokens: int = 2**20
     file_bytes: int = flag(
         200 * 2**20, "Maximum size of a file.", name="max_file_bytes", kind="size", low=1, high=2**40, metavar="BYTES",
         shown_default="200MiB",
     )  # fmt: skip
+    # for a file to arrive
     file_seconds: float = 600.0
+    # requests of a batch
     batch_lines: int = 50_000
+    # of the custom_id of a line of a batch
     custom_id_chars: int = 256
 
 
 @dataclass(frozen=True)
 class AnswerLimits:
     """Limits on the number of tokens in an answer. default: for chats that set no max_tokens; None is what fits in the
-    context. most: the maximum for every request; None is no maximum."""
+    context. maximum: for every request; None is no maximum."""
 
     default: int | None = None
-    most: int | None = None
+    maximum: int | None = None
 
-    def capped(self, asked: int | None) -> int | None:
-        """The limit for a request that asks for `asked` tokens; None if it does not say."""
-        return asked if asked is None or self.most is None else min(asked, self.most)
+    def capped(self, max_tokens: int | None) -> int | None:
+        """The limit for a request that asks for max_tokens; None if it does not say."""
+        return max_tokens if max_tokens is None or self.maximum is None else min(max_tokens, self.maximum)
 
     def unasked(self, room: int) -> int | None:
         """The limit for a request that sets none; None is all of `room`, the tokens left in the context after the
         prompt."""
-        limits = [limit for limit in (self.default, self.most) if limit is not None]
+        limits = [limit for limit in (self.default, self.maximum) if limit is not None]
         return min(*limits, max(room, 1)) if limits else None
 
 
@@ -95,22 +100,15 @@ class CorsRules:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of the HTTP server.
+    """The settings of the HTTP server."""
 
-    served_model_names: names that requests may use for the model; () is the engine's name. api_keys: each of them
-    grants access; () needs no key. default_sampling: values for sampling fields that a request leaves out (from
-    generation_config.json). max_requests: limit on HTTP requests in progress. drain_seconds: how long requests in
-    progress may take after a signal to end; shutdown_delay_seconds: how long new ones are served before that.
-    keep_alive_seconds: how long an idle connection stays open. max_connections: how many may be open, if the limit on
-    file descriptors leaves that many; health checks have some more. answers: limits on the length of answers.
-    chat_template_kwargs: variables of the chat template; a request's own take precedence. sse_keep_alive_seconds: 0
-    sends no comments. allowed_hosts: () allows any. cors: None lets no web page of another origin read responses. tls:
-    for HTTPS; None is plain HTTP.
-    """
-
+    # that requests may use for the model; () is the engine's name
     served_model_names: tuple[str, ...] = ()
+    # each grants access; () needs no key
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    # values of sampling fields that a request leaves out, from generation_config.json
     default_sampling: Mapping[str, float] = field(default_factory=dict)
+    # in progress
     max_requests: int = 8192
     drain_seconds: float = flag(
         30.0, "How long running requests may take to finish after SIGTERM, SIGHUP or Ctrl-C.", name="shutdown_timeout",
@@ -124,12 +122,15 @@ class ServerSettings:
         75, "How long a connection may be idle between two requests.", name="timeout_keep_alive", low=1, high=86400,
         unit="seconds", metavar="SECONDS",
     )  # fmt: skip
+    # if the limit on file descriptors leaves that many; health checks have some more
     max_connections: int = flag(
         8192, "Maximum connections; beyond it, idle ones are closed, and then all but health checks get a 503.",
         name="limit_concurrency", low=1, high=2**20,
     )  # fmt: skip
     limits: Limits = field(default_factory=Limits)
+    # on the length of answers
     answers: AnswerLimits = field(default_factory=AnswerLimits)
+    # variables of the chat template; a request's own take precedence
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tool_call_parser: str = flag(
         "auto",
@@ -160,6 +161,7 @@ class ServerSettings:
     force_include_usage: bool = flag(
         False, "Report usage in every chunk of streams, requested or not.", name="enable_force_include_usage"
     )
+    # 0 sends no comments
     sse_keep_alive_seconds: float = flag(
         0.0, "Send a comment in streams that have been silent this long.", name="sse_keep_alive_interval", low=0,
         high=MAX_SECONDS, unit="seconds", metavar="SECONDS", shown_default="never",
@@ -190,11 +192,14 @@ class ServerSettings:
     )  # fmt: skip
     disable_ui: bool = flag(False, "Do not serve the web page at /.")
     root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
+    # () allows any
     allowed_hosts: tuple[str, ...] = flag(
         (), "Accepted values of the Host header, such as api.example.com,*.lan; * accepts any.", group="security",
         shown_default="any with an API key or a network address, else this machine's names",
     )  # fmt: skip
+    # None lets no web page of another origin read responses
     cors: CorsRules | None = None
+    # for HTTPS; None is plain HTTP
     tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:

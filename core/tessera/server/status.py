@@ -39,7 +39,7 @@ ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Status(msgspec.Struct):
+class ServerStatus(msgspec.Struct):
     """status: ok, starting, shutting down, engine restarting, engine stalled or engine dead."""
 
     status: str
@@ -57,11 +57,11 @@ class ServerLoad(msgspec.Struct):
 
 def routes(context: ServerContext) -> list[JsonRoute]:
     async def livez(_request: Request) -> Response:
-        return json_response(Status("ok"))
+        return json_response(ServerStatus("ok"))
 
     async def ready(_request: Request) -> Response:
         state = engine_state(context)
-        return json_response(Status(state)) if state == "ok" else not_ready(Status(state))
+        return json_response(ServerStatus(state)) if state == "ok" else not_ready(ServerStatus(state))
 
     async def version(_request: Request) -> Response:
         return json_response(Version(__version__))
@@ -71,10 +71,10 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     can_answer = "Whether the server is ready: 503 if the engine is dead, stalled or restarting."
     return [
-        JsonRoute("/livez", livez, "Whether the process is alive.", answer=Status),
-        JsonRoute("/readyz", ready, can_answer, answer=Status),
-        JsonRoute("/health", ready, can_answer, answer=Status),
-        JsonRoute("/ping", ready, can_answer, methods=("GET", "POST"), answer=Status),
+        JsonRoute("/livez", livez, "Whether the process is alive.", answer=ServerStatus),
+        JsonRoute("/readyz", ready, can_answer, answer=ServerStatus),
+        JsonRoute("/health", ready, can_answer, answer=ServerStatus),
+        JsonRoute("/ping", ready, can_answer, methods=("GET", "POST"), answer=ServerStatus),
         JsonRoute("/version", version, "The version of the server.", answer=Version),
         JsonRoute("/load", load, "How many requests are generating now.", answer=ServerLoad),
         *_model_routes(context),
@@ -92,17 +92,19 @@ def engine_state(context: ServerContext) -> str:
 
 
 def _model_routes(context: ServerContext) -> list[JsonRoute]:
-    root = context.model_names[0]
+    root = context.default_model.name
     max_model_len = context.engine.info.max_model_len
     permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
     served = {
         name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
-        for name in context.model_names
+        for name, model in context.models.items()
+        if not model.adapter
     } | {
         name: Model(
             id=name, created=context.created, root=name, parent=root, max_model_len=max_model_len, permission=permission
         )
-        for name in context.adapters
+        for name, model in context.models.items()
+        if model.adapter
     }
 
     infos = anthropic.model_infos(context, served)
@@ -116,7 +118,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
         name = request.path_params["model"]
         if not name:  # a slash at the end of the list's path
             return await models(request)
-        context.check_name(name)
+        context.model(name)
         return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
 
     return [
@@ -130,7 +132,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
 def _metrics_route(context: ServerContext) -> JsonRoute:
     """Prometheus text: vLLM's metric names with the prefix `tessera:`; under --vllm-metrics also with `vllm:`."""
-    model = {"model_name": context.model_names[0]}
+    model = {"model_name": context.default_model.name}
     names = {PREFIX: model}
     if context.settings.vllm_metrics:
         # vLLM's metrics have a second label, which dashboards may filter by.

@@ -62,10 +62,10 @@ class Store:
         is none. What `change` raises is passed on, and the object stays as it was."""
         return await self._database.do(self._change, kind, key, tenant, change)
 
-    async def page(self, kind: Kind, tenant: str, asked: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
+    async def page(self, kind: Kind, tenant: str, query: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
         """A tenant's objects for which `wanted` is true, by when they were first put. Raises NotFoundError if there is
-        none with the id in asked.after."""
-        return await self._database.do(self._page, kind, tenant, asked, wanted)
+        none with the id in query.after."""
+        return await self._database.do(self._page, kind, tenant, query, wanted)
 
     def close(self) -> None:
         self._database.close()
@@ -73,7 +73,7 @@ class Store:
     # ---- on the thread
 
     def _put(self, kind: Kind, key: str, tenant: str, body: bytes) -> None:
-        now, before = time.time(), self._made(kind, key, tenant)
+        now, before = time.time(), self._creation_time(kind, key, tenant)
         self._delete(kind, key, tenant)
         row = (key, kind, tenant, now if before is None else before, now, len(body), body)
         self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, ?)", row)
@@ -92,25 +92,25 @@ class Store:
         self._put(kind, key, tenant, msgspec.json.encode(value))
         return value
 
-    def _made(self, kind: Kind, key: str, tenant: str) -> float | None:
+    def _creation_time(self, kind: Kind, key: str, tenant: str) -> float | None:
         found = self._database.execute(
             "SELECT made FROM kept WHERE id = ? AND kind = ? AND tenant = ?", (key, kind, tenant)
         ).fetchone()
         return None if found is None else found[0]
 
-    def _page(self, kind: Kind, tenant: str, asked: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
-        beyond, order = (">", "ASC") if asked.ascending else ("<", "DESC")
+    def _page(self, kind: Kind, tenant: str, page_query: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
+        beyond, order = (">", "ASC") if page_query.ascending else ("<", "DESC")
         query = "SELECT body FROM kept WHERE kind = ? AND tenant = ?"
         given: list[str | float] = [kind, tenant]
-        if asked.after is not None:
-            made = self._made(kind, asked.after, tenant)
+        if page_query.after is not None:
+            made = self._creation_time(kind, page_query.after, tenant)
             if made is None:
                 raise unknown_place()
-            query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, asked.after]
+            query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, page_query.after]
         rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", tuple(given))
         found = (value for (body,) in rows if wanted(value := msgspec.json.decode(body)))
-        items = list(islice(found, asked.limit + 1))
-        return ObjectPage(items[: asked.limit], asked.has_more(len(items)))
+        items = list(islice(found, page_query.limit + 1))
+        return ObjectPage(items[: page_query.limit], page_query.has_more(len(items)))
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
         found = self._database.execute(
@@ -138,13 +138,13 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-def check_metadata(given: Mapping[str, Any] | None) -> None:
+def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Raises RequestError."""
-    if given is not None and (
-        len(given) > MAX_METADATA
+    if metadata is not None and (
+        len(metadata) > MAX_METADATA
         or any(
             len(name) > 64 or not isinstance(text, str) or len(text) > MAX_METADATA_CHARS
-            for name, text in given.items()
+            for name, text in metadata.items()
         )
     ):
         raise RequestError(

@@ -20,7 +20,8 @@ from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.unserved_fields import CHAT
 from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.security import client_of
-from tessera.server.settings import Limits
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import Limits, ServerSettings
 from tessera.text.worker import ChatJob, EncodeJob
 
 if TYPE_CHECKING:
@@ -118,12 +119,13 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def tokenize(request: Request) -> Response:
         asked = await tokenize_decoder.decode(await read_body(request.receive))
-        work = _tokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
+        model = context.model(asked.model)
+        work = _tokenized(context.settings, model, asked, client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
     async def detokenize(request: Request) -> Response:
         asked = await detokenize_decoder.decode(await read_body(request.receive))
-        work = _detokenized(context, asked, _workers(context, asked.model), client_of(request.scope))
+        work = _detokenized(context.model(asked.model), asked, client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
     info = [_info_route(context)] if context.settings.tokenizer_info else []
@@ -150,9 +152,10 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 def _info_route(context: ServerContext) -> JsonRoute:
     """Reads the tokenizer's settings once. Raises ModelError."""
-    folder = context.engine.config.model.tokenizer
+    model = context.default_model
+    folder = model.engine.config.model.tokenizer
     config = (read_json(Path(folder), "tokenizer_config.json") or {}) if folder else {}
-    template = "" if context.engine.text is None else context.engine.text.template
+    template = "" if model.text is None else model.text.template
     own = TokenizerInfo(config.get("tokenizer_class"), template or None)
     # The machine's files are nobody's business.
     public = {name: value for name, value in config.items() if name != "name_or_path" and not name.endswith("_file")}
@@ -164,40 +167,37 @@ def _info_route(context: ServerContext) -> JsonRoute:
     return JsonRoute("/tokenizer_info", info, "The tokenizer's settings.", answer=TokenizerInfo)
 
 
-def _workers(context: ServerContext, model: str | None) -> TextWorkers:
-    """Raises RequestError if there is no tokenizer, and NotFoundError for a model that is not served."""
-    context.check_name(model)
-    if context.engine.text is None:
+def _workers(model: ServedModel) -> TextWorkers:
+    """Raises RequestError if there is no tokenizer."""
+    if model.text is None:
         raise RequestError("This server has no tokenizer.")
-    return context.engine.text
+    return model.text
 
 
 async def _tokenized(
-    context: ServerContext, asked: TokenizeRequest, workers: TextWorkers, client: str
+    settings: ServerSettings, model: ServedModel, request: TokenizeRequest, client: str
 ) -> _TokenizeAnswer:
-    most = context.settings.limits.prompt_chars
-    spelled = bool(asked.return_token_strs)
-    check_efforts(asked)
-    if asked.prompt is not None and asked.messages is None:
-        if len(asked.prompt) > most:
+    workers, most = _workers(model), settings.limits.prompt_chars
+    spelled = bool(request.return_token_strs)
+    check_efforts(request)
+    if request.prompt is not None and request.messages is None:
+        if len(request.prompt) > most:
             raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-        job: EncodeJob | ChatJob = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
-    elif asked.messages is not None and asked.prompt is None:
-        chat = asked.chat()
-        job = prompt_job(context, chat, tool_use(chat, context.format, context.settings.limits))
+        job: EncodeJob | ChatJob = EncodeJob([request.prompt], request.add_special_tokens is not False, spelled=spelled)
+    elif request.messages is not None and request.prompt is None:
+        chat = request.chat()
+        job = prompt_job(settings, model, chat, tool_use(chat, model.format, settings.limits))
         job.spelled = spelled
     else:
         raise RequestError("Send either prompt or messages.", param="prompt")
     listed = await workers.list_tokens(job, client)
     ids, spelled_ids = msgspec.Raw(listed.ids), msgspec.Raw(listed.spelled)
-    return _TokenizeAnswer(listed.count, context.engine.info.max_model_len, ids, spelled_ids)
+    return _TokenizeAnswer(listed.count, model.engine.info.max_model_len, ids, spelled_ids)
 
 
-async def _detokenized(
-    context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers, client: str
-) -> _DetokenizeAnswer:
-    below = context.engine.config.model.vocab_size
-    text = await workers.decode(asked.tokens, skip_special_tokens=False, below=below, owner=client)
+async def _detokenized(model: ServedModel, request: DetokenizeRequest, client: str) -> _DetokenizeAnswer:
+    below = model.engine.config.model.vocab_size
+    text = await _workers(model).decode(request.tokens, skip_special_tokens=False, below=below, owner=client)
     return _DetokenizeAnswer(msgspec.Raw(text))
 
 

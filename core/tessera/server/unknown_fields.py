@@ -22,12 +22,12 @@ class UnknownFields:
 
     def add(self, names: Iterable[str]) -> None:
         """Counts the unknown fields of one request."""
-        for name in {self._shown(name) for name in names}:
+        for name in {self._listed_name(name) for name in names}:
             if name not in self.counts:
                 _LOG.debug("A request has the field %r, which is not known and has no effect.", name)
             self.counts[name] += 1
 
-    def _shown(self, name: str) -> str:
+    def _listed_name(self, name: str) -> str:
         if name in self.counts:
             return name
         return name if len(self.counts) < MOST_NAMES and _NAME.fullmatch(name) else OTHER

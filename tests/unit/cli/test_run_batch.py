@@ -17,8 +17,8 @@ from tessera.cli.run_batch import BatchProgress
 from tessera.errors import EngineDeadError
 from tessera.log import LastingStream
 from tessera.server.batches import runner
-from tessera.server.batches.input_file import Entry, InputFile
-from tessera.server.batches.results import Results
+from tessera.server.batches.input_file import InputFile, RequestEntry
+from tessera.server.batches.results import BatchResults
 from tests.server.fake_engine import FakeEngine, Script
 
 CHAT = "/v1/chat/completions"
@@ -218,8 +218,8 @@ class Terminal(io.StringIO):
 def test_progress_is_a_line(tmp_path, monkeypatch, stream, shown):
     clock = [100.0]
     monkeypatch.setattr("tessera.cli.run_batch.time.monotonic", lambda: clock[0])
-    results = Results(tmp_path / "out", tmp_path / "out")
-    source = InputFile(tmp_path / "in", [Entry(str(number), 0, 0) for number in range(4)])
+    results = BatchResults(tmp_path / "out", tmp_path / "out")
+    source = InputFile(tmp_path / "in", [RequestEntry(str(number), 0, 0) for number in range(4)])
     progress = BatchProgress(source, results, LastingStream(stream))
     results.usage.output_tokens = 300
     clock[0] += 10

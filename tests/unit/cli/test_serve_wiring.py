@@ -211,7 +211,7 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
     assert settings.force_include_usage
     assert settings.vllm_metrics
     assert settings.default_sampling == {"temperature": 0.1, "top_k": 20}
-    assert settings.answers == AnswerLimits(default=99, most=99)
+    assert settings.answers == AnswerLimits(default=99, maximum=99)
     assert settings.chat_template_kwargs == {"enable_thinking": False}
     assert settings.tls is not None
     said = capsys.readouterr()
@@ -260,9 +260,9 @@ def test_a_unix_socket_in_place_of_a_port(model, served, tmp_path, capsys):
     [
         ("auto", None, {"temperature": 0.6, "top_k": 20}, AnswerLimits(default=24)),
         ("vllm", None, {}, AnswerLimits()),
-        ("none", '{"max_new_tokens": 5}', {}, AnswerLimits(default=5, most=5)),
-        ("FOLDER", None, {"top_p": 0.5}, AnswerLimits(default=12, most=12)),
-        ("FOLDER", '{"max_new_tokens": 50, "top_p": 0.9}', {"top_p": 0.9}, AnswerLimits(default=50, most=50)),
+        ("none", '{"max_new_tokens": 5}', {}, AnswerLimits(default=5, maximum=5)),
+        ("FOLDER", None, {"top_p": 0.5}, AnswerLimits(default=12, maximum=12)),
+        ("FOLDER", '{"max_new_tokens": 50, "top_p": 0.9}', {"top_p": 0.9}, AnswerLimits(default=50, maximum=50)),
     ],
 )
 def test_whose_generation_defaults_hold(model, served, tmp_path, source, override, sampling, answers):

@@ -186,7 +186,7 @@ def answering(
 def request_defaults(values: Mapping[str, Any], config: EngineConfig) -> RequestDefaults:
     """The defaults of a server with the same flags. Raises ConfigError or ModelError."""
     sampling, limits = generation_defaults(values, config)
-    known = [limit for limit in (limits.default, limits.most) if limit is not None]
+    known = [limit for limit in (limits.default, limits.maximum) if limit is not None]
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, values, as_options=True))
     return RequestDefaults(template, sampling, min(known, default=None))
 

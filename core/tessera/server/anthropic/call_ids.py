@@ -10,7 +10,7 @@ from typing import Any
 from tessera.errors import RequestError
 from tessera.server.anthropic.protocol import MessageParam
 
-_SHOWN = 64
+_ID_CHARS = 64
 _MAX_NAMED = 8
 
 
@@ -34,7 +34,7 @@ def check_call_ids(messages: Sequence[MessageParam]) -> None:
                 waiting.append(block["id"])
             if role == "user" and block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str):
                 if block["tool_use_id"] not in waiting:
-                    where, named = f"messages[{index}].content[{number}]", block["tool_use_id"][:_SHOWN]
+                    where, named = f"messages[{index}].content[{number}]", block["tool_use_id"][:_ID_CHARS]
                     raise RequestError(
                         f"{where}: unexpected tool_use_id in a tool_result block: {named}. Each tool_result must have "
                         "a tool_use with its id in the previous message.",
@@ -47,7 +47,7 @@ def check_call_ids(messages: Sequence[MessageParam]) -> None:
 def _check_answered(waiting: Sequence[str], answered: set[str], place: str) -> None:
     missing = [call_id for call_id in waiting if call_id not in answered]
     if missing:
-        named = ", ".join(call_id[:_SHOWN] for call_id in missing[:_MAX_NAMED])
+        named = ", ".join(call_id[:_ID_CHARS] for call_id in missing[:_MAX_NAMED])
         raise RequestError(
             f"{place}: tool_use ids were found without tool_result blocks immediately after: {named}. Each tool_use "
             "must have a tool_result with its id in the next message.",

@@ -27,33 +27,33 @@ from tessera.server.generation.tools import UNSEEN
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatFields:
+def chat_of(context: ServerContext, request: CountTokensRequest) -> ChatFields:
     """Raises RequestError."""
-    chat = ChatFields(model=asked.model, messages=[*_system(asked), *_messages(asked.messages)])
-    if asked.messages and asked.messages[-1].role == "assistant":
-        _continue(chat, f"messages[{len(asked.messages) - 1}]")
-    if asked.tools:
-        chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
-    if asked.tool_choice is not None:
-        chat.tool_choice = _choice(asked)
-        chat.parallel_tool_calls = not asked.tool_choice.disable_parallel_tool_use
-    _think(context, asked, chat)
-    if asked.output_config is not None and chat.reasoning_effort is None:
-        chat.reasoning_effort = asked.output_config.effort
+    chat = ChatFields(model=request.model, messages=[*_system(request), *_messages(request.messages)])
+    if request.messages and request.messages[-1].role == "assistant":
+        _continue(chat, f"messages[{len(request.messages) - 1}]")
+    if request.tools:
+        chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools)]
+    if request.tool_choice is not None:
+        chat.tool_choice = _choice(request)
+        chat.parallel_tool_calls = not request.tool_choice.disable_parallel_tool_use
+    _think(context, request, chat)
+    if request.output_config is not None and chat.reasoning_effort is None:
+        chat.reasoning_effort = request.output_config.effort
     return chat
 
 
-def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatFields:
+def whole_chat_of(context: ServerContext, request: MessagesRequest) -> ChatFields:
     """Raises RequestError."""
-    check_call_ids(asked.messages)
-    chat = chat_of(context, asked)
-    chat.max_tokens, chat.stream = asked.max_tokens, asked.stream
-    chat.temperature, chat.top_p, chat.top_k = asked.temperature, asked.top_p, asked.top_k
-    chat.stop = asked.stop_sequences or None
-    if asked.metadata is not None and asked.metadata.user_id:
-        chat.user = asked.metadata.user_id[: context.settings.limits.salt_chars]
-    config = asked.output_config
-    wanted = asked.output_format if config is None or config.format is None else config.format
+    check_call_ids(request.messages)
+    chat = chat_of(context, request)
+    chat.max_tokens, chat.stream = request.max_tokens, request.stream
+    chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
+    chat.stop = request.stop_sequences or None
+    if request.metadata is not None and request.metadata.user_id:
+        chat.user = request.metadata.user_id[: context.settings.limits.salt_chars]
+    config = request.output_config
+    wanted = request.output_format if config is None or config.format is None else config.format
     if wanted is not None:
         place = "output_format" if config is None or config.format is None else "output_config.format"
         if wanted.type != "json_schema" or wanted.schema is None:
@@ -63,10 +63,13 @@ def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatFields:
     return chat
 
 
-def _think(context: ServerContext, asked: CountTokensRequest, chat: ChatFields) -> None:
+def _think(context: ServerContext, request: CountTokensRequest, chat: ChatFields) -> None:
     """A model without reasoning has none to limit: clients send `thinking` to every model."""
-    thinking = asked.thinking
-    if thinking is None or context.format is None or context.format.reasoning is None:
+    thinking = request.thinking
+    if thinking is None:
+        return
+    written = context.model(request.model).format
+    if written is None or written.reasoning is None:
         return
     if thinking.type == "disabled":
         chat.reasoning_effort = "none"
@@ -83,22 +86,22 @@ def _tool(tool: ToolParam, place: str) -> ToolSpec:
     return ToolSpec("function", FunctionSpec(tool.name, description, tool.input_schema, tool.strict))
 
 
-def _choice(asked: CountTokensRequest) -> str | dict[str, Any]:
-    choice = asked.tool_choice
+def _choice(request: CountTokensRequest) -> str | dict[str, Any]:
+    choice = request.tool_choice
     assert choice is not None
     if choice.type == "tool" and choice.name is not None:
         return {"type": "function", "function": {"name": choice.name}}
     if choice.type not in _CHOICES:
         raise RequestError("tool_choice.type must be auto, any, none, or tool with a name.", param="tool_choice.type")
-    return _CHOICES[choice.type] if asked.tools else "none"
+    return _CHOICES[choice.type] if request.tools else "none"
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def _system(asked: CountTokensRequest) -> Iterator[ChatMessage]:
-    if asked.system:
-        yield ChatMessage("system", _texts(asked.system, "system"))
+def _system(request: CountTokensRequest) -> Iterator[ChatMessage]:
+    if request.system:
+        yield ChatMessage("system", _texts(request.system, "system"))
 
 
 def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:

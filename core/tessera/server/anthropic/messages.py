@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
 from tessera.parsing.values import arguments_of
@@ -45,12 +45,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def read(body: bytes, scope: Scope) -> MessagesAnswer:
         asked = await decoder.decode(body)
         chat = whole_chat_of(context, asked)
-        return MessagesAnswer(asked, await ChatRun.begin(context, chat, scope, "msg", NAMES))
-
-    answering = GenerationEndpoint(read, context)
-
-    async def messages(_request: Request) -> ASGIApp:
-        return answering
+        return MessagesAnswer(asked, await ChatRun.prepare(context, chat, scope, "msg", NAMES))
 
     async def count(request: Request) -> Response:
         asked = await counting.decode(await read_body(request.receive))
@@ -60,7 +55,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     return [
         JsonRoute(
             "/v1/messages",
-            messages,
+            GenerationEndpoint(read, context),
             "Answers a chat by Anthropic's API, whole or as a stream.",
             methods=("POST",),
             body=MessagesRequest,
@@ -93,8 +88,8 @@ class MessagesAnswer:
 
     wire = EVENTS
 
-    def __init__(self, asked: MessagesRequest, run: ChatRun) -> None:
-        self.stream = bool(asked.stream)
+    def __init__(self, request: MessagesRequest, run: ChatRun) -> None:
+        self.stream = bool(request.stream)
         self._run = run
 
     async def whole(self) -> AnswerMessage:
@@ -104,7 +99,7 @@ class MessagesAnswer:
         """The same blocks as those of the stream."""
         ((answer, events),) = answers
         blocks = BlockEvents(_unwritten)
-        deque(blocks.of(answer, events), maxlen=0)
+        deque(blocks.write(answer, events), maxlen=0)
         return AnswerMessage(
             id=self._run.identity.id,
             model=self._run.identity.model,
@@ -129,13 +124,14 @@ class MessagesAnswer:
     async def events(self) -> AsyncGenerator[bytes, None]:
         blocks = BlockEvents(_event)
         begun = False
-        async for update in self._run.updates():
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
             data = []
             for answer, events in update:
                 if not begun:
                     begun = True
                     data.append(self._start())
-                data += blocks.of(answer, events)
+                data += blocks.write(answer, events)
                 if answer.finished:
                     data += self._end(answer, called=blocks.called)
             if data:
@@ -166,7 +162,7 @@ class BlockEvents:
 
     def __init__(self, write: Callable[..., bytes]) -> None:
         self.content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
-        self._write = write
+        self._make_event = write
         self._begun: TextBlock | ThinkingBlock | CallBegin | None = None
         self._texts: list[str] = []
 
@@ -175,14 +171,14 @@ class BlockEvents:
         """Whether there was a call."""
         return any(isinstance(block, ToolUseBlock) for block in self.content)
 
-    def of(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
+    def write(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
         """answer: what is new. events: what it says."""
         for event in events:
-            yield from self._of(event)
+            yield from self._write_event(event)
         if answer.finished:
             yield from self._close()
 
-    def _of(self, event: Event) -> Iterator[bytes]:
+    def _write_event(self, event: Event) -> Iterator[bytes]:
         match event:
             case Content(text):
                 yield from self._into(TextBlock(""))
@@ -205,11 +201,11 @@ class BlockEvents:
         self, begun: TextBlock | ThinkingBlock | CallBegin, block: TextBlock | ThinkingBlock | ToolUseBlock
     ) -> Iterator[bytes]:
         self._begun = begun
-        yield self._write("content_block_start", index=len(self.content), content_block=block)
+        yield self._make_event("content_block_start", index=len(self.content), content_block=block)
 
     def _say(self, text: str, delta: dict[str, Any]) -> bytes:
         self._texts.append(text)
-        return self._write("content_block_delta", index=len(self.content), delta=delta)
+        return self._make_event("content_block_delta", index=len(self.content), delta=delta)
 
     def _close(self) -> Iterator[bytes]:
         text = "".join(self._texts)
@@ -222,7 +218,7 @@ class BlockEvents:
                 ended = ToolUseBlock(call_id, name, arguments_of(text))
             case None:
                 return
-        yield self._write("content_block_stop", index=len(self.content))
+        yield self._make_event("content_block_stop", index=len(self.content))
         self.content.append(ended)
         self._begun, self._texts = None, []
 

@@ -42,7 +42,7 @@ def model_infos(context: ServerContext, names: Iterable[str]) -> dict[str, Model
     """By their names."""
     started = datetime.fromtimestamp(context.created, UTC).isoformat()
     most = context.engine.info.max_model_len
-    longest = min(most, context.settings.answers.most or most)
+    longest = min(most, context.settings.answers.maximum or most)
     return {
         name: ModelInfo(id=name, created_at=started, display_name=name, max_input_tokens=most, max_tokens=longest)
         for name in names
@@ -51,7 +51,7 @@ def model_infos(context: ServerContext, names: Iterable[str]) -> dict[str, Model
 
 def page_of(infos: Mapping[str, ModelInfo], request: Request) -> ModelPage:
     """The page that the query asks for. Raises RequestError, NotFoundError."""
-    limit = PageQuery.of(request, least=1, most=_MAX_LIMIT).limit
+    limit = PageQuery.from_request(request, min_limit=1, max_limit=_MAX_LIMIT).limit
     stages = request.query_params.getlist("lifecycle[]")
     found = list(infos.values()) if not stages or _ACTIVE in stages else []
     names = [info.id for info in found]

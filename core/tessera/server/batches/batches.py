@@ -75,19 +75,19 @@ class Batches:
         return json_response(batch)
 
     async def every(self, request: Request) -> Response:
-        asked = PageQuery.of(request)
+        asked = PageQuery.from_request(request)
         kept, more = await self._storage.objects.page("batch", tenant_of(request.scope), asked, KeptBatch)
-        page = [self._jobs.shown(one.batch) for one in kept]
+        page = [self._jobs.current(one.batch) for one in kept]
         first, last = (page[0].id, page[-1].id) if page else (None, None)
         return json_response(BatchList(page, first, last, more))
 
     async def retrieve(self, request: Request) -> Response:
-        return json_response(self._jobs.shown(await self._kept(request)))
+        return json_response(self._jobs.current(await self._stored(request)))
 
     async def cancel(self, request: Request) -> Response:
-        return json_response(await self._jobs.cancel(await self._kept(request)))
+        return json_response(await self._jobs.cancel(await self._stored(request)))
 
-    async def _kept(self, request: Request) -> Batch:
+    async def _stored(self, request: Request) -> Batch:
         key = request.path_params["id"][:MAX_ID_CHARS]
         kept = await self._storage.objects.get("batch", key, tenant_of(request.scope), KeptBatch)
         if kept is None:

@@ -29,7 +29,7 @@ LEAST_URGENT = 2**31
 
 
 @dataclass(frozen=True)
-class Answer:
+class EndpointResponse:
     """What the route responded; body: JSON."""
 
     status: int
@@ -45,7 +45,7 @@ class Endpoints:
             route.path: route for route in routes if isinstance(route, JsonRoute) and route.path in ENDPOINTS
         }
 
-    async def post(self, url: str, body: bytes, tenant: str) -> Answer:
+    async def post(self, url: str, body: bytes, tenant: str) -> EndpointResponse:
         """Errors are answers too, as over HTTP. tenant: on whose behalf."""
         response = _Response()
         scope: Scope = {
@@ -67,7 +67,7 @@ class Endpoints:
         except Exception as error:  # noqa: BLE001 - a bug ends one request, as it does over HTTP
             _LOG.exception("A request of a batch failed.", extra=about(request_id_of(scope)))
             await error_response(error)(scope, receive, response.send)
-        return Answer(response.status, request_id_of(scope), bytes(response.body))
+        return EndpointResponse(response.status, request_id_of(scope), bytes(response.body))
 
 
 class _Response:

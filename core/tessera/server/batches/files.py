@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.batches.multipart import FormReader, Part
+from tessera.server.batches.multipart import FormPart, FormReader
 from tessera.server.batches.protocol import PURPOSES, FileList, FileObject, FileUpload
 from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.http import ClientGone, header, json_response
@@ -70,7 +70,7 @@ class Files:
         return json_response(made)
 
     async def every(self, request: Request) -> Response:
-        asked = PageQuery.of(request, default=MAX_PAGE, most=MAX_PAGE)
+        asked = PageQuery.from_request(request, default=MAX_PAGE, max_limit=MAX_PAGE)
         purpose = request.query_params.get("purpose")
         purpose = None if purpose is None else purpose[:_MAX_PURPOSE_BYTES]
         page, more = await self._storage.objects.page("file", tenant_of(request.scope), asked, FileObject, purpose)
@@ -78,20 +78,20 @@ class Files:
         return json_response(FileList(page, first, last, more))
 
     async def retrieve(self, request: Request) -> Response:
-        return json_response(await self._found(request))
+        return json_response(await self._file(request))
 
     async def delete(self, request: Request) -> Response:
-        key = (await self._found(request)).id
+        key = (await self._file(request)).id
         if self._in_use(key):
             raise RequestError("A batch that has not ended reads this file; cancel it first.", param="id")
         await self._storage.remove(key)
         return json_response(Deleted(key, "file"))
 
     async def content(self, request: Request) -> Response:
-        found = await self._found(request)
+        found = await self._file(request)
         return FileResponse(self._storage.path(found.id), media_type="application/octet-stream")
 
-    async def _found(self, request: Request) -> FileObject:
+    async def _file(self, request: Request) -> FileObject:
         return await file_of(self._storage, request.path_params["id"], tenant_of(request.scope), "id")
 
 
@@ -112,7 +112,7 @@ async def _received(reader: FormReader, request: Request, incoming: Incoming) ->
     name, purpose, field = "", b"", ""
     async for data in _body(request):
         for found in reader.feed(data):
-            if isinstance(found, Part):
+            if isinstance(found, FormPart):
                 field = _checked(found, seen)
                 seen.add(field)
                 name = found.filename if field == "file" and found.filename is not None else name
@@ -139,7 +139,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
         yield message.get("body", b"")
 
 
-def _checked(part: Part, seen: set[str]) -> str:
+def _checked(part: FormPart, seen: set[str]) -> str:
     """The name of a part that may be there. Raises RequestError."""
     name = part.name[:_SHOWN_CHARS]
     if name not in ("purpose", "file"):

@@ -22,7 +22,7 @@ _LINE = msgspec.json.Decoder(RequestLine)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RequestEntry:
     """A request of a file. offset, size: where its line lies, in bytes."""
 
     custom_id: str
@@ -33,7 +33,7 @@ class Entry:
 @dataclass(frozen=True)
 class InputFile:
     path: Path
-    entries: Sequence[Entry]
+    entries: Sequence[RequestEntry]
 
     @classmethod
     def read(cls, path: Path, urls: Collection[str], limits: Limits) -> tuple[InputFile, list[BatchError]]:
@@ -47,36 +47,36 @@ class InputFile:
             reading.errors.append(BatchError("empty_file", "The file has no requests."))
         return cls(path, reading.entries), reading.errors
 
-    def line(self, entry: Entry) -> RequestLine:
+    def line(self, entry: RequestEntry) -> RequestLine:
         """Reads it anew, so that the bodies of all requests are never held together. Raises OSError."""
         with self.path.open("rb") as file:
             file.seek(entry.offset)
             return _LINE.decode(file.read(entry.size))
 
 
-def _lines(path: Path, most: int) -> Iterator[tuple[int, int, bytes]]:
-    """(number from 1, offset, line without its end) of each line that is not blank; one that is longer than `most` has
-    its first most + 1 bytes."""
+def _lines(path: Path, max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, offset, line without its end) of each line that is not blank; a longer one than max_bytes has its
+    first max_bytes + 1 bytes."""
     with path.open("rb") as file:
         number, offset = 0, 0
         if file.read(len(_BOM)) == _BOM:
             offset = len(_BOM)
         file.seek(offset)
-        while line := file.readline(most + 1):
+        while line := file.readline(max_bytes + 1):
             number += 1
             begun, whole = offset, line
-            while not line.endswith(b"\n") and (line := file.readline(most)):
+            while not line.endswith(b"\n") and (line := file.readline(max_bytes)):
                 offset += len(line)
             offset += len(whole)
             if whole.strip():
-                yield number, begun, whole.rstrip(b"\r\n") if len(whole) <= most else whole
+                yield number, begun, whole.rstrip(b"\r\n") if len(whole) <= max_bytes else whole
 
 
 class _Reading:
     """What is found line by line."""
 
     def __init__(self, urls: Collection[str], limits: Limits) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[RequestEntry] = []
         self.errors: list[BatchError] = []
         self._urls = urls
         self._limits = limits
@@ -92,7 +92,7 @@ class _Reading:
         if error is None:
             custom_id = _LINE.decode(line).custom_id
             self._seen[custom_id] = number
-            self.entries.append(Entry(custom_id, offset, len(line)))
+            self.entries.append(RequestEntry(custom_id, offset, len(line)))
         else:
             error.line = number
             self.errors.append(error)

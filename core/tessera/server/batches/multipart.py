@@ -21,7 +21,7 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
-class Part:
+class FormPart:
     """The head of a part. filename: None if the part is a field."""
 
     name: str
@@ -38,7 +38,7 @@ class FormReader:
         if kind.strip() != b"multipart/form-data" or not boundary:
             raise RequestError("The body must be a form: multipart/form-data with a boundary.")
         self._field = self._value = self._disposition = b""
-        self._found: list[Part | bytes] = []
+        self._parts: list[FormPart | bytes] = []
         self._ended = False
         try:
             self._parser = MultipartParser(
@@ -49,22 +49,22 @@ class FormReader:
                     "on_header_value": self._on_value,
                     "on_header_end": self._end_header,
                     "on_headers_finished": self._end_head,
-                    "on_part_data": lambda data, begin, end: self._found.append(data[begin:end]),
+                    "on_part_data": lambda data, begin, end: self._parts.append(data[begin:end]),
                     "on_end": self._end_form,
                 },
             )
         except FormParserError as error:
             raise RequestError("The boundary of the form is too long.") from error
 
-    def feed(self, data: bytes) -> list[Part | bytes]:
+    def feed(self, data: bytes) -> list[FormPart | bytes]:
         """What the data adds: the head of each part, then pieces of its content. Raises RequestError."""
-        self._found = []
+        self._parts = []
         if not self._ended:  # RFC 2046 has readers ignore what follows the last delimiter
             try:
                 self._parser.write(data)
             except FormParserError as error:
                 raise RequestError("The form is malformed: it must be multipart/form-data as in RFC 7578.") from error
-        return self._found
+        return self._parts
 
     def end(self) -> None:
         """Raises RequestError if the form is not whole."""
@@ -91,7 +91,7 @@ class FormReader:
         if kind != b"form-data" or b"name" not in options:
             raise RequestError("A part of the form has no name.")
         name, filename = (options.get(key) for key in (b"name", b"filename"))
-        self._found.append(Part(_text(name or b""), None if filename is None else _text(filename)))
+        self._parts.append(FormPart(_text(name or b""), None if filename is None else _text(filename)))
 
     def _end_form(self) -> None:
         self._ended = True

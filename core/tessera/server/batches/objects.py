@@ -27,7 +27,7 @@ ON CONFLICT (id) DO UPDATE SET label = excluded.label, body = excluded.body
 """
 
 
-class Objects:
+class BatchObjects:
     """path: of a file; "" keeps them in memory. label: a word by which objects of a kind are found."""
 
     def __init__(self, path: str) -> None:
@@ -49,37 +49,37 @@ class Objects:
         await self._database.do(self._database.execute, "DELETE FROM objects WHERE id = ?", (key,))
 
     async def page(
-        self, kind: Kind, tenant: str, asked: PageQuery, form: type[T], label: str | None = None
+        self, kind: Kind, tenant: str, page: PageQuery, form: type[T], label: str | None = None
     ) -> tuple[list[T], bool]:
         """The tenant's objects on a page, and whether there are more behind it. label: only these; None: all. Raises
         NotFoundError."""
         where, values = "kind = ? AND tenant = ?", [kind, tenant]
-        if asked.after is not None:
-            found = await self._rows(f"SELECT number FROM objects WHERE id = ? AND {where}", (asked.after, *values))  # noqa: S608 - of constants
+        if page.after is not None:
+            found = await self._rows(f"SELECT number FROM objects WHERE id = ? AND {where}", (page.after, *values))  # noqa: S608 - of constants
             if not found:
                 raise unknown_place()
-            where += f" AND number {'>' if asked.ascending else '<'} ?"
+            where += f" AND number {'>' if page.ascending else '<'} ?"
             values.append(found[0][0])
         if label is not None:
             where += " AND label = ?"
             values.append(label)
-        order = "ASC" if asked.ascending else "DESC"
+        order = "ASC" if page.ascending else "DESC"
         query = f"SELECT body FROM objects WHERE {where} ORDER BY number {order} LIMIT ?"  # noqa: S608 - of constants
-        rows = await self._rows(query, (*values, asked.limit + 1))
-        return [msgspec.json.decode(body, type=form) for (body,) in rows[: asked.limit]], asked.has_more(len(rows))
+        rows = await self._rows(query, (*values, page.limit + 1))
+        return [msgspec.json.decode(body, type=form) for (body,) in rows[: page.limit]], page.has_more(len(rows))
 
     async def count(self, kind: Kind) -> int:
         rows = await self._rows("SELECT count(*) FROM objects WHERE kind = ?", (kind,))
         count: int = rows[0][0]
         return count
 
-    async def drop_oldest(self, kind: Kind, label: str, most: int) -> None:
-        """Drops the oldest with this label until there are at most `most` of them."""
+    async def drop_oldest(self, kind: Kind, label: str, limit: int) -> None:
+        """Drops the oldest with this label until there are at most `limit` of them."""
         query = (
             "DELETE FROM objects WHERE number IN (SELECT number FROM objects WHERE kind = ? AND label = ? "
             "ORDER BY number DESC LIMIT -1 OFFSET ?)"
         )
-        await self._database.do(self._database.execute, query, (kind, label, most))
+        await self._database.do(self._database.execute, query, (kind, label, limit))
 
     def labelled(self, kind: Kind, label: str, form: type[T]) -> list[T]:
         """All objects of all tenants with this label, the oldest first. Call it before the asynchronous methods."""

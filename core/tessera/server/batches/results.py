@@ -18,16 +18,16 @@ _BEGIN = b'{"id":"batch_req_'
 _RESULT = msgspec.json.Decoder(ResultLine)
 
 
-class Results:
-    """Those of one batch. output: the file of answers; errors: that of requests that failed, which may be the same. A
-    file is made with its first line. done: the custom_id of each. size: in bytes. Its methods may be called from any
-    thread."""
+class BatchResults:
+    """Those of one batch, in files that are made with their first lines. Its methods may be called from any thread."""
 
     def __init__(self, output: Path, errors: Path) -> None:
-        """Reads what is there; a last line that was cut off is removed. Raises RequestError for a file of something
-        else, OSError."""
+        """Reads what is there; a last line that was cut off is removed. output: the file of answers. errors: that of
+        requests that failed, which may be the same. Raises RequestError for a file of something else, OSError."""
+        # the custom_id of each
         self.done: set[str] = set()
         self.completed = self.failed = 0
+        # in bytes
         self.size = 0
         self.usage = BatchUsage()
         self._paths = {False: output, True: errors}
@@ -35,7 +35,7 @@ class Results:
         self._lock = threading.Lock()
         self._closed = False
         for path in dict.fromkeys((output, errors)):
-            for result, size in _kept(path):
+            for result, size in _read_results(path):
                 self._count(result, size)
 
     def add(self, result: ResultLine) -> None:
@@ -75,7 +75,7 @@ def failed(result: ResultLine) -> bool:
     return result.response is None or result.response.status_code >= 400
 
 
-def _kept(path: Path) -> Iterator[tuple[ResultLine, int]]:
+def _read_results(path: Path) -> Iterator[tuple[ResultLine, int]]:
     """The results in a file, each with its bytes. Raises RequestError, OSError."""
     if not path.exists():
         return
@@ -103,7 +103,7 @@ class _Details(msgspec.Struct):
     reasoning_tokens: int = 0
 
 
-class _Usage(msgspec.Struct):
+class _ResultUsage(msgspec.Struct):
     """The usage of completions and of responses, whose names differ."""
 
     prompt_tokens: int = 0
@@ -117,11 +117,11 @@ class _Usage(msgspec.Struct):
     output_tokens_details: _Details | None = None
 
 
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
+class _ResultBody(msgspec.Struct):
+    usage: _ResultUsage | None = None
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER = msgspec.json.Decoder(_ResultBody)
 
 
 def _add_usage(all_: BatchUsage, result: ResultLine) -> None:

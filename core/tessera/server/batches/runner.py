@@ -10,10 +10,10 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.errors import EngineDeadError
-from tessera.server.batches.endpoints import Answer, Endpoints
+from tessera.server.batches.endpoints import EndpointResponse, Endpoints
 from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import LineError, LineResponse, RequestLine, ResultLine
-from tessera.server.batches.results import Results
+from tessera.server.batches.results import BatchResults
 from tessera.server.context import ServerContext
 from tessera.server.store import new_id
 
@@ -88,7 +88,7 @@ class WholeRoom(Room):
 class Runner:
     """Answers the requests of one batch. on_result: called after each result."""
 
-    def __init__(self, endpoints: Endpoints, room: Room, results: Results, on_result: Callable[[], None]) -> None:
+    def __init__(self, endpoints: Endpoints, room: Room, results: BatchResults, on_result: Callable[[], None]) -> None:
         self._endpoints = endpoints
         self._room = room
         self._results = results
@@ -119,7 +119,7 @@ class Runner:
         self._on_result()
 
 
-def _result_of(line: RequestLine, answer: Answer) -> ResultLine:
+def _result_of(line: RequestLine, answer: EndpointResponse) -> ResultLine:
     response = LineResponse(answer.status, answer.request_id, msgspec.Raw(answer.body))
     return ResultLine(new_id("batch_req"), line.custom_id, response)
 

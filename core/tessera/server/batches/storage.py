@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import IO
 
 from tessera.errors import ConfigError, OverloadedError, RequestError, TooLargeError
-from tessera.server.batches.objects import Objects
+from tessera.server.batches.objects import BatchObjects
 from tessera.server.batches.protocol import FileObject
 
 log = logging.getLogger(__name__)
 
 MAX_FILES = 10_000
 _UPLOADED = ".part"
-_OWN = re.compile(rf"file_[0-9a-f]{{48}}({re.escape(_UPLOADED)})?")
+_FILE_NAME = re.compile(rf"file_[0-9a-f]{{48}}({re.escape(_UPLOADED)})?")
 """The names that files here have; any other file is somebody else's."""
 _OBJECTS = "objects.sqlite"
 _LOCK = "lock"
@@ -40,7 +40,7 @@ class Storage:
         self._folder: Path | None = None
         self._lock: IO[bytes] | None = None
         if not folder:
-            self.objects = Objects("")
+            self.objects = BatchObjects("")
             return
         self._folder = Path(folder)
         try:
@@ -53,7 +53,7 @@ class Storage:
         except OSError as error:
             self._lock.close()
             raise ConfigError(f"--batch-store '{folder}' is used by another server; name another folder.") from error
-        self.objects = Objects(str(self._folder / _OBJECTS))
+        self.objects = BatchObjects(str(self._folder / _OBJECTS))
         self._clear(self._folder)
 
     def _clear(self, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Storage:
         for path in folder.iterdir():
             if path.name in known:
                 self.used_bytes += path.stat().st_size
-            elif _OWN.fullmatch(path.name):
+            elif _FILE_NAME.fullmatch(path.name):
                 path.unlink()
 
     @property

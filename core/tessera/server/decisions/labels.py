@@ -36,15 +36,15 @@ class Labels:
     async def load(self) -> None:
         """Call it before the others: the first call looks at the whole vocabulary."""
         if self._tokens is None:
-            self._tokens = await asyncio.to_thread(self._found)
+            self._tokens = await asyncio.to_thread(self._scan)
 
     @property
-    def _known(self) -> Mapping[str, Sequence[int]]:
+    def _loaded(self) -> Mapping[str, Sequence[int]]:
         """The tokens of each text that may be a label."""
         assert self._tokens is not None
         return self._tokens
 
-    def _found(self) -> Mapping[str, Sequence[int]]:
+    def _scan(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}
         for token in range(self._size):
             if token in self._vocabulary.added_token_texts:
@@ -54,10 +54,10 @@ class Labels:
                 found.setdefault(text, []).append(token)
         return found
 
-    def of(self, texts: Sequence[str]) -> Sequence[Label]:
+    def matching(self, texts: Sequence[str]) -> Sequence[Label]:
         """A label for each text, whose tokens may also write it in small or capital letters; [] if one has no single
         token."""
-        known, labels = self._known, []
+        known, labels = self._loaded, []
         for text in texts:
             spellings = dict.fromkeys((text, text.lower(), text.upper()))
             labels.append(Label(text, tuple(token for spelling in spellings for token in known.get(spelling, ()))))
@@ -68,7 +68,7 @@ class Labels:
         or letters and digits. place: in the request, for the RequestError that is raised if none of them suffice."""
         if count in self._distinct:
             return self._distinct[count]
-        known, most = self._known, 0
+        known, most = self._loaded, 0
         for alphabet in _alphabets(count):
             labels = [Label(text, tuple(known[text])) for text in alphabet if text in known][:count]
             if len(labels) == count:

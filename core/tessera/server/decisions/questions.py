@@ -36,7 +36,7 @@ LEAST_MASS = 0.01
 
 
 @dataclass(frozen=True)
-class Asked:
+class LabelledQuestion:
     """A question with its labels. text: what the model is shown."""
 
     question: Question
@@ -44,40 +44,40 @@ class Asked:
     text: str
 
     @classmethod
-    def of(cls, question: Question, place: str, known: Labels) -> Asked:
-        """place: in the request. known: is loaded. Raises RequestError."""
+    def build(cls, question: Question, place: str, vocabulary_labels: Labels) -> LabelledQuestion:
+        """place: in the request. vocabulary_labels: is loaded. Raises RequestError."""
         if question.name is not None and len(question.name) > MAX_NAME_CHARS:
             raise RequestError(f"{place}.name has at most {MAX_NAME_CHARS} characters.", param=f"{place}.name")
         instructions = _text(question.instructions, f"{place}.instructions")
         match question:
             case Predicate():
-                shown, labels = f"Is the following true?\n{instructions}", known.of(("Yes", "No"))
+                shown, labels = f"Is the following true?\n{instructions}", vocabulary_labels.matching(("Yes", "No"))
                 if labels:
                     return cls(question, labels, f"{shown}\n\nAnswer with Yes or No only.")
                 entries: list[tuple[str, str | None]] = [("Yes", None), ("No", None)]
-                return cls._labelled(question, known.distinct(2, place), shown, entries)
+                return cls._labelled(question, vocabulary_labels.distinct(2, place), shown, entries)
             case Choice(choices=choices):
                 _check_choices(choices, f"{place}.choices")
-                labels = known.distinct(len(choices), f"{place}.choices")
+                labels = vocabulary_labels.distinct(len(choices), f"{place}.choices")
                 entries = [(_written(option.value), option.description) for option in choices]
                 return cls._labelled(question, labels, instructions, entries)
             case Score(levels=levels):
                 _check_count(levels, MAX_LEVELS, f"{place}.levels")
-                labels = known.of([str(number) for number in range(len(levels))])
-                labels = labels or known.distinct(len(levels), f"{place}.levels")
+                labels = vocabulary_labels.matching([str(number) for number in range(len(levels))])
+                labels = labels or vocabulary_labels.distinct(len(levels), f"{place}.levels")
                 entries = [(level.label, level.description) for level in levels]
                 return cls._labelled(question, labels, instructions, entries)
 
     @classmethod
     def _labelled(
-        cls, question: Question, labels: Sequence[Label], shown: str, entries: Sequence[tuple[str, str | None]]
-    ) -> Asked:
+        cls, question: Question, labels: Sequence[Label], question_text: str, entries: Sequence[tuple[str, str | None]]
+    ) -> LabelledQuestion:
         """entries: what each label stands for, and its description."""
         listed = "\n".join(
             f"{label.text}: {entry}" + (f" - {description}" if description else "")
             for label, (entry, description) in zip(labels, entries, strict=True)
         )
-        text = f"{shown}\n\n{listed}\n\nAnswer with one of the labels before the colons only."
+        text = f"{question_text}\n\n{listed}\n\nAnswer with one of the labels before the colons only."
         return cls(question, labels, text)
 
     @property
@@ -173,6 +173,6 @@ def _check_choices(choices: Sequence[Option], place: str) -> None:
         raise RequestError(f"{place} must have different values.", param=place)
 
 
-def _check_count(given: Sequence[Option] | Sequence[Level], most: int, place: str) -> None:
-    if not 2 <= len(given) <= most:
-        raise RequestError(f"{place} must have 2 to {most} entries, got {len(given)}.", param=place)
+def _check_count(entries: Sequence[Option] | Sequence[Level], limit: int, place: str) -> None:
+    if not 2 <= len(entries) <= limit:
+        raise RequestError(f"{place} must have 2 to {limit} entries, got {len(entries)}.", param=place)

@@ -47,7 +47,7 @@ class FormatReader:
 
     def __init__(
         self,
-        known: ResponseFormat,
+        written: ResponseFormat,
         tools: Iterable[Tool],
         vocabulary: Vocabulary | None,
         *,
@@ -55,7 +55,7 @@ class FormatReader:
         prompt: str,
         hidden: bool,
     ) -> None:
-        self._parser = ResponseParser(known, tools, reasons=begun, prompt=prompt)
+        self._parser = ResponseParser(written, tools, reasons=begun, prompt=prompt)
         self._hidden = hidden
         self._counter = ReasoningCounter(self._parser, vocabulary)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any
 
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
+from tessera.engine.input_processor import Prompt
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
-from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.prepare import GenerationMethod
+from tessera.server.served_model import ServedModel
 from tessera.text import IncrementalDetokenizer, Vocabulary
 
 _PLAIN = SamplingParams()
@@ -33,26 +34,13 @@ _NOT_WITH_BEAMS = (
 )
 
 
-@dataclass(frozen=True)
-class GenerationMethod:
-    """How prompts are answered. width: sequences per prompt in the engine; generate: has AsyncEngine.generate's
-    arguments."""
-
-    width: int
-    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
-
-
-def way_of(
-    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+def beam_search_method(
+    model: ServedModel, request: GenerationFields, params: SamplingParams, best_of: int | None
 ) -> GenerationMethod:
-    """How to answer the request's prompts: by sampling, or by beam search as in LLM.beam_search, best beam first.
-    best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
-    if not request.use_beam_search:
-        _check_sampling(request, params, best_of)
-        return GenerationMethod(params.n, context.engine.generate)
+    """best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
     _check_searching(request)
     width = params.n if best_of is None else best_of
-    most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
+    most = most_beams(model.engine.config.model, ignore_eos=params.ignore_eos)
     if most < 1:
         raise RequestError("This server's --max-logprobs is too low for beam search.", param="use_beam_search")
     _check_width("n", params.n, 1, most)
@@ -65,14 +53,7 @@ def way_of(
         length_penalty=penalty,
         include_stop_str_in_output=True,
     )
-    return GenerationMethod(width, partial(_answers, context.engine, beams))
-
-
-def _check_sampling(request: GenerationFields, params: SamplingParams, best_of: int | None) -> None:
-    if best_of not in (None, params.n):
-        raise RequestError("best_of must equal n unless use_beam_search=true.", param="best_of")
-    if request.length_penalty not in (None, 1.0):
-        raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
+    return GenerationMethod(width, partial(_answers, model.engine, beams))
 
 
 def _check_searching(request: GenerationFields) -> None:
@@ -83,28 +64,26 @@ def _check_searching(request: GenerationFields) -> None:
             raise RequestError(f"{name} cannot be combined with use_beam_search: leave out one of them.", param=name)
 
 
-def _check_width(field: str, width: int, least: int, most: int) -> None:
-    if not least <= width <= most:
-        raise RequestError(f"With use_beam_search, {field} must be {least} to {most}, got {width}.", param=field)
+def _check_width(field: str, width: int, minimum: int, maximum: int) -> None:
+    if not minimum <= width <= maximum:
+        raise RequestError(f"With use_beam_search, {field} must be {minimum} to {maximum}, got {width}.", param=field)
 
 
 async def _answers(
     engine: AsyncEngine,
     beams: BeamSearchParams,
-    prompt: Sequence[int],
+    prepared: Prompt,
     params: SamplingParams,
     request_id: str,
     **owner: Any,
 ) -> AsyncGenerator[RequestOutput, None]:
     """As AsyncEngine.generate, but a single output. owner: RequestOwner.arguments. Closing it ends the search."""
-    prepared = await engine.prepare(prompt, params, client=owner["client"])
-    search = BeamSearch(
-        prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
-    )
+    prompt, logprobs = prepared.ids.tolist(), prepared.params.logprobs or 0
+    search = BeamSearch(prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, logprobs)
     cached = await beam_search(engine, search, request_id, **owner)
     best = search.output(None).sequences[: params.n]
     answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
-    yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)
+    yield RequestOutput(request_id, None, prompt, answers, finished=True, num_cached_tokens=cached)
 
 
 def _answer(

@@ -59,7 +59,7 @@ class ToolCall(msgspec.Struct):
     custom: CustomCall | UnsetType = UNSET
 
     @classmethod
-    def of(cls, call: Call) -> ToolCall:
+    def from_call(cls, call: Call) -> ToolCall:
         if call.custom:
             return cls(UNSET, call.id, "custom", CustomCall(call.name, call.arguments))
         return cls(FunctionCall(call.name, call.arguments), call.id)

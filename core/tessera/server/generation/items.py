@@ -23,11 +23,11 @@ OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 
 
-def input_items(given: str | Sequence[Item] | None, field: str = "input") -> list[Item]:
+def input_items(items: str | Sequence[Item] | None, field: str = "input") -> list[Item]:
     """A request's input as items with ids and types. field: of the request. Raises RequestError."""
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    return [_item(item, f"{field}[{index}]") for index, item in enumerate(given or ())]
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    return [_item(item, f"{field}[{index}]") for index, item in enumerate(items or ())]
 
 
 def _item(item: Item, place: str) -> Item:
@@ -46,7 +46,7 @@ def _item(item: Item, place: str) -> Item:
 
 def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
     """The messages of a chat: what the model said in one turn is one of them. Raises RequestError."""
-    turn = _Turn()
+    turn = _ChatBuilder()
     for index, item in enumerate(items):
         place = f"input[{index}]"
         match item:
@@ -72,41 +72,41 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
     return turn.finish()
 
 
-class _Turn:
+class _ChatBuilder:
     """Collects messages; those of the model that follow one another are one: its answer may have texts between calls
     and after them."""
 
     def __init__(self) -> None:
         self._messages: list[ChatMessage] = []
-        self._said: ChatMessage | None = None
+        self._assistant: ChatMessage | None = None
 
-    def _own(self) -> ChatMessage:
-        if self._said is None:
-            self._said = ChatMessage("assistant")
-            self._messages.append(self._said)
-        return self._said
+    def _assistant_message(self) -> ChatMessage:
+        if self._assistant is None:
+            self._assistant = ChatMessage("assistant")
+            self._messages.append(self._assistant)
+        return self._assistant
 
     def reason(self, text: str) -> None:
         self._go_on()
-        own = self._own()
+        own = self._assistant_message()
         own.reasoning = (own.reasoning or "") + text
 
     def say(self, text: str) -> None:
         self._go_on()
-        own = self._own()
+        own = self._assistant_message()
         own.content = f"{own.content or ''}{text}"
 
     def _go_on(self) -> None:
         """A text is the end of an answer that calls nothing."""
-        if self._said is not None and self._said.content and not self._said.tool_calls:
-            self._said = None
+        if self._assistant is not None and self._assistant.content and not self._assistant.tool_calls:
+            self._assistant = None
 
     def call(self, call: ToolCall) -> None:
-        own = self._own()
+        own = self._assistant_message()
         own.tool_calls = [*(own.tool_calls or ()), call]
 
     def other(self, message: ChatMessage) -> None:
-        self._said = None
+        self._assistant = None
         self._messages.append(message)
 
     def finish(self) -> list[ChatMessage]:

@@ -52,7 +52,7 @@ class LogprobWriter:
     def __init__(self, names: TokenNames, alternatives: int | Sequence[int]) -> None:
         self.names = names
         self._alternatives = alternatives
-        self._shown: dict[tuple[int, str | None], tuple[str, list[int]]] = {}
+        self._spellings: dict[tuple[int, str | None], tuple[str, list[int]]] = {}
         """The name and the bytes of each token so far: alternatives come again and again."""
 
     def tokens(self, answer: CompletionOutput) -> list[TokenLogprob]:
@@ -85,9 +85,9 @@ class LogprobWriter:
         return TokenLogprob(name, finite(chosen.logprob), utf8, best)
 
     def _spelled(self, token: int, text: str | None) -> tuple[str, list[int]]:
-        found = self._shown.get((token, text))
+        found = self._spellings.get((token, text))
         if found is None:
-            found = self._shown[token, text] = self.names.name(token, text), list(self.names.utf8(token, text))
+            found = self._spellings[token, text] = self.names.name(token, text), list(self.names.utf8(token, text))
         return found
 
 

@@ -11,6 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.security import client_of, tenant_of
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _PRIORITIES = range(-(2**31), 2**31)
@@ -20,28 +21,34 @@ PRIORITY = "tessera.priority"
 
 @dataclass(frozen=True)
 class RequestOwner:
-    """The arguments of AsyncEngine.generate that say whose request it is, how urgent, and for which adapter."""
+    """Whose request it is, how urgent, and for which adapter."""
 
+    # 32 bits, signed; a lower one is more urgent
     priority: int
+    # requests with different ones share no cached prefix
     cache_salt: str
+    # of the scheduling policy `fair`; "": the cache salt stands for it
     tenant: str
+    # the folder of the adapter; "" for none
     adapter: str
+    # who takes turns with others at the text workers
     client: str
+
+    @classmethod
+    def from_request(
+        cls, context: ServerContext, model: ServedModel, request: GenerationFields, scope: Scope
+    ) -> RequestOwner:
+        """Raises RequestError."""
+        limits = context.settings.limits
+        salt = _cache_salt(request, limits)
+        if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
+            salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
+        return cls(_priority(request, scope), salt, _tenant(request, limits, scope), model.adapter, client_of(scope))
 
     @property
     def arguments(self) -> dict[str, Any]:
+        """Those of AsyncEngine.generate."""
         return vars(self)
-
-
-def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) -> RequestOwner:
-    """Raises RequestError."""
-    limits = context.settings.limits
-    adapter = context.adapters.get(context.named(request.model), "")
-    salt = _cache_salt(request, limits)
-    if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
-        salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
-    tenant = _tenant(request, limits, scope)
-    return RequestOwner(_priority(request, scope), salt, tenant, adapter, client_of(scope))
 
 
 def _priority(request: GenerationFields, scope: Scope) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -12,7 +11,6 @@ from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.parsing.call_ids import with_known_ids
 from tessera.parsing.plain import PlainCalls
-from tessera.server.context import ServerContext
 from tessera.server.decode import Envelope, asks_for_nothing
 from tessera.server.generation.chat import (
     MAX_EFFORT_CHARS,
@@ -25,7 +23,8 @@ from tessera.server.generation.chat import (
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.tool_prompts import told
 from tessera.server.generation.tools import ToolUse
-from tessera.server.settings import Limits
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import Limits, ServerSettings
 from tessera.text.worker import ChatJob
 
 if TYPE_CHECKING:
@@ -37,50 +36,53 @@ _RENAMED_ROLES = {"developer": "system", "function": "tool"}
 _EFFORTS = ("reasoning_effort", "verbosity")
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt. text: None if the client sent token ids or a chat."""
+class TokenizedPrompt(NamedTuple):
+    """A prompt that the engine has not checked."""
 
     token_ids: Sequence[int]
+    # None: the client sent token ids or a chat
     text: str | None = None
 
 
-def truncation_of(request: GenerationFields, context: ServerContext, max_tokens: int | None) -> Truncation | None:
-    """max_tokens: of the answer. Raises RequestError."""
+def prompt_truncation(model: ServedModel, request: GenerationFields, max_tokens: int | None) -> Truncation | None:
+    """What the request keeps of a prompt that is too long; None: all. max_tokens: of the answer. Raises
+    RequestError."""
+    if request.truncate_prompt_tokens is None and request.truncation_side is None:
+        return None
     return Truncation.of(
         request.truncate_prompt_tokens,
         request.truncation_side,
-        max_model_len=context.engine.info.max_model_len,
+        max_model_len=model.engine.info.max_model_len,
         max_tokens=max_tokens,
     )
 
 
 class RenderedChat(NamedTuple):
-    """A chat as the model sees it. begun: whether the answer begins within reasoning. written: what the prompt has
-    written of the answer, where reading it needs that."""
+    """A chat as the model sees it."""
 
-    prompt: Prompt
-    begun: bool
-    written: str
+    prompt: TokenizedPrompt
+    # whether the answer begins within reasoning
+    reasons: bool
+    # the beginning of the answer that is part of the prompt, where reading the answer needs it
+    answer_begin: str
 
 
-def prompt_job(context: ServerContext, request: ChatFields, use: ToolUse) -> ChatJob:
+def prompt_job(settings: ServerSettings, model: ServedModel, request: ChatFields, use: ToolUse) -> ChatJob:
     """What makes the chat's prompt, as a job of the text workers. Raises RequestError."""
-    workers = _workers(context)
-    job = _chat_job(context, request)
-    known = use.instead or context.format
-    if known is not None and isinstance(known.calls, PlainCalls):
-        job.messages = told(job.messages, use.shown, context.telling, required=use.required)
-        job.tools = None if context.telling.tools else use.shown
+    workers = _workers(model)
+    job = _chat_job(settings, model, request)
+    if use.format is not None and isinstance(use.format.calls, PlainCalls):
+        job.messages = told(job.messages, use.template_tools, model.telling, required=use.required)
+        job.tools = None if model.telling.tools else use.template_tools
     else:
-        job.tools = use.shown
-    own = job.template_kwargs or {}
-    job.template_kwargs = {**_variables(request, workers.template), **own}
+        job.tools = use.template_tools
+    job.template_kwargs = {**_effort_variables(request, workers.template), **(job.template_kwargs or {})}
     return job
 
 
 async def render(
-    context: ServerContext,
+    settings: ServerSettings,
+    model: ServedModel,
     request: ChatFields,
     use: ToolUse,
     max_tokens: int | None = None,
@@ -89,29 +91,28 @@ async def render(
 ) -> RenderedChat:
     """Renders and tokenizes the chat. max_tokens: of the answer. client: see client_of(). Raises RequestError,
     TextWorkerError."""
-    workers = _workers(context)
-    job = prompt_job(context, request, use)
-    truncation = truncation_of(request, context, max_tokens)
-    job.max_tokens = context.engine.info.max_model_len if truncation is None else None
-    known = use.instead or context.format
-    markers = None if known is None else known.reasoning
+    workers = _workers(model)
+    job = prompt_job(settings, model, request, use)
+    truncation = prompt_truncation(model, request, max_tokens)
+    job.max_tokens = model.engine.info.max_model_len if truncation is None else None
+    markers = None if use.format is None else use.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
-    job.anchor = "" if known is None else known.prompt_anchor
+    job.anchor = "" if use.format is None else use.format.prompt_anchor
     rendered = await workers.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
     ids = rendered.ids[0]
-    prompt = Prompt(ids if truncation is None else truncation.kept(ids))
+    prompt = TokenizedPrompt(ids if truncation is None else truncation.kept(ids))
     return RenderedChat(prompt, reasons, rendered.begun)
 
 
-def _workers(context: ServerContext) -> TextWorkers:
+def _workers(model: ServedModel) -> TextWorkers:
     """Raises RequestError if there is no tokenizer."""
-    if context.engine.text is None:
+    if model.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
-    return context.engine.text
+    return model.text
 
 
 class Efforts(Protocol):
@@ -128,17 +129,17 @@ def check_efforts(request: Efforts) -> None:
             raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
 
 
-def _variables(request: ChatFields, template: str) -> dict[str, Any]:
+def _effort_variables(request: ChatFields, template: str) -> dict[str, Any]:
     """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
     check_efforts(request)
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name in _EFFORTS:
-        asked = getattr(request, name)
-        if asked is not None and name in template:
-            found[name] = asked
+        effort = getattr(request, name)
+        if effort is not None and name in template:
+            variables[name] = effort
     if request.reasoning_effort == "none":
-        found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
-    return found
+        variables |= {name: False for name in ("enable_thinking", "thinking") if name in template}
+    return variables
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -152,16 +153,17 @@ def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
         raise RequestError(f"chat_template_kwargs must be at most {most} bytes of JSON.", param="chat_template_kwargs")
 
 
-def _chat_job(context: ServerContext, chat: ChatFields) -> ChatJob:
+def _chat_job(settings: ServerSettings, model: ServedModel, chat: ChatFields) -> ChatJob:
     """The chat as a job of the text workers. Raises RequestError."""
     continues, rendered = bool(chat.continue_final_message), for_template(chat.messages)
-    with_known_ids(rendered, None if context.format is None else context.format.calls)
+    if model.format is not None and any("tool_calls" in message or message["role"] == "tool" for message in rendered):
+        with_known_ids(rendered, model.format.calls)
     return ChatJob(
         rendered,
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
         continue_final_message=continues,
-        template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
-        max_chars=context.settings.limits.prompt_chars,
+        template_kwargs={**settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
+        max_chars=settings.limits.prompt_chars,
         # The template has already added the special tokens.
         add_special_tokens=bool(chat.add_special_tokens),
     )

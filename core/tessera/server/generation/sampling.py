@@ -10,13 +10,16 @@ from tessera.config import ModelConfig
 from tessera.engine.input_processor import check_logprobs
 from tessera.errors import RequestError
 from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
+from tessera.server.generation.beams import beam_search_method
 from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.prepare import GenerationMethod
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PLAIN = SamplingParams()
 # Request fields that SamplingParams has with the same name and meaning, except those that are read on their own.
-_AS_THEY_ARE = tuple(
+_SAME_FIELDS = tuple(
     name
     for name in SamplingParams.__struct_fields__
     if name in GenerationFields.__struct_fields__
@@ -35,8 +38,8 @@ def sampling_params(
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """defaults: values for fields that the request leaves out. prompt_logprobs: likewise. Raises RequestError."""
-    asked = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
-    values: dict[str, Any] = {name: value for name, value in defaults.items() if name in _AS_THEY_ARE} | asked
+    asked = {name: value for name in _SAME_FIELDS if (value := getattr(request, name)) is not None}
+    values: dict[str, Any] = {name: value for name, value in defaults.items() if name in _SAME_FIELDS} | asked
     if request.use_beam_search:
         values["temperature"] = request.temperature or 1.0  # beams are not sampled, so several may have temperature 0
     if not values.get("logit_bias"):
@@ -59,31 +62,44 @@ def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
     return request.vllm_xargs or None
 
 
+def generation_method(
+    model: ServedModel, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+) -> GenerationMethod:
+    """How to answer the request's prompts. best_of: of a completion. Raises RequestError."""
+    if request.use_beam_search:
+        return beam_search_method(model, request, params, best_of)
+    if best_of not in (None, params.n):
+        raise RequestError("best_of must equal n unless use_beam_search=true.", param="best_of")
+    if request.length_penalty not in (None, 1.0):
+        raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
+    return GenerationMethod(params.n, model.engine.generate)
+
+
 def check_allowed(raw: bytes, vocab_size: int) -> None:
     """Raises RequestError for too many allowed_token_ids. Counts in the JSON, so that they are never decoded."""
     if raw.count(b",") >= vocab_size:
         raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
 
 
-def check_alternatives(request: GenerationFields, name: str, asked: int | None, model: ModelConfig) -> None:
-    """Raises RequestError. asked: log probabilities per token; -1 is all."""
-    if request.logprob_token_ids and asked is None:
+def check_alternatives(request: GenerationFields, field: str, count: int | None, config: ModelConfig) -> None:
+    """Raises RequestError. count: log probabilities per token, as the field has it; -1 is all."""
+    if request.logprob_token_ids and count is None:
         raise RequestError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
-    if asked is None:
+    if count is None:
         return
-    if asked < -1:
-        raise RequestError(f"{name} must be at least 0, or -1 for all, got {asked}.", param=name)
-    check_logprobs(name, asked, model)
+    if count < -1:
+        raise RequestError(f"{field} must be at least 0, or -1 for all, got {count}.", param=field)
+    check_logprobs(field, count, config)
 
 
-def shown_alternatives(request: GenerationFields, asked: int | None, vocab_size: int) -> int | Sequence[int]:
-    """What LogprobWriter takes. asked: how many alternatives."""
+def logprob_alternatives(request: GenerationFields, count: int | None, vocab_size: int) -> int | Sequence[int]:
+    """What LogprobWriter takes. count: as of check_alternatives()."""
     if request.logprob_token_ids:
         return tuple(dict.fromkeys(request.logprob_token_ids))
-    return vocab_size if asked == -1 else asked or 0
+    return vocab_size if count == -1 else count or 0
 
 
-def check_common(request: GenerationFields, limits: Limits) -> None:
+def check_fields(request: GenerationFields, limits: Limits) -> None:
     """Raises RequestError."""
     if request.n is not None and request.n > limits.n:
         raise RequestError(f"n must be at most {limits.n}, got {request.n}.", param="n")

@@ -9,84 +9,90 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tessera.server.context import ServerContext
 from tessera.server.generation.fields import GenerationFields
+from tessera.server.served_model import ServedModel
 from tessera.text.grammar import FIELD
 
 _FORMAT = "response_format"
 _TYPES = ("text", "json_object", "json_schema", "structural_tag")
 
 
-class Asked(NamedTuple):
-    """place: where in the request the grammar is, for what SamplingParams calls `structured_outputs.{kind}`."""
+class RequestedGrammar(NamedTuple):
+    """What an answer must look like, and where the request says so."""
 
+    # None: an answer may look like anything
     params: StructuredOutputsParams | None = None
+    # the field of the request, for what SamplingParams calls `structured_outputs.{kind}`; "": it is called so there too
     place: str = ""
 
-    def named(self, error: RequestError) -> RequestError:
+    def explain(self, error: RequestError) -> RequestError:
         """An error of the grammar, in terms of the request."""
-        if self.params is None or not self.place or error.param is None:
+        field = None if self.params is None else f"{FIELD}.{self.params.kind}"
+        if field is None or not self.place or error.param is None or field not in error.param:
             return error
-        own = f"{FIELD}.{self.params.kind}"
-        param = error.param.replace(own, self.place, 1)
-        return RequestError(error.message.replace(own, self.place, 1), param=param, code=error.code)
+        param = error.param.replace(field, self.place, 1)
+        return RequestError(error.message.replace(field, self.place, 1), param=param, code=error.code)
 
 
-def structured_outputs(request: GenerationFields) -> Asked:
+def structured_outputs(request: GenerationFields) -> RequestedGrammar:
     """Raises RequestError."""
     given = request.response_format
     if given is None or given.get("type") == "text":
-        return Asked() if request.structured_outputs is None else Asked(_params(request.structured_outputs))
+        return (
+            RequestedGrammar()
+            if request.structured_outputs is None
+            else RequestedGrammar(_params(request.structured_outputs))
+        )
     if request.structured_outputs is not None:
         raise RequestError(f"{_FORMAT} and {FIELD} cannot be combined: leave out one of them.", param=_FORMAT)
-    return _of_format(given)
+    return _response_format(given)
 
 
-def _of_format(given: Mapping[str, Any]) -> Asked:
-    match given.get("type"):
+def _response_format(fields: Mapping[str, Any]) -> RequestedGrammar:
+    match fields.get("type"):
         case "json_object":
-            schema = given.get("schema")
+            schema = fields.get("schema")
             if schema is None:
-                return Asked(StructuredOutputsParams(json_object=True), f"{_FORMAT}.type")
-            return made("json", schema, f"{_FORMAT}.schema")
+                return RequestedGrammar(StructuredOutputsParams(json_object=True), f"{_FORMAT}.type")
+            return build_grammar("json", schema, f"{_FORMAT}.schema")
         case "json_schema":
-            return _of_schema(given.get("json_schema"))
+            return _json_schema(fields.get("json_schema"))
         case "structural_tag":
-            return made("structural_tag", dict(given), _FORMAT)
+            return build_grammar("structural_tag", dict(fields), _FORMAT)
     raise RequestError(f"{_FORMAT}.type must be one of {', '.join(_TYPES)}.", param=f"{_FORMAT}.type")
 
 
-def _of_schema(given: Any) -> Asked:
+def _json_schema(fields: Any) -> RequestedGrammar:
     place = f"{_FORMAT}.json_schema"
-    if not isinstance(given, Mapping):
+    if not isinstance(fields, Mapping):
         raise RequestError(f"{place} must be an object with a name and a schema.", param=place)
-    schema = given.get("schema")
+    schema = fields.get("schema")
     if schema is None:
-        return Asked(StructuredOutputsParams(json_object=True), place)
-    strict = given.get("strict")
+        return RequestedGrammar(StructuredOutputsParams(json_object=True), place)
+    strict = fields.get("strict")
     if not isinstance(strict, bool | None):
         raise RequestError(f"{place}.strict must be true or false.", param=f"{place}.strict")
-    return made("json", schema, f"{place}.schema", strict=strict)
+    return build_grammar("json", schema, f"{place}.schema", strict=strict)
 
 
-def _params(given: Mapping[str, Any]) -> StructuredOutputsParams:
-    params = SamplingParams(structured_outputs=given).structured_outputs
+def _params(fields: Mapping[str, Any]) -> StructuredOutputsParams:
+    params = SamplingParams(structured_outputs=fields).structured_outputs
     assert isinstance(params, StructuredOutputsParams)
     return params
 
 
-def made(kind: str, given: Any, place: str, *, strict: bool | None = None) -> Asked:
+def build_grammar(kind: str, value: Any, place: str, *, strict: bool | None = None) -> RequestedGrammar:
     """What one field of StructuredOutputsParams asks for. Raises RequestError."""
     try:
-        return Asked(StructuredOutputsParams(**{kind: given, "strict": strict}), place)
+        return RequestedGrammar(StructuredOutputsParams(**{kind: value, "strict": strict}), place)
     except RequestError as error:
         own = f"{FIELD}.{kind}"
         raise RequestError(error.message.replace(own, place, 1), param=place) from None
 
 
-def format_of(asked: Asked) -> dict[str, Any]:
+def tag_format(grammar: RequestedGrammar) -> dict[str, Any]:
     """The same as a format of structural tags. Raises RequestError for a structural tag of the older kind."""
-    params = asked.params
+    params = grammar.params
     assert params is not None
     if params.choice is not None:
         return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in params.choice]}
@@ -97,7 +103,7 @@ def format_of(asked: Asked) -> dict[str, Any]:
     if params.structural_tag is not None:
         tag = msgspec.json.decode(params.structural_tag)
         if "format" not in tag:
-            place = asked.place or f"{FIELD}.structural_tag"
+            place = grammar.place or f"{FIELD}.structural_tag"
             raise RequestError(f"{place} must have a format where the request has tools.", param=place)
         found: dict[str, Any] = tag["format"]
         return found
@@ -106,12 +112,22 @@ def format_of(asked: Asked) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema, **strict}
 
 
-async def check_structured(context: ServerContext, asked: Asked, params: SamplingParams) -> SamplingParams:
-    """Compiles the grammar, in a process that may be ended, before anything runs. Returns the params with what is left
-    of it if some of it cannot be enforced and need not be. Raises RequestError, TextWorkerError."""
-    if asked.params is None or context.engine.text is None:
-        return params
+async def compile_grammar(model: ServedModel, grammar: RequestedGrammar, client: str) -> None:
+    """Compiles a grammar, in a process that may be ended. Raises RequestError, TextWorkerError."""
+    if model.text is None:
+        return
     try:
-        return await context.engine.text.check_grammar(params)
+        await model.text.check_grammar(SamplingParams(structured_outputs=grammar.params), client)
     except RequestError as error:
-        raise asked.named(error) from None
+        raise grammar.explain(error) from None
+
+
+async def prepare_params(
+    model: ServedModel, grammar: RequestedGrammar, params: SamplingParams, client: str
+) -> SamplingParams:
+    """The params as the engine takes them, before anything runs: with the ids of bad words, and with the grammar that
+    was compiled, without what of it cannot be enforced and need not be. Raises RequestError, TextWorkerError."""
+    try:
+        return await model.engine.prepare_params(params, client)
+    except RequestError as error:
+        raise grammar.explain(error) from None

@@ -11,24 +11,24 @@ from tessera.parsing.plain import Telling, written
 
 Messages = list[dict[str, Any]]
 
-_ONE = '{"name": "NAME", "arguments": {"ARGUMENT": VALUE}}'
+_CALL = '{"name": "NAME", "arguments": {"ARGUMENT": VALUE}}'
 _INTRODUCTION = "You can call these functions. Each is described by a JSON object:"
 _MAY = f"""To call a function, answer with nothing but a JSON object with its name and its arguments:
-{_ONE}
+{_CALL}
 To call several, answer with a JSON list of such objects. If no function is of use, answer as usual."""
 _MUST = f"""Answer with nothing but a call, which is a JSON object with the function's name and its arguments:
-{_ONE}"""
+{_CALL}"""
 
 
 def told(
-    messages: Messages, shown: Sequence[Mapping[str, Any]] | None, telling: Telling, *, required: bool
+    messages: Messages, tools: Sequence[Mapping[str, Any]] | None, telling: Telling, *, required: bool
 ) -> Messages:
-    """The chat with all that its template does not say. messages: as chat templates take them. shown: the tools; None
+    """The chat with all that its template does not say. messages: as chat templates take them. tools: the tools; None
     for none. required: whether the answer has to be a call."""
-    found = _in_words(messages) if telling.calls else messages
-    if not shown or not telling.tools:
+    found = _calls_as_text(messages) if telling.calls else messages
+    if not tools or not telling.tools:
         return found
-    functions = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in shown)
+    functions = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     text = f"{_INTRODUCTION}\n{functions}\n\n{_MUST if required else _MAY}"
     role = "system" if telling.system else "user"
     if found and found[0]["role"] == role:
@@ -36,7 +36,7 @@ def told(
     return [{"role": role, "content": text}, *found]
 
 
-def _in_words(messages: Messages) -> Messages:
+def _calls_as_text(messages: Messages) -> Messages:
     """Calls as the model writes them, and their results as what the user says."""
     found: Messages = []
     names: dict[str, str] = {}

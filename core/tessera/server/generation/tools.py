@@ -15,10 +15,17 @@ from tessera.parsing.calls import Format, Tool, is_name
 from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.response import MarkedFormat, ResponseFormat
-from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tessera.server.context import ServerContext
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams, changed
 from tessera.server.generation.chat import ChatFields, CustomSpec, ToolSpec
-from tessera.server.generation.structured import Asked, check_structured, format_of, made
+from tessera.server.generation.structured import (
+    RequestedGrammar,
+    build_grammar,
+    compile_grammar,
+    prepare_params,
+    structured_outputs,
+    tag_format,
+)
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _MODES = ("none", "auto", "required")
@@ -33,29 +40,36 @@ result would end what an agent does, and all it does later in the same chat."""
 
 @dataclass(frozen=True)
 class ToolUse:
-    """shown: the tools as the chat template takes them; None for none. tools: those that the model may call. forced:
-    what a grammar demands, which allows calls; None if nothing is demanded. required: whether the answer has to be
-    calls. named: whether the request names the one function to call. parallel: whether there may be several calls.
-    instead: how this answer is written, if a call is demanded of a model whose own way of writing it cannot be."""
+    """What tools mean for one answer."""
 
-    shown: list[dict[str, Any]] | None = None
+    # how the answer is written: as the model does, or plainly if a call is demanded that it could not write so; None:
+    # it is text
+    format: ResponseFormat | None
+    # as the chat template takes them; None for none
+    template_tools: list[dict[str, Any]] | None = None
+    # those that the model may call
     tools: tuple[Tool, ...] = ()
+    # what a grammar demands, which allows calls; None if nothing is demanded
     forced: Format | None = None
+    # whether the answer has to be calls
     required: bool = False
-    named: bool = False
+    # whether the request names the one function to call
+    names_function: bool = False
+    # whether there may be several calls
     parallel: bool = True
-    instead: ResponseFormat | None = None
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _ToolChoice:
     mode: str = "auto"
+    # of the tools that may be called; None for all
     names: frozenset[str] | None = None
-    named: bool = False
+    # whether it names the one function to call
+    names_function: bool = False
 
 
-def tool_use(request: ChatFields, known: ResponseFormat | None, limits: Limits) -> ToolUse:
-    """known: how the model writes. Raises RequestError."""
+def tool_use(request: ChatFields, written: ResponseFormat | None, limits: Limits) -> ToolUse:
+    """written: how the model writes answers. Raises RequestError."""
     specs = request.tools or []
     choice = _choice(request)
     if len(specs) > limits.tools:
@@ -64,42 +78,48 @@ def tool_use(request: ChatFields, known: ResponseFormat | None, limits: Limits) 
     _check_names(tools, choice)
     if not tools or choice.mode == "none":
         # Tools that may not be called are not shown: the model would call them all the same.
-        return ToolUse()
-    required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
-    instead = None
-    if required and (known is None or known.calls is None or not known.forces):
-        instead = known = MarkedFormat(plain.NAME, None if known is None else known.reasoning, plain.PLAIN)
-    if known is None or known.calls is None:
+        return ToolUse(written)
+    required, parallel = choice.mode == "required", request.parallel_tool_calls is not False
+    if required and (written is None or written.calls is None or not written.forces):
+        written = MarkedFormat(plain.NAME, None if written is None else written.reasoning, plain.PLAIN)
+    if written is None or written.calls is None:
         raise RequestError(
             "This server reads no calls of tools from this model's answers; leave out tools, or let its operator "
             "choose a --tool-call-parser: json works with every model.",
             param="tools",
         )
+    parallel = parallel and not choice.names_function
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
-    shown = [msgspec.to_builtins(spec.as_function()) for spec in specs]
-    if not known.forces and (not parallel or any(tool.strict for tool in callable_tools)):
+    if not written.forces and (not parallel or any(tool.strict for tool in callable_tools)):
         raise _unforced("A strict tool and parallel_tool_calls=false", "tools")
-    forced = forced_calls(known.calls, callable_tools, required=required, parallel=parallel)
-    return ToolUse(shown, callable_tools, forced, required, choice.named, parallel, instead)
+    return ToolUse(
+        written,
+        template_tools=[msgspec.to_builtins(spec.as_function()) for spec in specs],
+        tools=callable_tools,
+        forced=forced_calls(written.calls, callable_tools, required=required, parallel=parallel),
+        required=required,
+        names_function=choice.names_function,
+        parallel=parallel,
+    )
 
 
-def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Asked:
+def _answer_grammar(grammar: RequestedGrammar, use: ToolUse) -> RequestedGrammar:
     """What a grammar demands of the answer: calls, or what else the request asks for, which is then for answers without
-    calls. Raises RequestError."""
-    known = use.instead or known
-    if asked.params is not None and known is not None and not known.forces:
-        raise _unforced("A format of the answer", asked.place)
-    if use.forced is None and (asked.params is None or not use.tools):
-        if asked.params is None or known is None or not known.marks_answers:
-            return asked
-        return _tagged(known.answer(format_of(asked)), asked.place)
-    if use.required or asked.params is None:
+    calls. grammar: that of the request's fields. Raises RequestError."""
+    written = use.format
+    if grammar.params is not None and written is not None and not written.forces:
+        raise _unforced("A format of the answer", grammar.place)
+    if use.forced is None and (grammar.params is None or not use.tools):
+        if grammar.params is None or written is None or not written.marks_answers:
+            return grammar
+        return _tagged(written.answer(tag_format(grammar)), grammar.place)
+    if use.required or grammar.params is None:
         assert use.forced is not None
         return _tagged(use.forced)
-    assert known is not None
-    assert known.calls is not None
-    calls = use.forced or forced_calls(known.calls, use.tools, required=True, parallel=use.parallel)
-    return _tagged({"type": "or", "elements": [known.answer(format_of(asked)), calls]})
+    assert written is not None
+    assert written.calls is not None
+    calls = use.forced or forced_calls(written.calls, use.tools, required=True, parallel=use.parallel)
+    return _tagged({"type": "or", "elements": [written.answer(tag_format(grammar)), calls]})
 
 
 def _unforced(what: str, param: str) -> RequestError:
@@ -110,11 +130,11 @@ def _unforced(what: str, param: str) -> RequestError:
     )
 
 
-def _tagged(content: Format | None, place: str = "tools") -> Asked:
+def _tagged(content: Format | None, place: str = "tools") -> RequestedGrammar:
     """Raises RequestError."""
     tag = {"type": "structural_tag", "format": content}
     try:
-        return Asked(StructuredOutputsParams(structural_tag=tag), place)
+        return RequestedGrammar(StructuredOutputsParams(structural_tag=tag), place)
     except RequestError:
         raise RequestError(
             f"{place} cannot be used: they are too large together to be enforced; name fewer, or let the model choose "
@@ -123,20 +143,22 @@ def _tagged(content: Format | None, place: str = "tools") -> Asked:
         ) from None
 
 
-async def check_grammar(
-    context: ServerContext, use: ToolUse, own: Asked, whole: Asked, params: SamplingParams
+async def prepare_constrained(
+    model: ServedModel, request: ChatFields, use: ToolUse, params: SamplingParams, client: str
 ) -> SamplingParams:
-    """Compiles what the answer has to be, and returns the params with what is left of it; see check_structured. own:
-    what the request demands of answers without calls. whole: that and calls, of grammar_of(). Errors name fields of the
-    request, never the structural tag. Raises RequestError, TextWorkerError."""
-    await _check_tools(context, use)
+    """The params of an answer with tools, or with a form that the request demands; as of prepare_params(). Errors name
+    fields of the request, never the structural tag. Raises RequestError, TextWorkerError."""
+    grammar = structured_outputs(request)
+    whole = _answer_grammar(grammar, use)
+    params = changed(params, structured_outputs=whole.params)
+    await _check_tools(model, use, client)
     try:
-        return await check_structured(context, whole, params)
+        return await prepare_params(model, whole, params, client)
     except RequestError as error:
-        if whole == own:
+        if whole == grammar or error.param == "bad_words":
             raise
-        if own.params is not None:
-            await check_structured(context, own, SamplingParams(structured_outputs=own.params))
+        if grammar.params is not None:
+            await compile_grammar(model, grammar, client)
         raise _of_field(error, whole.place) from None
 
 
@@ -146,27 +168,24 @@ def _of_field(error: RequestError, place: str) -> RequestError:
     return type(error)(f"{place} cannot be used: {reason or error.message}", param=place, code=error.code)
 
 
-async def _check_tools(context: ServerContext, use: ToolUse) -> None:
+async def _check_tools(model: ServedModel, use: ToolUse, client: str) -> None:
     """Compiles the parameters of strict tools and the formats of custom ones, to name the one that cannot be enforced.
     Raises RequestError, TextWorkerError."""
-    places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.shown or ())}
+    places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.template_tools or ())}
     for tool in use.tools:
         if tool.form is not None:
-            await _check_form(context, use, tool, f"{places[tool.name]}.custom.format")
+            await _check_form(model, use, tool, f"{places[tool.name]}.custom.format", client)
         elif tool.strict and tool.parameters is not None and use.forced is not None:
             place = f"{places[tool.name]}.function.parameters"
-            asked = made("json", tool.parameters, place, strict=True)
-            await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
+            await compile_grammar(model, build_grammar("json", tool.parameters, place, strict=True), client)
 
 
-async def _check_form(context: ServerContext, use: ToolUse, tool: Tool, place: str) -> None:
+async def _check_form(model: ServedModel, use: ToolUse, tool: Tool, place: str, client: str) -> None:
     """Compiles a call of a custom tool: what its format may be depends on how the model writes calls."""
-    known = use.instead or context.format
-    assert known is not None
-    assert known.calls is not None
-    asked = _tagged(known.calls.tag(tool))
+    assert use.format is not None
+    assert use.format.calls is not None
     try:
-        await check_structured(context, Asked(asked.params), SamplingParams(structured_outputs=asked.params))
+        await compile_grammar(model, RequestedGrammar(_tagged(use.format.calls.tag(tool)).params), client)
     except RequestError as error:
         raise _of_field(error, place) from None
 
@@ -209,7 +228,7 @@ def _check_name(name: str, place: str) -> None:
         raise RequestError(f"{place} must have 1 to 128 characters of A-Z a-z 0-9 _ . -.", param=place)
 
 
-def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
+def _check_names(tools: Sequence[Tool], choice: _ToolChoice) -> None:
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         raise RequestError("tools must have different names.", param="tools")
@@ -219,19 +238,19 @@ def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
         raise RequestError("tool_choice demands a call, so tools must have a tool.", param="tool_choice")
 
 
-def _choice(request: ChatFields) -> _Choice:
+def _choice(request: ChatFields) -> _ToolChoice:
     """Raises RequestError."""
     given = request.tool_choice
     match given:
         case None:
-            return _Choice()
+            return _ToolChoice()
         case "none" | "auto" | "required":
-            return _Choice(given)
+            return _ToolChoice(given)
         case {"type": "function" | "custom"}:
-            return _Choice("required", frozenset((_name_of(given, "tool_choice"),)), named=True)
+            return _ToolChoice("required", frozenset((_name_of(given, "tool_choice"),)), names_function=True)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
             place = "tool_choice.allowed_tools.tools"
-            return _Choice(mode, frozenset(_name_of(tool, f"{place}[{index}]") for index, tool in enumerate(tools)))
+            return _ToolChoice(mode, frozenset(_name_of(tool, f"{place}[{index}]") for index, tool in enumerate(tools)))
     raise RequestError(
         f"tool_choice must be one of {', '.join(_MODES)}, or name a function of tools.", param="tool_choice"
     )

@@ -24,28 +24,28 @@ class TokenUsage(NamedTuple):
         return self.num_prompt_tokens + self.num_output_tokens
 
 
-class InputTokensDetails(msgspec.Struct):
+class ResponseInputTokensDetails(msgspec.Struct):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
 
-class OutputTokensDetails(msgspec.Struct):
+class ResponseOutputTokensDetails(msgspec.Struct):
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(msgspec.Struct):
     input_tokens: int
-    input_tokens_details: InputTokensDetails
+    input_tokens_details: ResponseInputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: ResponseOutputTokensDetails
     total_tokens: int
 
     @classmethod
     def from_tokens(cls, tokens: TokenUsage) -> ResponseUsage:
         return cls(
             tokens.num_prompt_tokens,
-            InputTokensDetails(tokens.num_cached_tokens),
+            ResponseInputTokensDetails(tokens.num_cached_tokens),
             tokens.num_output_tokens,
-            OutputTokensDetails(tokens.num_reasoning_tokens or 0),
+            ResponseOutputTokensDetails(tokens.num_reasoning_tokens or 0),
             tokens.num_tokens,
         )

@@ -12,7 +12,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import decoded
 from tessera.server.generation.chat import ChatFields
-from tessera.server.ollama.protocol import Asked, ChatMessage, ChatRequest, GenerateRequest
+from tessera.server.ollama.protocol import ChatRequest, GenerateRequest, OllamaMessage, OllamaRequest
 
 LATEST = ":latest"
 _OPTIONS = {
@@ -32,63 +32,63 @@ _CHANGING = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1.0}
 _request = msgspec.json.Decoder(ChatFields)
 
 
-def of_chat(context: ServerContext, asked: ChatRequest) -> ChatFields:
+def of_chat(context: ServerContext, request: ChatRequest) -> ChatFields:
     """Raises RequestError."""
-    fields: dict[str, Any] = {"messages": _messages(asked)}
-    if asked.tools:
-        fields["tools"] = asked.tools
-    return _chat(context, asked, fields)
+    fields: dict[str, Any] = {"messages": _messages(request)}
+    if request.tools:
+        fields["tools"] = request.tools
+    return _chat(context, request, fields)
 
 
-def of_prompt(context: ServerContext, asked: GenerateRequest) -> ChatFields:
+def of_prompt(context: ServerContext, request: GenerateRequest) -> ChatFields:
     """Raises RequestError."""
-    if asked.raw:
+    if request.raw:
         raise RequestError("raw is not supported here; use /v1/completions.", param="raw")
-    system = [{"role": "system", "content": asked.system}] if asked.system else []
-    return _chat(context, asked, {"messages": [*system, {"role": "user", "content": asked.prompt}]})
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    return _chat(context, request, {"messages": [*system, {"role": "user", "content": request.prompt}]})
 
 
-def name_of(context: ServerContext, asked: str) -> str:
+def name_of(context: ServerContext, name: str) -> str:
     """The served name that is meant: Ollama's tools add a tag."""
-    if asked in context.model_names or asked in context.adapters:
-        return asked
-    return asked.removesuffix(LATEST)
+    return name if name in context.models else name.removesuffix(LATEST)
 
 
-def _chat(context: ServerContext, asked: Asked, fields: dict[str, Any]) -> ChatFields:
+def _chat(context: ServerContext, request: OllamaRequest, fields: dict[str, Any]) -> ChatFields:
     """By way of the JSON that a client of the other API would send, so that the same checks are made."""
     fields |= {
-        "model": name_of(context, asked.model),
-        "stream": asked.stream is not False,
-        **_options(asked.options or {}),
+        "model": name_of(context, request.model),
+        "stream": request.stream is not False,
+        **_options(request.options or {}),
     }
-    if asked.think is not None:
-        fields["reasoning_effort"] = asked.think if isinstance(asked.think, str) else None if asked.think else "none"
-    if asked.format == "json":
+    if request.think is not None:
+        fields["reasoning_effort"] = (
+            request.think if isinstance(request.think, str) else None if request.think else "none"
+        )
+    if request.format == "json":
         fields["response_format"] = {"type": "json_object"}
-    elif isinstance(asked.format, dict):
-        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked.format}}
-    elif asked.format:
+    elif isinstance(request.format, dict):
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": request.format}}
+    elif request.format:
         raise RequestError("format must be json or a JSON Schema.", param="format")
     return decoded(_request, msgspec.json.encode(fields))
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, nothing in _CHANGING.items():
-        if given.get(name, nothing) != nothing:
+        if options.get(name, nothing) != nothing:
             raise RequestError(f"options.{name} is not supported; remove it.", param=f"options.{name}")
-    found = {own: given[name] for name, own in _OPTIONS.items() if given.get(name) is not None}
+    found = {own: options[name] for name, own in _OPTIONS.items() if options.get(name) is not None}
     if found.get("max_tokens") in (-1, -2):  # as long as it likes
         del found["max_tokens"]
     return found
 
 
-def _messages(asked: ChatRequest) -> list[dict[str, Any]]:
+def _messages(request: ChatRequest) -> list[dict[str, Any]]:
     """Results of tools belong to the calls before them, by the names of the tools or in order: Ollama's messages have
     no ids."""
     found: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []
-    for index, message in enumerate(asked.messages):
+    for index, message in enumerate(request.messages):
         if not isinstance(message.images, UnsetType) and message.images:
             raise RequestError(f"messages[{index}].images are not supported.", param=f"messages[{index}].images")
         one: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -105,7 +105,7 @@ def _messages(asked: ChatRequest) -> list[dict[str, Any]]:
     return found
 
 
-def _call(index: int, number: int, message: ChatMessage) -> dict[str, Any]:
+def _call(index: int, number: int, message: OllamaMessage) -> dict[str, Any]:
     assert not isinstance(message.tool_calls, UnsetType)
     function = message.tool_calls[number].function
     arguments = msgspec.json.encode(function.arguments).decode()

@@ -23,7 +23,7 @@ class Call(msgspec.Struct):
     function: Function
 
 
-class ChatMessage(msgspec.Struct, kw_only=True):
+class OllamaMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str = ""
     thinking: str | UnsetType = UNSET
@@ -32,7 +32,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     images: list[str] | UnsetType = UNSET
 
 
-class Asked(msgspec.Struct, kw_only=True):
+class OllamaRequest(msgspec.Struct, kw_only=True):
     """What chats and prompts have in common. stream: true unless it is false."""
 
     model: str
@@ -42,14 +42,14 @@ class Asked(msgspec.Struct, kw_only=True):
     think: bool | str | None = None
 
 
-class ChatRequest(Asked, kw_only=True):
+class ChatRequest(OllamaRequest, kw_only=True):
     """A chat to answer."""
 
-    messages: Annotated[list[ChatMessage], field_schema(minItems=1, maxItems=Limits.messages)]
+    messages: Annotated[list[OllamaMessage], field_schema(minItems=1, maxItems=Limits.messages)]
     tools: Annotated[list[dict[str, Any]], field_schema(maxItems=Limits.tools)] | None = None
 
 
-class GenerateRequest(Asked, kw_only=True):
+class GenerateRequest(OllamaRequest, kw_only=True):
     """A prompt to answer, as the only message of a chat; raw: without the chat template."""
 
     prompt: str
@@ -65,7 +65,7 @@ class ShowRequest(msgspec.Struct):
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class AnswerLine(msgspec.Struct, kw_only=True):
     """A line of an answer. The last one is done, and has its counts; durations are in nanoseconds."""
 
     model: str
@@ -80,11 +80,11 @@ class Answer(msgspec.Struct, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class ChatAnswer(Answer, kw_only=True):
-    message: ChatMessage
+class ChatAnswer(AnswerLine, kw_only=True):
+    message: OllamaMessage
 
 
-class GenerateAnswer(Answer, kw_only=True):
+class GenerateAnswer(AnswerLine, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
 
@@ -111,7 +111,7 @@ class Tags(msgspec.Struct):
     models: list[Tag]
 
 
-class Shown(msgspec.Struct, kw_only=True):
+class ShownModel(msgspec.Struct, kw_only=True):
     details: Details
     model_info: dict[str, Any]
     capabilities: list[str]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera._version import __version__
 from tessera.parsing.response import Call as ToolCall
@@ -27,16 +27,16 @@ from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
-    Answer,
+    AnswerLine,
     Call,
     ChatAnswer,
-    ChatMessage,
     ChatRequest,
     Details,
     Function,
     GenerateAnswer,
     GenerateRequest,
-    Shown,
+    OllamaMessage,
+    ShownModel,
     ShowRequest,
     Tag,
     Tags,
@@ -82,29 +82,27 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:
         chat = of_chat(context, await chats.decode(body))
         return OllamaAnswer(
-            await ChatRun.begin(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
+            await ChatRun.prepare(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
         )
 
     async def read_prompt(body: bytes, scope: Scope) -> OllamaAnswer:
         chat = of_prompt(context, await prompts.decode(body))
-        run = await ChatRun.begin(context, chat, scope, "generate", _NAMES)
+        run = await ChatRun.prepare(context, chat, scope, "generate", _NAMES)
         return OllamaAnswer(run, stream=bool(chat.stream), chats=False)
-
-    answering = GenerationEndpoint(read_chat, context)
-    generating = GenerationEndpoint(read_prompt, context)
-
-    async def chat(_request: Request) -> ASGIApp:
-        return answering
-
-    async def generate(_request: Request) -> ASGIApp:
-        return generating
 
     posting: dict[str, Any] = {"methods": ("POST",), "stream": "application/x-ndjson"}
     return [
-        JsonRoute("/api/chat", chat, "Answers a chat by Ollama's API.", body=ChatRequest, answer=ChatAnswer, **posting),
+        JsonRoute(
+            "/api/chat",
+            GenerationEndpoint(read_chat, context),
+            "Answers a chat by Ollama's API.",
+            body=ChatRequest,
+            answer=ChatAnswer,
+            **posting,
+        ),
         JsonRoute(
             "/api/generate",
-            generate,
+            GenerationEndpoint(read_prompt, context),
             "Answers a prompt by Ollama's API.",
             body=GenerateRequest,
             answer=GenerateAnswer,
@@ -113,7 +111,12 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         JsonRoute("/api/tags", served.tags, "The models, by Ollama's API.", answer=Tags),
         JsonRoute("/api/ps", served.tags, "The models that are loaded, by Ollama's API.", answer=Tags),
         JsonRoute(
-            "/api/show", served.show, "One model, by Ollama's API.", methods=("POST",), body=ShowRequest, answer=Shown
+            "/api/show",
+            served.show,
+            "One model, by Ollama's API.",
+            methods=("POST",),
+            body=ShowRequest,
+            answer=ShownModel,
         ),
         JsonRoute("/api/version", served.version, "The version, by Ollama's API.", answer=VersionAnswer),
     ]
@@ -128,21 +131,21 @@ class Served:
         self._since = _time(context.created)
 
     async def tags(self, _request: Request) -> Response:
-        return json_response(Tags([self._tag(name) for name in (*self._context.model_names, *self._context.adapters)]))
+        return json_response(Tags([self._tag(name) for name in self._context.models]))
 
     async def show(self, request: Request) -> Response:
         asked = decoded(self._decoder, await read_body(request.receive))
-        self._context.check_name(name_of(self._context, asked.model or asked.name or ""))
-        family, known = self._details().family, self._context.format
+        model = self._context.model(name_of(self._context, asked.model or asked.name or ""))
+        family, known = self._details().family, model.format
         capabilities = ["completion"]
         capabilities += ["tools"] if known is not None and known.calls is not None else []
         capabilities += ["thinking"] if known is not None and known.reasoning is not None else []
         info = {
             "general.architecture": family,
-            f"{family}.context_length": self._context.engine.info.max_model_len,
-            f"{family}.vocab_size": self._context.engine.config.model.vocab_size,
+            f"{family}.context_length": model.engine.info.max_model_len,
+            f"{family}.vocab_size": model.engine.config.model.vocab_size,
         }
-        return json_response(Shown(details=self._details(), model_info=info, capabilities=capabilities))
+        return json_response(ShownModel(details=self._details(), model_info=info, capabilities=capabilities))
 
     async def version(self, _request: Request) -> Response:
         return json_response(VersionAnswer(__version__))
@@ -170,18 +173,19 @@ class OllamaAnswer:
         self._began = time.monotonic_ns()
         self._first: int | None = None
 
-    async def whole(self) -> Answer:
+    async def whole(self) -> AnswerLine:
         self._first = self._began
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> Answer:
+    def _assembled(self, answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> AnswerLine:
         ((answer, events),) = answers
         return self._ended(self._line(Message.from_events(events)), answer)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Calls are whole: their arguments are objects."""
         calls: list[tuple[CallBegin, list[str]]] = []
-        async for update in self._run.updates():
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
             self._first = self._first or time.monotonic_ns()
             lines = []
             for answer, events in update:
@@ -193,16 +197,16 @@ class OllamaAnswer:
             if lines:
                 yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
-    def _line(self, message: Message) -> Answer:
+    def _line(self, message: Message) -> AnswerLine:
         common: dict[str, Any] = {"model": self._run.identity.model, "created_at": _time(time.time())}
         thinking = message.reasoning or UNSET
         if not self._chats:
             return GenerateAnswer(response=message.content, thinking=thinking, **common)
         calls = [Call(Function(call.name, arguments_of(call.arguments))) for call in message.calls]
-        said = ChatMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
+        said = OllamaMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
         return ChatAnswer(message=said, **common)
 
-    def _ended(self, line: Answer, answer: CompletionOutput) -> Answer:
+    def _ended(self, line: AnswerLine, answer: CompletionOutput) -> AnswerLine:
         usage, now = self._run.generation.usage(), time.monotonic_ns()
         first = self._first or now
         line.done, line.done_reason = True, answer.finish_reason or "stop"

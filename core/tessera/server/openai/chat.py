@@ -7,9 +7,9 @@ from functools import partial
 
 import msgspec
 from msgspec.json import encode
-from starlette.requests import Request
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
+from tessera.engine.input_processor import Prompt
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.request import CompletionOutput
 from tessera.server.assembly import encoded, in_one_piece, is_small, taken
@@ -18,9 +18,9 @@ from tessera.server.decode import Envelope, RequestDecoder
 from tessera.server.generation.chat import ToolCall
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.logprobs import LogprobWriter, TokenNames
-from tessera.server.generation.prompt import Prompt, check_chat_sizes, echoed
+from tessera.server.generation.prompt import check_chat_sizes, echoed
 from tessera.server.generation.run import ChatRun
-from tessera.server.generation.sampling import check_allowed, shown_alternatives
+from tessera.server.generation.sampling import check_allowed, logprob_alternatives
 from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
 from tessera.server.openai.logprobs import of_prompt
 from tessera.server.openai.protocol import (
@@ -44,11 +44,11 @@ _NO_DELTA = b'"delta":{}'
 _EMPTY = b'{"content":""}'
 
 
-Answering = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatAnswer"]
+StoreAnswer = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatCompletionAnswer"]
 
 
-def route(context: ServerContext, answer: Answering) -> JsonRoute:
-    """answer: makes the answer to a chat that is due."""
+def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
+    """store_answer: makes the answer to a chat whose request says that it is to be stored."""
     limits = context.settings.limits
     decoder = RequestDecoder(
         context,
@@ -59,18 +59,14 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
         also=("chat_template_kwargs",),
     )
 
-    async def read(body: bytes, scope: Scope) -> ChatAnswer:
+    async def read(body: bytes, scope: Scope) -> ChatCompletionAnswer:
         request = await decoder.decode(body)
-        return answer(request, await ChatRun.begin(context, request, scope, PREFIX), scope)
-
-    answering = GenerationEndpoint(read, context)
-
-    async def chat(_request: Request) -> ASGIApp:
-        return answering
+        run = await ChatRun.prepare(context, request, scope, PREFIX)
+        return store_answer(request, run, scope) if request.store else ChatCompletionAnswer(request, run)
 
     return JsonRoute(
         "/v1/chat/completions",
-        chat,
+        GenerationEndpoint(read, context),
         "Answers a chat, whole or as a stream.",
         methods=("POST",),
         body=ChatCompletionRequest,
@@ -85,20 +81,23 @@ def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None
     check_allowed(envelope.raw("allowed_token_ids"), vocab_size)
 
 
-class ChatAnswer:
+class ChatCompletionAnswer:
     """The answer to one chat, whole or as a stream."""
 
     wire = OPENAI
 
-    def __init__(self, context: ServerContext, request: ChatCompletionRequest, run: ChatRun) -> None:
+    def __init__(self, request: ChatCompletionRequest, run: ChatRun) -> None:
         self.stream = bool(request.stream)
         self._request = request
         self._run = run
         self._echoed = echoed(request.messages) if request.echo else ""
         self._no_ids = NO_TOKEN_IDS if request.return_token_ids else b""
-        names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-        vocab_size = context.engine.config.model.vocab_size
-        self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
+        self._logprobs: LogprobWriter | None = None
+        if request.logprobs:
+            engine = run.generation.model.engine
+            names = TokenNames(engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+            vocab_size = engine.config.model.vocab_size
+            self._logprobs = LogprobWriter(names, logprob_alternatives(request, request.top_logprobs, vocab_size))
 
     async def whole(self) -> list[bytes]:
         return await self._run.whole(self._assembled)
@@ -114,18 +113,18 @@ class ChatAnswer:
             model=self._run.identity.model,
             choices=choices,
             usage=Usage.from_tokens(self._run.generation.usage()),
-            system_fingerprint=self._run.generation.fingerprint,
-            prompt_token_ids=self._prompt().token_ids if self._request.return_token_ids else msgspec.UNSET,
+            system_fingerprint=self._run.generation.model.fingerprint,
+            prompt_token_ids=self._prompt().ids.tolist() if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
         )
 
     def _prompt(self) -> Prompt:
-        return self._run.generation.prompt_of(0)
+        return self._run.generation.choice_prompt(0)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
             return None
-        return of_prompt(self._run.generation.prompt_logprobs_of(0))
+        return of_prompt(self._run.generation.choice_prompt_logprobs(0))
 
     def _choice(self, index: int, answer: CompletionOutput, message: Message) -> ChatChoice:
         return ChatChoice(
@@ -141,7 +140,7 @@ class ChatAnswer:
         content = self._echoed + (read.content or "")
         message = AnswerMessage(content if content or not read.calls else None)
         if read.calls:
-            message.tool_calls = [ToolCall.of(call) for call in read.calls]
+            message.tool_calls = [ToolCall.from_call(call) for call in read.calls]
         if self._run.reasons:
             message.reasoning = message.reasoning_content = read.reasoning or None
         return message
@@ -150,9 +149,9 @@ class ChatAnswer:
         writer = ChunkWriter(self._run.identity, "chat.completion.chunk", self._run.generation, self._request)
         begun = [False] * self._run.generation.num_choices
 
-        def write(output: Sequence[tuple[CompletionOutput, Sequence[Event]]]) -> bytes:
+        def write(update: Sequence[tuple[CompletionOutput, Sequence[Event]]]) -> bytes:
             data: list[bytes] = []
-            for answer, events in output:
+            for answer, events in update:
                 if not begun[answer.index]:
                     begun[answer.index] = True
                     data += self._begin(writer, answer.index)
@@ -162,11 +161,12 @@ class ChatAnswer:
                     data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer, self._no_ids)))
             return b"".join(data)
 
-        async for output in self._run.updates():
-            if is_small([answer for answer, _ in output]):
-                data = write(output)
+        async for _, output in self._run.generation.outputs():
+            update = self._run.read(output)
+            if is_small(output.outputs):
+                data = write(update)
             else:
-                data = await self._run.generation.assembly.run(partial(write, output))
+                data = await self._run.generation.assembly.run(partial(write, update))
             if data:
                 yield data
         if last := writer.last():
@@ -175,7 +175,7 @@ class ChatAnswer:
     def _begin(self, writer: ChunkWriter, index: int) -> Iterator[bytes]:
         """The events before a choice's first token: its role, and what it echoes."""
         ids = prompt_token_ids(self._prompt()) if self._request.return_token_ids else b""
-        yield writer.chunk(index, piece(index, _ROLE, token_ids=self._no_ids), begins=True, more=ids)
+        yield writer.chunk(index, piece(index, _ROLE, token_ids=self._no_ids), begins=True, members=ids)
         if self._echoed:
             delta = b'"delta":' + _delta(Content(self._echoed))
             yield writer.chunk(index, piece(index, delta, token_ids=self._no_ids), begins=True)
@@ -197,7 +197,7 @@ class ChatAnswer:
         return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
 
     def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:
-        return ChatLogprobs(self._logprobs.tokens(answer)) if self._request.logprobs else None
+        return None if self._logprobs is None else ChatLogprobs(self._logprobs.tokens(answer))
 
 
 def _delta(event: Event) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tessera.engine.input_processor import Prompt
 from tessera.request import CompletionOutput
 from tessera.server.generation.fields import GenerationFields
-from tessera.server.generation.output import Generation, Identity
-from tessera.server.generation.prompt import Prompt
+from tessera.server.generation.output import Generation
+from tessera.server.generation.prepare import Identity
 from tessera.server.generation.usage import TokenUsage
 from tessera.server.openai.protocol import Usage
 
@@ -26,20 +27,21 @@ class ChunkWriter:
     def __init__(self, identity: Identity, kind: str, generation: Generation, request: GenerationFields) -> None:
         options = request.stream_options
         self._generation = generation
-        asked = options is not None and bool(options.include_usage)
-        forced = generation.always_tells_usage
-        self._usage_at_end = asked or forced
-        self._usage_always = forced or (asked and options is not None and bool(options.continuous_usage_stats))
+        forced = generation.force_include_usage
+        include_usage = options is not None and bool(options.include_usage)
+        continuous = include_usage and options is not None and bool(options.continuous_usage_stats)
+        self._usage_at_end = include_usage or forced
+        self._usage_always = continuous or forced
         head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
-        shared = _encode({**head, "system_fingerprint": generation.fingerprint})
+        shared = _encode({**head, "system_fingerprint": generation.model.fingerprint})
         self._head = b"data: " + shared[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
 
-    def chunk(self, index: int, choice: bytes, *, begins: bool = False, more: bytes = b"") -> bytes:
-        """An event with one choice, which has this index. begins: before the choice's first token. more: further
+    def chunk(self, index: int, choice: bytes, *, begins: bool = False, members: bytes = b"") -> bytes:
+        """An event with one choice, which has this index. begins: before the choice's first token. members: further
         members of the event, such as `,"a":1`."""
         usage = self._usage(self._generation.choice_usage(index, begins=begins)) if self._usage_always else self._tail
-        return self._head + choice + b"]" + more + usage
+        return self._head + choice + b"]" + members + usage
 
     def last(self) -> bytes:
         """The event after all choices, with the usage; empty if the request asked for none."""
@@ -70,4 +72,4 @@ def token_ids(answer: CompletionOutput) -> bytes:
 
 
 def prompt_token_ids(prompt: Prompt) -> bytes:
-    return b',"prompt_token_ids":' + _encode(prompt.token_ids)
+    return b',"prompt_token_ids":' + _encode(prompt.ids.tolist())

@@ -7,27 +7,27 @@ from functools import partial
 
 import msgspec
 from msgspec.json import encode
-from starlette.requests import Request
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from tessera.request import CompletionOutput
 from tessera.server.assembly import encoded, in_one_piece, is_small, taken
 from tessera.server.context import ServerContext
 from tessera.server.decode import Envelope, RequestDecoder
-from tessera.server.generation.beams import way_of
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.logprobs import LogprobWriter, TokenNames
-from tessera.server.generation.output import Generation, Identity, collect
-from tessera.server.generation.owner import owner_of
-from tessera.server.generation.prompt import truncation_of
+from tessera.server.generation.output import Generation, collect
+from tessera.server.generation.owner import RequestOwner
+from tessera.server.generation.prepare import Identity, PreparedRequest, prepare
+from tessera.server.generation.prompt import prompt_truncation
 from tessera.server.generation.sampling import (
     check_allowed,
     check_alternatives,
-    check_common,
+    check_fields,
+    generation_method,
+    logprob_alternatives,
     sampling_params,
-    shown_alternatives,
 )
-from tessera.server.generation.structured import check_structured, structured_outputs
+from tessera.server.generation.structured import prepare_params, structured_outputs
 from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
 from tessera.server.openai.infill import infilled
 from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, joined, of_prompt
@@ -42,7 +42,6 @@ from tessera.server.openai.protocol import (
 )
 from tessera.server.openai.unserved_fields import COMPLETIONS, GENERATION
 from tessera.server.openapi import EVENT_STREAM, JsonRoute
-from tessera.server.security import client_of
 from tessera.server.sse import OPENAI
 
 DEFAULT_MAX_TOKENS = 16
@@ -61,44 +60,13 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def read(body: bytes, scope: Scope) -> CompletionAnswer:
         request = await decoder.decode(body)
-        check_common(request, limits)
-        context.check_model(request.model)
-        check_alternatives(request, "logprobs", request.logprobs, context.engine.config.model)
-        # The engine generates at least one token; it is left out if the request wants nothing but the echo.
-        only_echo = bool(request.echo) and request.max_tokens == 0
-        max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        asked = structured_outputs(request)
-        params = sampling_params(
-            request,
-            context.settings.default_sampling,
-            max_tokens=1 if only_echo else context.settings.answers.capped(max_tokens),
-            logprobs=request.logprobs,
-            detokenize=context.engine.tokenizer is not None,
-            structured=asked.params,
-            prompt_logprobs=request.logprobs if request.echo else None,
-        )
-        way = way_of(context, request, params, request.best_of)
-        wrap = infilled(request, context.engine.tokenizer)
-        truncation = truncation_of(request, context, params.max_tokens)
-        params = await check_structured(context, asked, params)
-        special = request.add_special_tokens is not False
-        prompts = await read_prompts(
-            context, request.prompt, special, truncation=truncation, wrap=wrap, client=client_of(scope)
-        )
-        identity = Identity.of(context, "cmpl", request, scope)
-        owner = owner_of(context, request, scope)
-        generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
-        return CompletionAnswer(context, request, identity, generation)
-
-    answering = GenerationEndpoint(read, context)
-
-    async def completions(_request: Request) -> ASGIApp:
-        return answering
+        prepared = await _prepare(context, request, scope)
+        return CompletionAnswer(request, Generation(context, prepared))
 
     return [
         JsonRoute(
             "/v1/completions",
-            completions,
+            GenerationEndpoint(read, context),
             "Completes each prompt, whole or as a stream.",
             methods=("POST",),
             body=CompletionRequest,
@@ -106,6 +74,38 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             stream=EVENT_STREAM,
         )
     ]
+
+
+async def _prepare(context: ServerContext, request: CompletionRequest, scope: Scope) -> PreparedRequest:
+    """Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
+    settings = context.settings
+    check_fields(request, settings.limits)
+    model = context.running_model(request.model)
+    check_alternatives(request, "logprobs", request.logprobs, model.engine.config.model)
+    # The engine generates at least one token; it is left out if the request wants nothing but the echo.
+    prompt_only = bool(request.echo) and request.max_tokens == 0
+    max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    grammar = structured_outputs(request)
+    params = sampling_params(
+        request,
+        settings.default_sampling,
+        max_tokens=1 if prompt_only else settings.answers.capped(max_tokens),
+        logprobs=request.logprobs,
+        detokenize=model.engine.tokenizer is not None,
+        structured=grammar.params,
+        prompt_logprobs=request.logprobs if request.echo else None,
+    )
+    method = generation_method(model, request, params, request.best_of)
+    wrap = infilled(request, model.engine.tokenizer)
+    truncation = prompt_truncation(model, request, params.max_tokens)
+    identity = Identity.from_request(model, "cmpl", request, scope)
+    owner = RequestOwner.from_request(context, model, request, scope)
+    params = await prepare_params(model, grammar, params, owner.client)
+    special = request.add_special_tokens is not False
+    prompts = await read_prompts(
+        context, model, request.prompt, special, truncation=truncation, wrap=wrap, client=owner.client
+    )
+    return await prepare(context, model, identity, owner, method, params, prompts, prompt_only=prompt_only)
 
 
 def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
@@ -119,16 +119,13 @@ class CompletionAnswer:
 
     wire = OPENAI
 
-    def __init__(
-        self, context: ServerContext, request: CompletionRequest, identity: Identity, generation: Generation
-    ) -> None:
+    def __init__(self, request: CompletionRequest, generation: Generation) -> None:
         self.stream = bool(request.stream)
         self._request = request
-        self._identity = identity
         self._generation = generation
-        self._tokenizer = context.engine.tokenizer
+        self._tokenizer = generation.model.engine.tokenizer
         names = TokenNames(self._tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-        alternatives = shown_alternatives(request, request.logprobs, context.engine.config.model.vocab_size)
+        alternatives = logprob_alternatives(request, request.logprobs, generation.model.engine.config.model.vocab_size)
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
         self._echoed_logprobs = EchoedLogprobs(writer)
@@ -139,12 +136,12 @@ class CompletionAnswer:
         def assemble() -> list[bytes]:
             choices = (self._choice(index, answer) for index, answer in enumerate(taken(answers)))
             completion = Completion(
-                id=self._identity.id,
-                created=self._identity.created,
-                model=self._identity.model,
+                id=self._generation.identity.id,
+                created=self._generation.identity.created,
+                model=self._generation.identity.model,
                 choices=[],
                 usage=Usage.from_tokens(self._generation.usage()),
-                system_fingerprint=self._generation.fingerprint,
+                system_fingerprint=self._generation.model.fingerprint,
             )
             return list(encoded(completion, choices=choices))
 
@@ -164,15 +161,15 @@ class CompletionAnswer:
         )
 
     def _prompt_ids(self, index: int) -> Sequence[int] | msgspec.UnsetType:
-        return self._generation.prompt_of(index).token_ids if self._request.return_token_ids else msgspec.UNSET
+        return self._generation.choice_prompt(index).ids.tolist() if self._request.return_token_ids else msgspec.UNSET
 
     def _prompt_logprobs(self, index: int) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
             return None
-        return of_prompt(self._generation.prompt_logprobs_of(index))
+        return of_prompt(self._generation.choice_prompt_logprobs(index))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        writer = ChunkWriter(self._identity, "text_completion", self._generation, self._request)
+        writer = ChunkWriter(self._generation.identity, "text_completion", self._generation, self._request)
         begun = [False] * self._generation.num_choices
         no_ids = NO_TOKEN_IDS if self._request.return_token_ids else b""
 
@@ -206,7 +203,7 @@ class CompletionAnswer:
         content = b'"text":' + encode((echoed or "") + answer.text)
         ids = token_ids(answer) if self._request.return_token_ids else b""
         if begins and self._request.return_token_ids:
-            ids = prompt_token_ids(self._generation.prompt_of(index)) + ids
+            ids = prompt_token_ids(self._generation.choice_prompt(index)) + ids
         return piece(index, content, encoded_logprobs, ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
@@ -219,16 +216,19 @@ class CompletionAnswer:
             return None
         logprobs = self._logprobs[index]
         if echoed is None:
-            return logprobs.of(answer)
-        ids, positions = self._generation.prompt_of(index).token_ids, self._generation.prompt_logprobs_of(index)
-        prompt = self._echoed_logprobs.of(index // self._generation.params.n, ids, positions, echoed)
+            return logprobs.write(answer)
+        ids, positions = (
+            self._generation.choice_prompt(index).ids.tolist(),
+            self._generation.choice_prompt_logprobs(index),
+        )
+        prompt = self._echoed_logprobs.write(index // self._generation.params.n, ids, positions, echoed)
         logprobs.after(echoed)
-        return joined(prompt, logprobs.of(answer))
+        return joined(prompt, logprobs.write(answer))
 
     def _echoed(self, index: int) -> str:
         if not self._request.echo:
             return ""
-        prompt = self._generation.prompt_of(index)
+        prompt = self._generation.choice_prompt(index)
         if prompt.text is not None:
             return prompt.text
-        return "" if self._tokenizer is None else self._tokenizer.decode(prompt.token_ids, skip_special_tokens=True)
+        return "" if self._tokenizer is None else self._tokenizer.decode(prompt.ids.tolist(), skip_special_tokens=True)

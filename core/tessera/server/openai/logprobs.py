@@ -18,7 +18,7 @@ class EchoedLogprobs:
         self._writer = writer
         self._last: tuple[int, CompletionLogprobs] | None = None
 
-    def of(
+    def write(
         self, prompt: int, ids: Sequence[int], positions: Sequence[Position | None], text: str
     ) -> CompletionLogprobs:
         """prompt: its number in the request."""
@@ -39,7 +39,7 @@ class ChoiceLogprobs:
         self._writer = writer
         self._offsets = TextOffsets(writer.names.tokenizer)
 
-    def of(self, answer: CompletionOutput) -> CompletionLogprobs:
+    def write(self, answer: CompletionOutput) -> CompletionLogprobs:
         """The log probabilities of one output's tokens."""
         result = CompletionLogprobs([], [], [], [])
         for token, position in zip(answer.token_ids, answer.logprobs or (), strict=True):

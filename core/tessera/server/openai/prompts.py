@@ -12,7 +12,8 @@ from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import LONG_BODY, Envelope, asks_for_nothing, decoded
-from tessera.server.generation.prompt import Prompt
+from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
 _TEXT = msgspec.json.Decoder(str)
@@ -23,13 +24,14 @@ _LISTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 async def read_prompts(
     context: ServerContext,
+    model: ServedModel,
     raw: msgspec.Raw,
     add_special_tokens: bool,
     *,
     truncation: Truncation | None = None,
     wrap: Callable[[str], str] | None = None,
     client: str = "",
-) -> list[Prompt]:
+) -> list[TokenizedPrompt]:
     """Decodes a prompt field and tokenizes its texts. raw: its JSON. client: see client_of(). wrap: makes the prompt of
     a text. Raises RequestError, TextWorkerError."""
     limits = context.settings.limits
@@ -39,16 +41,18 @@ async def read_prompts(
         texts, ids = await context.assembly.run(partial(decode_prompt, bytes(raw), limits))
     if wrap is not None and ids:
         raise RequestError("suffix needs a prompt that is a text.", param="suffix")
-    prompts = [Prompt(prompt) for prompt in ids]
+    prompts = [TokenizedPrompt(prompt) for prompt in ids]
     if texts:
         texts = texts if wrap is None else [wrap(text) for text in texts]
-        prompts = await tokenize(context, texts, add_special_tokens, whole=truncation is None, client=client)
+        prompts = await tokenize(
+            context.settings.limits, model, texts, add_special_tokens, whole=truncation is None, client=client
+        )
     return prompts if truncation is None else [_truncated(prompt, truncation) for prompt in prompts]
 
 
-def _truncated(prompt: Prompt, truncation: Truncation) -> Prompt:
+def _truncated(prompt: TokenizedPrompt, truncation: Truncation) -> TokenizedPrompt:
     kept = truncation.kept(prompt.token_ids)
-    return prompt if len(kept) == len(prompt.token_ids) else Prompt(kept)
+    return prompt if len(kept) == len(prompt.token_ids) else TokenizedPrompt(kept)
 
 
 def check_prompt_counts(envelope: Envelope, limits: Limits, max_model_len: int) -> None:
@@ -109,23 +113,29 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
 
 
 async def tokenize(
-    context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True, client: str = ""
-) -> list[Prompt]:
+    limits: Limits,
+    model: ServedModel,
+    texts: Sequence[str],
+    add_special_tokens: bool,
+    *,
+    whole: bool = True,
+    client: str = "",
+) -> list[TokenizedPrompt]:
     """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
-    workers = context.engine.text
+    workers = model.text
     if workers is None:
         raise RequestError("This server has no tokenizer: send the prompt as token ids.", param="prompt")
-    most = context.settings.limits.prompt_chars
+    most = limits.prompt_chars
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-    max_tokens = context.engine.info.max_model_len if whole else None
+    max_tokens = model.engine.info.max_model_len if whole else None
     tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens, owner=client)
-    return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
+    return [TokenizedPrompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 
-def _check_count(count: int, most: int) -> None:
-    if count > most:
-        raise RequestError(f"prompt must have at most {most} prompts, got {count}.", param="prompt")
+def _check_count(count: int, limit: int) -> None:
+    if count > limit:
+        raise RequestError(f"prompt must have at most {limit} prompts, got {count}.", param="prompt")
 
 
 def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:

@@ -21,7 +21,7 @@ from tessera.server.decode import RequestDecoder
 from tessera.server.generation.items import Item
 from tessera.server.generation.run import ChatRun
 from tessera.server.http import json_response, read_body
-from tessera.server.openai.chat import PREFIX, ChatAnswer
+from tessera.server.openai.chat import PREFIX, ChatCompletionAnswer
 from tessera.server.openai.protocol import ChatChoice, ChatCompletion, ChatCompletionRequest, ChatLogprobs
 from tessera.server.openapi import JsonRoute, MethodRoutes
 from tessera.server.paging import Deleted, ItemList, PageQuery, page_of
@@ -68,10 +68,8 @@ class StoredChats:
             JsonRoute(f"{one}/messages", self.messages, "The messages that it answers.", answer=ItemList),
         ]
 
-    def answer(self, request: ChatCompletionRequest, run: ChatRun, scope: Scope) -> ChatAnswer:
-        """The answer to a chat, which is kept if the request says so. Raises RequestError."""
-        if not request.store:
-            return ChatAnswer(self._context, request, run)
+    def answer(self, request: ChatCompletionRequest, run: ChatRun, scope: Scope) -> StoredAnswer:
+        """The answer to a chat that is to be stored. Raises RequestError."""
         check_metadata(request.metadata)
         return StoredAnswer(self._context, request, run, self._store, tenant_of(scope))
 
@@ -79,19 +77,21 @@ class StoredChats:
         query = request.query_params
         metadata = {found["name"]: text for name, text in query.items() if (found := _METADATA.fullmatch(name))}
 
-        def wanted(kept: Mapping[str, Any]) -> bool:
-            own = kept["completion"]
+        def wanted(stored: Mapping[str, Any]) -> bool:
+            own = stored["completion"]
             return bool(
                 query.get("model", own["model"]) == own["model"] and metadata.items() <= own["metadata"].items()
             )
 
-        page = await self._store.page("chat", tenant_of(request.scope), PageQuery.of(request, order="asc"), wanted)
+        page = await self._store.page(
+            "chat", tenant_of(request.scope), PageQuery.from_request(request, order="asc"), wanted
+        )
         items = [kept["completion"] for kept in page.items]
         first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
         return json_response(ItemList(items, first, last, has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> Response:
-        return json_response((await self._kept(request))["completion"])
+        return json_response((await self._stored(request))["completion"])
 
     async def update(self, request: Request) -> Response:
         if not request.path_params["id"].startswith(f"{PREFIX}-"):  # another server's route, more likely than an id
@@ -99,21 +99,21 @@ class StoredChats:
         asked = await self._decoder.decode(await read_body(request.receive))
         check_metadata(asked.metadata)
 
-        def change(kept: dict[str, Any]) -> None:
-            kept["completion"]["metadata"] = asked.metadata or {}
+        def change(stored: dict[str, Any]) -> None:
+            stored["completion"]["metadata"] = asked.metadata or {}
 
         kept = await self._store.change("chat", request.path_params["id"], tenant_of(request.scope), change)
-        return json_response((await self._kept(request) if kept is None else kept)["completion"])
+        return json_response((await self._stored(request) if kept is None else kept)["completion"])
 
     async def delete(self, request: Request) -> Response:
-        key = (await self._kept(request))["completion"]["id"]
+        key = (await self._stored(request))["completion"]["id"]
         await self._store.delete("chat", key, tenant_of(request.scope))
         return json_response(Deleted(key, "chat.completion.deleted"))
 
     async def messages(self, request: Request) -> Response:
-        return json_response(page_of((await self._kept(request))["messages"], request, order="asc"))
+        return json_response(page_of((await self._stored(request))["messages"], request, order="asc"))
 
-    async def _kept(self, request: Request) -> dict[str, Any]:
+    async def _stored(self, request: Request) -> dict[str, Any]:
         """Raises NotFoundError."""
         key = request.path_params["id"][:256]
         kept: dict[str, Any] | None = await self._store.get("chat", key, tenant_of(request.scope))
@@ -122,13 +122,13 @@ class StoredChats:
         return kept
 
 
-class StoredAnswer(ChatAnswer):
+class StoredAnswer(ChatCompletionAnswer):
     """An answer that is kept once it is whole."""
 
     def __init__(
         self, context: ServerContext, request: ChatCompletionRequest, run: ChatRun, store: Store, tenant: str
     ) -> None:
-        super().__init__(context, request, run)
+        super().__init__(request, run)
         self._store = store
         self._assembly = context.assembly
         self._tenant = tenant

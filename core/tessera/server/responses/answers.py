@@ -37,46 +37,48 @@ class ResponseAnswer:
         self,
         context: ServerContext,
         store: Store,
-        asked: ResponsesRequest,
+        request: ResponsesRequest,
         turn: Turn,
         tools: Tools,
         run: ChatRun,
     ) -> None:
-        self.stream = bool(asked.stream)
+        self.stream = bool(request.stream)
         self._tools = tools
         self._store = store
         self._turn = turn
         self._run = run
-        self._keeps = asked.store is not False
-        self._logprobs = _logprobs(context, asked, run)
+        self._keeps = request.store is not False
+        self._logprobs = _logprobs(request, run)
         self._writer = EventWriter()
         self.wire = wire_of(self._writer, lambda: self.response)
-        effort, summary = (None, None) if asked.reasoning is None else (asked.reasoning.effort, asked.reasoning.summary)
-        form = None if asked.text is None else asked.text.format
+        effort, summary = (
+            (None, None) if request.reasoning is None else (request.reasoning.effort, request.reasoning.summary)
+        )
+        form = None if request.text is None else request.text.format
         self.response = Response(
             id=new_id("resp"),
             created_at=run.identity.created,
             model=run.identity.model,
             status="in_progress",
             output=[],
-            tools=tools.shown,
-            tool_choice=asked.tool_choice or "auto",
-            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            tools=tools.request_tools,
+            tool_choice=request.tool_choice or "auto",
+            parallel_tool_calls=request.parallel_tool_calls is not False,
             text={"format": form or {"type": "text"}},
             reasoning={"effort": effort, "summary": summary},
-            background=bool(asked.background),
+            background=bool(request.background),
             conversation=None if turn.conversation is None else ConversationRef(turn.conversation),
-            instructions=asked.instructions,
-            max_output_tokens=asked.max_output_tokens,
-            max_tool_calls=asked.max_tool_calls,
-            metadata=asked.metadata or {},
+            instructions=request.instructions,
+            max_output_tokens=request.max_output_tokens,
+            max_tool_calls=request.max_tool_calls,
+            metadata=request.metadata or {},
             previous_response_id=turn.previous,
             store=self._keeps,
-            temperature=1.0 if asked.temperature is None else asked.temperature,
-            top_logprobs=asked.top_logprobs or 0,
-            top_p=1.0 if asked.top_p is None else asked.top_p,
-            truncation=asked.truncation or "disabled",
-            user=asked.user,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_logprobs=request.top_logprobs or 0,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            truncation=request.truncation or "disabled",
+            user=request.user,
         )
 
     async def whole(self) -> Response:
@@ -85,7 +87,7 @@ class ResponseAnswer:
 
         def assembled(answers: Sequence[tuple[CompletionOutput, list[Event]]]) -> CompletionOutput:
             ((answer, events),) = answers
-            deque(items.of(answer, events), maxlen=0)
+            deque(items.write(answer, events), maxlen=0)
             return answer
 
         await self._finish(await self._run.whole(assembled), items.output)
@@ -98,7 +100,8 @@ class ResponseAnswer:
         items = self._items(self._writer)
         begun = False
         try:
-            async for update in self._run.updates():
+            async for _, output in self._run.generation.outputs():
+                update = self._run.read(output)
                 data = b""
                 if not begun:
                     begun = True
@@ -119,7 +122,7 @@ class ResponseAnswer:
         """On another thread if there are many log probabilities."""
 
         def write() -> bytes:
-            return b"".join(written for answer, events in update for written in items.of(answer, events))
+            return b"".join(written for answer, events in update for written in items.write(answer, events))
 
         if self._logprobs is None or is_small([answer for answer, _ in update]):
             return write()
@@ -138,7 +141,10 @@ class ResponseAnswer:
         if self._turn.conversation is not None:
             added = [*self._turn.items, *output]
             await self._store.change(
-                "conversation", self._turn.conversation, self._turn.tenant, lambda kept: kept["items"].extend(added)
+                "conversation",
+                self._turn.conversation,
+                self._turn.tenant,
+                lambda conversation: conversation["items"].extend(added),
             )
 
     async def _fail(self, error: Exception) -> None:
@@ -155,14 +161,14 @@ class ResponseAnswer:
             await self._store.put("response", self.response.id, self._turn.tenant, kept)
 
 
-def _logprobs(context: ServerContext, asked: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
+def _logprobs(request: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
     """None if they are not asked for."""
-    if not asked.top_logprobs and "message.output_text.logprobs" not in (asked.include or ()):
+    if not request.top_logprobs and "message.output_text.logprobs" not in (request.include or ()):
         return None
-    tokenizer, params = context.engine.tokenizer, run.generation.params
+    tokenizer, params = run.generation.model.engine.tokenizer, run.generation.params
     assert tokenizer is not None  # there is no chat without one
     skipped = tokenizer.skipped_ids(params.skip_special_tokens, params.kept_special_tokens)
-    return TextLogprobs(LogprobWriter(TokenNames(tokenizer), asked.top_logprobs or 0), skipped)
+    return TextLogprobs(LogprobWriter(TokenNames(tokenizer), request.top_logprobs or 0), skipped)
 
 
 class BackgroundAnswer(ResponseAnswer):
@@ -173,13 +179,13 @@ class BackgroundAnswer(ResponseAnswer):
         self,
         context: ServerContext,
         store: Store,
-        asked: ResponsesRequest,
+        request: ResponsesRequest,
         turn: Turn,
         tools: Tools,
         run: ChatRun,
         running: dict[str, asyncio.Task[None]],
     ) -> None:
-        super().__init__(context, store, asked, turn, tools, run)
+        super().__init__(context, store, request, turn, tools, run)
         self._running = running
 
     async def whole(self) -> Response:

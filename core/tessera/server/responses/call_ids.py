@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tessera.errors import RequestError
 from tessera.server.generation.items import CALLS, OUTPUTS, Item
 
-_SHOWN = 64
+_ID_CHARS = 64
 _OUTPUT_OF = {"function_call_output": "function call output", "custom_tool_call_output": "custom tool call output"}
 _CALL_OF = {"function_call": "function call", "custom_tool_call": "custom tool call"}
 
@@ -28,8 +28,8 @@ def check_call_ids(items: Sequence[Item]) -> None:
         elif kind in OUTPUTS:
             if call_id not in called:
                 raise RequestError(
-                    f"No tool call found for {_OUTPUT_OF[kind]} with call_id {call_id[:_SHOWN]}.", param="input"
+                    f"No tool call found for {_OUTPUT_OF[kind]} with call_id {call_id[:_ID_CHARS]}.", param="input"
                 )
             unanswered.pop(call_id, None)
     for call_id, what in unanswered.items():
-        raise RequestError(f"No tool output found for {what} {call_id[:_SHOWN]}.", param="input")
+        raise RequestError(f"No tool output found for {what} {call_id[:_ID_CHARS]}.", param="input")

@@ -68,34 +68,36 @@ class Conversations:
         return json_response(made)
 
     async def retrieve(self, request: Request) -> Response:
-        return json_response(_shown(await self._kept(request)))
+        return json_response(_public(await self._stored(request)))
 
     async def update(self, request: Request) -> Response:
         asked = await self._decoded(request)
         changes = {} if isinstance(asked.metadata, UnsetType) else {"metadata": asked.metadata or {}}
-        return json_response(_shown(await self._changed(request, lambda kept: kept.update(changes))))
+        return json_response(_public(await self._changed(request, lambda conversation: conversation.update(changes))))
 
     async def delete(self, request: Request) -> Response:
-        key = (await self._kept(request))["id"]
+        key = (await self._stored(request))["id"]
         await self._store.delete("conversation", key, tenant_of(request.scope))
         return json_response(Deleted(key, "conversation.deleted"))
 
     async def items(self, request: Request) -> Response:
-        return json_response(page_of((await self._kept(request))["items"], request))
+        return json_response(page_of((await self._stored(request))["items"], request))
 
     async def add(self, request: Request) -> Response:
         new = input_items((await self._decoded(request)).items, "items")
         if not new:
             raise RequestError("items is missing.", param="items")
-        await self._changed(request, lambda kept: kept["items"].extend(new))
+        await self._changed(request, lambda conversation: conversation["items"].extend(new))
         return json_response(ItemList(new, new[0]["id"], new[-1]["id"], has_more=False))
 
     async def retrieve_item(self, request: Request) -> Response:
-        return json_response(_item(await self._kept(request), request))
+        return json_response(_item(await self._stored(request), request))
 
     async def delete_item(self, request: Request) -> Response:
-        left = await self._changed(request, lambda kept: kept["items"].remove(_item(kept, request)))
-        return json_response(_shown(left))
+        left = await self._changed(
+            request, lambda conversation: conversation["items"].remove(_item(conversation, request))
+        )
+        return json_response(_public(left))
 
     async def _decoded(self, request: Request) -> ConversationRequest:
         """Raises RequestError."""
@@ -106,7 +108,7 @@ class Conversations:
             raise RequestError(f"items must have at most {MAX_NEW_ITEMS} items at once.", param="items")
         return asked
 
-    async def _kept(self, request: Request) -> dict[str, Any]:
+    async def _stored(self, request: Request) -> dict[str, Any]:
         """Raises NotFoundError."""
         return await conversation_of(self._store, request.path_params["id"], tenant_of(request.scope))
 
@@ -114,7 +116,7 @@ class Conversations:
         """The conversation after a change. Raises NotFoundError, and what `change` raises."""
         key, tenant = request.path_params["id"], tenant_of(request.scope)
         changed: dict[str, Any] | None = await self._store.change("conversation", key, tenant, change)
-        return await self._kept(request) if changed is None else changed
+        return await self._stored(request) if changed is None else changed
 
 
 def _item(conversation: dict[str, Any], request: Request) -> Item:
@@ -126,5 +128,5 @@ def _item(conversation: dict[str, Any], request: Request) -> Item:
     return item
 
 
-def _shown(kept: dict[str, Any]) -> Conversation:
-    return Conversation(kept["id"], kept["created_at"], kept["metadata"])
+def _public(conversation: dict[str, Any]) -> Conversation:
+    return Conversation(conversation["id"], conversation["created_at"], conversation["metadata"])

@@ -57,28 +57,28 @@ class ItemEvents:
         self._logprobs: list[bytes] = []
         """The elements of a JSON array so far."""
 
-    def of(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
+    def write(self, answer: CompletionOutput, events: Iterable[Event]) -> Iterator[bytes]:
         """answer: what is new. events: what it says."""
         if self._of_texts is not None:
             self._of_texts.add(answer)
         for event in events:
-            yield from self._of(event)
+            yield from self._write_event(event)
         if answer.finished:
             yield from self.end(status_of(answer))
 
-    def _of(self, event: Event) -> Iterator[bytes]:
+    def _write_event(self, event: Event) -> Iterator[bytes]:
         match event:
             case Content(text):
                 yield from self._into("message")
                 known = self._of_texts
-                yield self._say(text, b"" if known is None else known.of(event, begins=not self._text))
+                yield self._say(text, b"" if known is None else known.take(event, begins=not self._text))
             case Reasoning(text):
                 yield from self._into("reasoning")
                 yield self._say(text)
             case CallBegin(_, call_id, name, custom):
                 yield from self.end()
                 made, prefix = (custom_item, "ctc") if custom else (call_item, "fc")
-                yield from self._begin(self._tools.said(made(new_id(prefix), call_id, name, "", "in_progress")))
+                yield from self._begin(self._tools.public_item(made(new_id(prefix), call_id, name, "", "in_progress")))
             case CallArguments(_, text):
                 yield self._say(text)
 

@@ -34,7 +34,7 @@ class TextLogprobs:
                 self._offsets.add(token, position[token].decoded_token)
             self._waiting.append((begin, max(self._offsets.next, begin + 1), entry))
 
-    def of(self, text: Content, *, begins: bool) -> bytes:
+    def take(self, text: Content, *, begins: bool) -> bytes:
         """Those of a piece of a message, as elements of a JSON array. begins: it is the first of the message."""
         waiting = self._waiting
         while begins and waiting and waiting[0][1] <= text.begin:

@@ -38,16 +38,16 @@ def replay(response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any
     return respond
 
 
-def place_of(response: Mapping[str, Any], asked: str | None) -> int:
+def place_of(response: Mapping[str, Any], starting_after: str | None) -> int:
     """The number of the event after which the client asks for more; -1 if it asks for all. Raises RequestError."""
-    if asked is None:
+    if starting_after is None:
         return -1
     if not response["background"]:
         # Its events were others when it was made, because the text came in more pieces.
         raise RequestError("Only a response in the background has a starting_after; leave it out.", param=_PLACE)
-    if not is_number(asked):
+    if not is_number(starting_after):
         raise RequestError("starting_after must be the sequence_number of an event.", param=_PLACE)
-    return int(asked)
+    return int(starting_after)
 
 
 async def _events(

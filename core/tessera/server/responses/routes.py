@@ -34,15 +34,10 @@ _NOT_COUNTED: Mapping[str, Values] = {"personality": ()}
 def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
     one, served = "/v1/responses/{id}", Responses(context, store)
     context.closers.append(served.end)
-    answering = GenerationEndpoint(served.read, context)
-
-    async def create(_request: Request) -> ASGIApp:
-        return answering
-
     return [
         JsonRoute(
             "/v1/responses",
-            create,
+            GenerationEndpoint(served.read, context),
             "Responds to an input, whole, as a stream or in the background.",
             methods=("POST",),
             body=ResponsesRequest,
@@ -84,17 +79,17 @@ class Responses:
         asked = await self._decoder.decode(body)
         if asked.background:
             _check_background(asked)
-        turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
+        turn, tools = await Turn.load(self._store, asked, scope), Tools.from_request(asked.tools)
         chat, items = whole_chat_of(asked, turn, tools), [*turn.before, *turn.items]
         chat = await fitted(self._context, asked, chat, items, scope, tools.names)
-        run = await ChatRun.begin(self._context, chat, scope, "resp", tools.names)
+        run = await ChatRun.prepare(self._context, chat, scope, "resp", tools.names)
         if asked.background:
             return BackgroundAnswer(self._context, self._store, asked, turn, tools, run, self._running)
         return ResponseAnswer(self._context, self._store, asked, turn, tools, run)
 
     async def count(self, request: Request) -> HttpResponse:
         asked = await self._counting.decode(await read_body(request.receive))
-        turn, tools = await Turn.of(self._store, asked, request.scope), Tools.of(asked.tools)
+        turn, tools = await Turn.load(self._store, asked, request.scope), Tools.from_request(asked.tools)
         chat = chat_of(asked, turn, tools)
 
         async def count() -> int:
@@ -104,7 +99,7 @@ class Responses:
         return json_response(InputTokens(await unless_gone(request.receive, count())))
 
     async def retrieve(self, request: Request) -> ASGIApp:
-        response = (await self._kept(request))["response"]
+        response = (await self._stored(request))["response"]
         if request.query_params.get("stream") != "true":
             return json_response(response)
         after = place_of(response, request.query_params.get("starting_after"))
@@ -112,33 +107,33 @@ class Responses:
         async def ended() -> dict[str, Any]:
             if task := self._running.get(response["id"]):
                 await asyncio.wait((task,))
-            found: dict[str, Any] = (await self._kept(request))["response"]
+            found: dict[str, Any] = (await self._stored(request))["response"]
             return found
 
         return replay(response, ended, after)
 
     async def delete(self, request: Request) -> HttpResponse:
-        key = (await self._kept(request))["response"]["id"]
+        key = (await self._stored(request))["response"]["id"]
         await self._cancel(key)
         await self._store.delete("response", key, tenant_of(request.scope))
         return json_response(Deleted(key, "response"))
 
     async def cancel(self, request: Request) -> HttpResponse:
-        response = (await self._kept(request))["response"]
+        response = (await self._stored(request))["response"]
         if not response["background"]:
             raise RequestError("Only a response in the background can be cancelled.", param="id")
         await self._cancel(response["id"])
-        return json_response((await self._kept(request))["response"])
+        return json_response((await self._stored(request))["response"])
 
     async def items(self, request: Request) -> HttpResponse:
-        return json_response(page_of((await self._kept(request))["input"], request))
+        return json_response(page_of((await self._stored(request))["input"], request))
 
     async def end(self) -> None:
         """Ends the responses in the background."""
         for key in list(self._running):
             await self._cancel(key)
 
-    async def _kept(self, request: Request) -> dict[str, Any]:
+    async def _stored(self, request: Request) -> dict[str, Any]:
         key, tenant = request.path_params["id"], tenant_of(request.scope)
         found: dict[str, Any] | None = await self._store.get("response", key, tenant)
         if found is None:
@@ -151,9 +146,9 @@ class Responses:
             await asyncio.wait((task,))
 
 
-def _check_background(asked: ResponsesRequest) -> None:
+def _check_background(request: ResponsesRequest) -> None:
     """Raises RequestError."""
-    if asked.stream:
+    if request.stream:
         raise RequestError("A response in the background is not streamed; leave out stream.", param="stream")
-    if asked.store is False:
+    if request.store is False:
         raise RequestError("A response in the background must be kept; leave out store.", param="store")

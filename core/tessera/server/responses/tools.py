@@ -27,24 +27,26 @@ _WEB_SEARCH = re.compile(r"web_search(_preview)?(_\d{4}_\d\d_\d\d)?")
 
 @dataclass
 class Tools:
-    """specs: as a chat has them. shown: those of the request that the model is told of. names: what errors of the chat
-    are called in the request. spaces: of tools in a namespace, by the name that the model knows, the namespace and the
-    name in it."""
+    """The tools of one response."""
 
+    # as a chat has them
     specs: list[ToolSpec] = field(default_factory=list)
-    shown: list[Item] = field(default_factory=list)
+    # those of the request that the model is told of, as it has them
+    request_tools: list[Item] = field(default_factory=list)
+    # what fields of the chat are called in the request, for errors
     names: dict[str, str] = field(default_factory=dict)
+    # of tools in a namespace, by the name that the model knows: the namespace and the name in it
     spaces: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Sequence[Item] | None) -> Tools:
+    def from_request(cls, request_tools: Sequence[Item] | None) -> Tools:
         """A search of the web is an offer that a model need not take up, so it is left out beside tools that the client
         runs: agents make it to every model. Raises RequestError."""
-        tools, given = cls(), given or ()
-        kept = [index for index, tool in enumerate(given) if not _searches_web(tool)]
-        for index in kept or range(len(given)):
-            tools.shown.append(given[index])
-            for spec, place in tools._specs(given[index], f"tools[{index}]"):
+        tools, request_tools = cls(), request_tools or ()
+        kept = [index for index, tool in enumerate(request_tools) if not _searches_web(tool)]
+        for index in kept or range(len(request_tools)):
+            tools.request_tools.append(request_tools[index])
+            for spec, place in tools._specs(request_tools[index], f"tools[{index}]"):
                 own = f"tools[{len(tools.specs)}]"
                 if own != place:
                     tools.names |= {f"{own}.{kind}.": f"{place}." for kind in ("function", "custom")}
@@ -52,7 +54,7 @@ class Tools:
         tools.names |= NAMES
         return tools
 
-    def said(self, item: Item) -> Item:
+    def public_item(self, item: Item) -> Item:
         """A call as the client is told of it: the namespace has a field of its own."""
         if item.get("name") not in self.spaces:
             return item
@@ -76,14 +78,14 @@ class Tools:
             self.spaces[name] = (space, member["name"])
 
 
-def choice_of(given: str | Item | None) -> str | Item | None:
+def choice_of(choice: str | Item | None) -> str | Item | None:
     """The choice of tools as a chat has it, with the names that the model knows."""
-    match given:
+    match choice:
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
             return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(_named, tools)]}}
         case {"type": "allowed_tools"}:
             raise RequestError("tool_choice must have a mode and tools that are allowed.", param="tool_choice")
-    return _named(given) if isinstance(given, dict) else given
+    return _named(choice) if isinstance(choice, dict) else choice
 
 
 def _named(tool: Item) -> Item:
@@ -99,24 +101,24 @@ def _searches_web(tool: Item) -> bool:
     return isinstance(kind, str) and _WEB_SEARCH.fullmatch(kind) is not None
 
 
-def _spec(given: Item, place: str) -> ToolSpec:
-    match given:
+def _spec(tool: Item, place: str) -> ToolSpec:
+    match tool:
         case {"type": "function", "name": str(name)}:
-            parameters = given.get("parameters")
+            parameters = tool.get("parameters")
             if not isinstance(parameters, dict | None):
                 raise RequestError(f"{place}.parameters must be an object.", param=f"{place}.parameters")
-            description = given.get("description")
-            spec = FunctionSpec(name, parameters=parameters, strict=given.get("strict") is True)
+            description = tool.get("description")
+            spec = FunctionSpec(name, parameters=parameters, strict=tool.get("strict") is True)
             if isinstance(description, str):
                 spec.description = description
             return ToolSpec("function", spec)
         case {"type": "custom", "name": str(name)}:
-            form = given.get("format")
+            form = tool.get("format")
             if isinstance(form, dict) and form.get("type") == "grammar":
                 form = {"type": "grammar", "grammar": form}
             elif not isinstance(form, dict | None):
                 raise RequestError(f"{place}.format must be an object.", param=f"{place}.format")
-            description = given.get("description")
+            description = tool.get("description")
             return ToolSpec(
                 "custom",
                 custom=CustomSpec(name, description if isinstance(description, str) else msgspec.UNSET, form),

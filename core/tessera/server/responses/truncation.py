@@ -55,7 +55,7 @@ def _role(item: Item) -> str | None:
 
 async def fitted(
     context: ServerContext,
-    asked: InputTokensRequest,
+    request: InputTokensRequest,
     chat: ChatFields,
     items: Sequence[Item],
     scope: Scope,
@@ -64,13 +64,13 @@ async def fitted(
     """The chat without what must be dropped for the prompt and the answer to fit in the context. chat: of all items.
     scope, names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises
     RequestError if no cut is enough, NotFoundError, TextWorkerError."""
-    if asked.truncation != "auto":
+    if request.truncation != "auto":
         return chat
     answer = context.settings.answers.capped(chat.max_tokens) or 1
-    room = context.engine.info.max_model_len - answer
+    room = context.model(chat.model).engine.info.max_model_len - answer
 
     def without(cut: int) -> ChatFields:
-        return msgspec.structs.replace(chat, messages=messages_with(asked.instructions, kept_of(items, cut)))
+        return msgspec.structs.replace(chat, messages=messages_with(request.instructions, kept_of(items, cut)))
 
     async def fits(cut: int) -> bool:
         try:

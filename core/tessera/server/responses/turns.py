@@ -32,22 +32,24 @@ class Turn:
     conversation: str | None = None
 
     @classmethod
-    async def of(cls, store: Store, asked: InputTokensRequest, scope: Scope) -> Turn:
+    async def load(cls, store: Store, request: InputTokensRequest, scope: Scope) -> Turn:
         """Raises RequestError, NotFoundError."""
-        tenant, items = tenant_of(scope), input_items(asked.input)
-        conversation = asked.conversation.id if isinstance(asked.conversation, ConversationRef) else asked.conversation
-        if asked.previous_response_id is not None and conversation is not None:
+        tenant, items = tenant_of(scope), input_items(request.input)
+        conversation = (
+            request.conversation.id if isinstance(request.conversation, ConversationRef) else request.conversation
+        )
+        if request.previous_response_id is not None and conversation is not None:
             raise RequestError(
                 "previous_response_id and conversation cannot be combined: leave out one of them.", param="conversation"
             )
         before: list[Item] = []
-        if asked.previous_response_id is not None:
-            before = await _history(store, asked.previous_response_id, tenant)
+        if request.previous_response_id is not None:
+            before = await _history(store, request.previous_response_id, tenant)
         elif conversation is not None:
             before = (await conversation_of(store, conversation, tenant))["items"]
         if not items and not before:
             raise RequestError("input is missing.", param="input")
-        return cls(items, before, tenant, asked.previous_response_id, conversation)
+        return cls(items, before, tenant, request.previous_response_id, conversation)
 
 
 async def _history(store: Store, key: str, tenant: str) -> list[Item]:
@@ -77,19 +79,19 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
     return kept
 
 
-def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatFields:
+def chat_of(request: InputTokensRequest, turn: Turn, tools: Tools) -> ChatFields:
     """Raises RequestError."""
-    if asked.truncation not in (None, "auto", "disabled"):
+    if request.truncation not in (None, "auto", "disabled"):
         raise RequestError("truncation must be auto or disabled.", param="truncation")
     items = [*turn.before, *turn.items]
     check_call_ids(items)
-    messages = messages_with(asked.instructions, items)
-    chat = ChatFields(model=asked.model, messages=messages, tools=tools.specs or None)
-    chat.tool_choice, chat.parallel_tool_calls = choice_of(asked.tool_choice), asked.parallel_tool_calls
-    if asked.reasoning is not None:
-        chat.reasoning_effort = asked.reasoning.effort
-    if asked.text is not None and asked.text.format is not None:
-        chat.response_format = _format(asked.text.format)
+    messages = messages_with(request.instructions, items)
+    chat = ChatFields(model=request.model, messages=messages, tools=tools.specs or None)
+    chat.tool_choice, chat.parallel_tool_calls = choice_of(request.tool_choice), request.parallel_tool_calls
+    if request.reasoning is not None:
+        chat.reasoning_effort = request.reasoning.effort
+    if request.text is not None and request.text.format is not None:
+        chat.response_format = _format(request.text.format)
     return chat
 
 
@@ -99,19 +101,20 @@ def messages_with(instructions: str | None, items: Sequence[Item]) -> list[ChatM
     return [ChatMessage("system", instructions), *messages] if instructions else messages
 
 
-def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatFields:
+def whole_chat_of(request: ResponsesRequest, turn: Turn, tools: Tools) -> ChatFields:
     """Raises RequestError."""
-    check_metadata(asked.metadata)
-    chat = chat_of(asked, turn, tools)
-    chat.max_tokens, chat.temperature, chat.top_p = asked.max_output_tokens, asked.temperature, asked.top_p
-    chat.user, chat.prompt_cache_key = asked.user, asked.prompt_cache_key
-    chat.stream = asked.stream
-    if asked.top_logprobs or "message.output_text.logprobs" in (asked.include or ()):
-        chat.logprobs, chat.top_logprobs = True, asked.top_logprobs
+    check_metadata(request.metadata)
+    chat = chat_of(request, turn, tools)
+    chat.max_tokens, chat.temperature, chat.top_p = request.max_output_tokens, request.temperature, request.top_p
+    chat.user, chat.prompt_cache_key = request.user, request.prompt_cache_key
+    chat.stream = request.stream
+    if request.top_logprobs or "message.output_text.logprobs" in (request.include or ()):
+        chat.logprobs, chat.top_logprobs = True, request.top_logprobs
     return chat
 
 
-def _format(given: dict[str, Any]) -> dict[str, Any]:
-    if given.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {key: given.get(key) for key in ("name", "schema", "strict")}}
-    return given
+def _format(text_format: dict[str, Any]) -> dict[str, Any]:
+    if text_format.get("type") == "json_schema":
+        schema = {key: text_format.get(key) for key in ("name", "schema", "strict")}
+        return {"type": "json_schema", "json_schema": schema}
+    return text_format

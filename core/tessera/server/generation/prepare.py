@@ -1,0 +1,112 @@
+"""A request that is ready to run: checked against every limit, tokenized and compiled, each once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+from tessera.engine.input_processor import Prompt
+from tessera.errors import RequestError
+from tessera.request import RequestOutput
+from tessera.sampling_params import SamplingParams, with_max_tokens
+from tessera.server.access import name_by_body, request_id_of
+from tessera.server.context import ServerContext
+from tessera.server.generation.fields import GenerationFields
+from tessera.server.generation.owner import RequestOwner
+from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.served_model import ServedModel
+from tessera.server.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The fields that every chunk of an answer repeats."""
+
+    id: str
+    model: str
+    # seconds since the epoch
+    created: int
+
+    @classmethod
+    def from_request(cls, model: ServedModel, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
+        """prefix: of the id."""
+        if request.request_id is not None:
+            name_by_body(scope, request.request_id)
+        return cls(f"{prefix}-{request_id_of(scope)}", model.name, int(time.time()))
+
+
+@dataclass(frozen=True)
+class GenerationMethod:
+    """How prompts are answered: by sampling, or by beam search."""
+
+    # of each prompt, in the engine
+    num_sequences: int
+    # yields the outputs of one prompt; takes the arguments of AsyncEngine.generate
+    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """What Generation runs."""
+
+    model: ServedModel
+    identity: Identity
+    owner: RequestOwner
+    method: GenerationMethod
+    # as the request has them; max_tokens is None if it sets none
+    params: SamplingParams
+    # at least one, as the engine takes them
+    prompts: Sequence[Prompt]
+    # of each prompt: params with the tokens that its answer may have
+    prompt_params: Sequence[SamplingParams]
+    # the answers are left blank: the request wants nothing but its prompts
+    prompt_only: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    @property
+    def num_values(self) -> int:
+        """Tokens that the answers may have, each counted once more for every log probability."""
+        logprobs = self.params.logprobs or 0
+        values = 1 + (self.model.engine.config.model.vocab_size if logprobs < 0 else logprobs)
+        return self.method.num_sequences * values * sum(prompt.max_tokens for prompt in self.prompts)
+
+
+async def prepare(
+    context: ServerContext,
+    model: ServedModel,
+    identity: Identity,
+    owner: RequestOwner,
+    method: GenerationMethod,
+    params: SamplingParams,
+    prompts: Sequence[TokenizedPrompt],
+    *,
+    prompt_only: bool = False,
+) -> PreparedRequest:
+    """params: of prepare_params(). Raises RequestError."""
+    limit = context.settings.limits.choices
+    if len(prompts) * method.num_sequences > limit:
+        counts = f"{len(prompts)} x {method.num_sequences}"
+        raise RequestError(f"prompts times n must be at most {limit}, got {counts}.", param="n")
+    prompt_params = [
+        with_max_tokens(params, _max_tokens(context.settings, model, params, prompt)) for prompt in prompts
+    ]
+    prepared = [
+        await model.engine.prepare_prompt(prompt.token_ids, limited, prompt.text)
+        for prompt, limited in zip(prompts, prompt_params, strict=True)
+    ]
+    return PreparedRequest(model, identity, owner, method, params, prepared, prompt_params, prompt_only)
+
+
+def _max_tokens(
+    settings: ServerSettings, model: ServedModel, params: SamplingParams, prompt: TokenizedPrompt
+) -> int | None:
+    """The server's limit if the request sets none, and what the context has room for if it asks for more. The engine
+    refuses a prompt that leaves no room."""
+    room = max(model.engine.info.max_model_len - len(prompt.token_ids), 1)
+    return settings.answers.unasked(room) if params.max_tokens is None else min(params.max_tokens, room)
