@@ -30,6 +30,8 @@ PAGE = ROOT / "ARCHITECTURE.md"
 BEGIN, END = "<!-- one chat: python -m tools.trace_request --write -->\n", "<!-- end of one chat -->"
 SERVED_BY = {"the front": "front", "the text worker": "text worker", "the engine": "engine"}
 """Processes, and what the page calls them."""
+BY_THE_CLOCK = ("core/tessera/log.py",)
+"""What is entered when a log line is due, which is not the request's doing."""
 
 # Python imports this module when a process starts. SIGUSR2 starts a trace of the main thread, and the next one ends it.
 # entered: files in the order of first entry, each with the number of calls into it from other files.
@@ -143,7 +145,9 @@ def _of_repository(entered: Mapping[str, int]) -> Iterator[Entered]:
     for name, calls in entered.items():
         path = Path(name)
         if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("core", "platforms"):
-            yield Entered(str(path.relative_to(ROOT)), count_lines(path), calls)
+            own = str(path.relative_to(ROOT))
+            if own not in BY_THE_CLOCK:
+                yield Entered(own, count_lines(path), calls)
 
 
 def phrase(path: Path) -> str:
