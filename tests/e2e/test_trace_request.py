@@ -12,7 +12,7 @@ BY_PROCESS = {
 
 
 def test_every_process_is_followed() -> None:
-    processes = trace()
+    processes, _ = trace()
     assert set(processes) == set(BY_PROCESS)
     for title, expected in BY_PROCESS.items():
         entered = {one.name: one for one in processes[title]}
