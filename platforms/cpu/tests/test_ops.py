@@ -54,8 +54,8 @@ def test_experts_are_those_of_the_reference() -> None:
     for spec in op.sample_specs():
         own = BoundOps(OPS, PLATFORM.open(0))
         native, mine, theirs = own.bind("experts", spec), OpInputs(9, ops=own), OpInputs(9)
-        expected = op.reference(spec, *theirs.of("experts", spec))
-        assert_same(native(*mine.of("experts", spec)), expected, TOLERANCES[spec.gate.dtype])
+        expected = op.reference(spec, *theirs.arguments("experts", spec))
+        assert_same(native(*mine.arguments("experts", spec)), expected, TOLERANCES[spec.gate.dtype])
 
 
 @pytest.mark.parametrize("tokens", [1, 3 * MANY_TOKENS - 1, 3 * MANY_TOKENS])

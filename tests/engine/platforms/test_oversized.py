@@ -60,5 +60,5 @@ def test_a_rotary_table_larger_than_the_devices_memory_is_not_made(limited):
     device = SimpleNamespace(target="cpu", memory=lambda: SimpleNamespace(free=2**30))
     table = RotaryTable(SimpleNamespace(device=device))
     with pytest.raises(MemoryBudgetError, match="rotary table for 16,777,216 tokens takes 12.0 GiB, and 1.0 GiB"):
-        table.of(Rope(dim=128), 2**24)
-    assert table.of(Rope(dim=128), 64).shape == (64, 128)
+        table.table(Rope(dim=128), 2**24)
+    assert table.table(Rope(dim=128), 64).shape == (64, 128)
