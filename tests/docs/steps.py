@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shlex
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -100,6 +102,11 @@ class Shell:
         self.folder, self.environment = folder, environment
 
     def __enter__(self) -> Self:
+        # A server in the background writes its log between the words of another command, so each command but those that
+        # stay in the background has a file of its own.
+        descriptor, name = tempfile.mkstemp(prefix="step-")
+        os.close(descriptor)
+        self.output = Path(name)
         self.process = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
@@ -124,15 +131,20 @@ class Shell:
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
+        self.output.unlink()
 
     def run(self, command: Command) -> None:
         """Raises StepError. A command that ends in & has until then to print what is shown."""
-        self._type(f"{{\n{command.text}\n}} </dev/null\nprintf '\\n{_MARK} %s %s\\n' $? \"$PWD\"\n")
+        stays = command.text.endswith("&")
+        target = "" if stays else f">{shlex.quote(str(self.output))} 2>&1"
+        self._type(f"{{\n{command.text}\n}} </dev/null {target}\nprintf '\\n{_MARK} %s %s\\n' $? \"$PWD\"\n")
         said = list(self._until(command))
         code, folder = said.pop().removeprefix(_MARK).split(maxsplit=1)
         self.folder = Path(folder)
+        if not stays:
+            said = self._output()
         deadline = time.monotonic() + SECONDS
-        while command.text.endswith("&") and missing(command.shown, said) is not None:
+        while stays and missing(command.shown, said) is not None:
             try:
                 said.append(self.said.get(timeout=max(deadline - time.monotonic(), 0)))
             except queue.Empty:
@@ -150,8 +162,13 @@ class Shell:
             try:
                 said.append(self.said.get(timeout=SECONDS))
             except queue.Empty:
+                said += self._output()
                 raise StepError(self._told(command, f"printed nothing more for {SECONDS:.0f} s", said)) from None
             yield said[-1]
+
+    def _output(self) -> list[str]:
+        """Of the last command that did not stay in the background."""
+        return self.output.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _type(self, text: str) -> None:
         assert self.process.stdin is not None

@@ -27,6 +27,14 @@ def test_steps_are_carried_out_in_one_shell(tmp_path: Path) -> None:
     assert followed(page, tmp_path) == 6
 
 
+def test_a_log_in_the_background_does_not_run_into_the_answer(tmp_path: Path) -> None:
+    page = (
+        "```console\n$ touch on && (while test -e on; do echo log; done; touch off) &\nlog\n"
+        "$ printf one && sleep 0.1\none\n$ rm on; while ! test -e off; do sleep 0.01; done\n```\n"
+    )
+    assert followed(page, tmp_path) == 3
+
+
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
