@@ -158,10 +158,8 @@ def test_a_sampling_parameter_is_at_most_five_files(change: Change) -> None:
     """A parameter that the device knows: the token to draw instead of the one that was drawn."""
     change.after("core/tessera/sampling_params.py", "    min_p: float = 0.0", "    dummy_pick: int = 0\n")
     change.after("core/tessera/sampling_params.py", '        "top_k": (', '        "dummy_pick": (0, 7),\n')
-    change.after(
-        "core/tessera/runner/sampling_columns.py", '        "min_p": (', '        "dummy_pick": (np.int32, 0),\n'
-    )
-    change.after("core/tessera/runner/sampling_columns.py", "    min_p: Array", "    dummy_pick: Array\n")
+    change.after("core/tessera/runner/input_batch.py", '        "min_p": (', '        "dummy_pick": (np.int32, 0),\n')
+    change.after("core/tessera/runner/input_batch.py", "    min_p: Array", "    dummy_pick: Array\n")
     change.after("core/tessera/ops/sampling.py", "    min_p: Tensor", "    dummy_pick: Tensor\n")
     change.after(
         "core/tessera/ops/sampling.py",

@@ -24,7 +24,7 @@ from tessera.ops import (
     TakeLogitsSpec,
 )
 from tessera.platform.ops import HotCall
-from tessera.runner.sampling_columns import SAMPLING_DTYPES, LogitsOps, SamplingColumns
+from tessera.runner.input_batch import SAMPLING_DTYPES, LogitsOps, SamplingColumns
 from tessera.step import TokenMasks
 
 Bind = Callable[[str, Any], HotCall]

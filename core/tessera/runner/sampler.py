@@ -29,8 +29,8 @@ from tessera.platform.feature import WorkerFeature
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.model import Model
 from tessera.platform.ops import BoundOps, HotCall
+from tessera.runner.input_batch import SAMPLING_DTYPES, LogitsOps, SamplingColumns
 from tessera.runner.logits_editor import LogitsEditor, PlacedMasks
-from tessera.runner.sampling_columns import SAMPLING_DTYPES, LogitsOps, SamplingColumns
 from tessera.step import TokenMasks
 
 

@@ -13,8 +13,8 @@ from tessera.arrays import int32
 from tessera.ops.sampling import edit_logits, logprobs
 from tessera.platform import EditLogitsSpec, Edits, History, LogprobsSpec, Sampled, SamplingRows
 from tessera.runner.host_sampler import reference_call
+from tessera.runner.input_batch import SamplingColumns
 from tessera.runner.logits_editor import LogitsEditor
-from tessera.runner.sampling_columns import SamplingColumns
 from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened
 from tests.platforms import sampling_oracle as oracle

@@ -11,9 +11,9 @@ from tessera.arrays import int32
 from tessera.ops import Sampled, SampleSpec
 from tessera.runner.device_buffers import DeviceBuffers
 from tessera.runner.host_sampler import reference_call
+from tessera.runner.input_batch import SamplingColumns
 from tessera.runner.logits_editor import LogitsEditor
 from tessera.runner.sampler import Sampler
-from tessera.runner.sampling_columns import SamplingColumns
 from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened, TokenMasks
 from tessera.testing.reference import host_device

@@ -18,7 +18,7 @@ from tessera.log import about
 from tessera.server.access import request_id_of
 from tessera.server.batches.protocol import ENDPOINTS
 from tessera.server.decode import asks_for_nothing, decoded
-from tessera.server.generation.owner import PRIORITY
+from tessera.server.generation.prepare import PRIORITY
 from tessera.server.http import REQUEST_ID, error_response
 from tessera.server.openapi import JsonRoute
 from tessera.server.security import TENANT

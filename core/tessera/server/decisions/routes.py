@@ -22,7 +22,7 @@ from tessera.server.decode import RequestDecoder
 from tessera.server.generation.chat import ChatFields, ChatMessage
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.items import Item, input_items, messages_of
-from tessera.server.generation.owner import RequestOwner
+from tessera.server.generation.prepare import RequestOwner
 from tessera.server.generation.prompt import render
 from tessera.server.generation.run import renamed_fields
 from tessera.server.generation.tools import ToolUse

@@ -16,8 +16,7 @@ from tessera.server.decode import Envelope, RequestDecoder
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.logprobs import LogprobWriter, TokenNames
 from tessera.server.generation.output import Generation, collect
-from tessera.server.generation.owner import RequestOwner
-from tessera.server.generation.prepare import Identity, PreparedRequest, prepare
+from tessera.server.generation.prepare import Identity, PreparedRequest, RequestOwner, prepare
 from tessera.server.generation.prompt import prompt_truncation
 from tessera.server.generation.sampling import (
     check_allowed,
