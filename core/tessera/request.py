@@ -12,26 +12,33 @@ from tessera.sampling_params import SamplingParams
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One prompt and one completion, as the engine receives them. n > 1 is n Requests with one `leader`.
+    """One prompt and one completion, as the engine receives them. n > 1 is n Requests with one `leader`."""
 
-    key: the front end's number for it, never reused. prompt: int32 token ids. max_tokens: already limited by the
-    context length. salt: keeps its cached prefixes apart from other tenants'. leader: key of the sibling whose prompt
-    blocks it shares, or -1. columns: values for the columns of features. tenant: the owner, for a scheduling policy
-    that divides capacity between tenants.
-    """
-
+    # The front end's number for it, never reused.
     key: int
+    # The client's, for logs; of several completions, each has its own.
     request_id: str
+    # [tokens] int32 token ids.
     prompt: Array
+    # Without bad_words, and with the token ids checked.
     params: SamplingParams
+    # Of the completion, already limited by the context length.
     max_tokens: int
+    # 0 to 2**64 - 1; drawn by the front end if the client sent none.
     seed: int
+    # Seconds on time.monotonic().
     arrival: float = 0.0
+    # Lower runs first.
     priority: int = 0
+    # Keeps its cached prefixes apart from other tenants'.
     salt: str = ""
+    # Key of the sibling whose prompt blocks it shares, or -1.
     leader: int = -1
+    # The folder of the adapter that it uses; "" for none.
     adapter: str = ""
+    # Values for the columns of features.
     columns: dict[str, float] = {}
+    # The owner, for a scheduling policy that divides capacity between tenants.
     tenant: str = ""
 
 

@@ -158,7 +158,7 @@ def test_requests_with_equal_lists_of_allowed_tokens_share_one_in_the_engine():
     assert first.allowed_token_ids == tuple(range(500))
     assert second.allowed_token_ids is first.allowed_token_ids
     assert came(400).allowed_token_ids == tuple(range(400))
-    for count in range(1, 1 + process.SharedLists.MOST):
+    for count in range(1, 1 + process.SharedLists.MAX_LISTS):
         came(count)
     assert came(500).allowed_token_ids is not first.allowed_token_ids
     assert lists.share(REQUEST) is REQUEST
@@ -249,7 +249,7 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
         engine.stdin.write(messages.pack_start(start))
         engine.stdin.flush()
         codec, marker = Codec(1), tmp_path / "exploded"
-        while not isinstance(codec.unpack_answer(answers.recv()), messages.Ready):
+        while not isinstance(codec.unpack_answer(answers.recv()), messages.EngineReady):
             pass
         whole = codec.pack_request(AddRequests([REQUEST]))
         random = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tessera.arrays import int32
-from tessera.engine.completion import Completion
+from tessera.engine.completion import CompletionState
 from tessera.engine.input_processor import Prompt
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -35,7 +35,7 @@ class SpokenEngine(FakeEngine):
         stops = StopStrings(tuple(params.stop)) if params.stop else None
         end = self.tokenizer.encode("<bos>", add_special_tokens=False)[0]
         ids = [[*self.tokenizer.encode(text, add_special_tokens=False), end] for text in self.said[: params.n]]
-        choices = [Completion(n, params, self.tokenizer, prompt, 0.0, stops) for n in range(params.n)]
+        choices = [CompletionState(n, params, self.tokenizer, prompt, 0.0, stops) for n in range(params.n)]
         number = 0
         while not all(choice.finish_reason for choice in choices):
             await asyncio.sleep(0)
@@ -52,7 +52,7 @@ class SpokenEngine(FakeEngine):
                 yield RequestOutput(request_id, None, prompt, outputs, finished, num_cached_tokens=3)
 
 
-def _advance(choice: Completion, ids: Sequence[int], stride: int, params: SamplingParams) -> None:
+def _advance(choice: CompletionState, ids: Sequence[int], stride: int, params: SamplingParams) -> None:
     start = len(choice.token_ids)
     limit = len(ids) if params.max_tokens is None else min(params.max_tokens, len(ids))
     tokens = list(ids[start : min(start + stride, limit)])

@@ -120,8 +120,8 @@ class AsyncEngine:
         """Tokenizes a prompt and checks every limit, as generate() does, without submitting it. Raises RequestError,
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
-        most = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
-        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, most)
+        limit = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
+        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, limit)
         return await self.prepare_prompt(ids, await self.prepare_params(params, client), text)
 
     async def prepare_params(self, params: SamplingParams, client: str = "") -> SamplingParams:
@@ -146,10 +146,10 @@ class AsyncEngine:
             self._handle.check_alive()
         return await asyncio.get_running_loop().run_in_executor(self._checking, check)
 
-    async def _encoded(self, text: str, add_special_tokens: bool, client: str, most: int | None) -> list[int]:
+    async def _encoded(self, text: str, add_special_tokens: bool, client: str, max_tokens: int | None) -> list[int]:
         if self.text is None:
             raise no_tokenizer()
-        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=most, owner=client)
+        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=max_tokens, owner=client)
         return ids
 
     async def abort(self, request_id: str) -> None:

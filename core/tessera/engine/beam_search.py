@@ -33,17 +33,19 @@ Alternatives = Mapping[int, Logprob]
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """beam_width: number of beams kept, 1 to 63; beam_width plus the model's number of end-of-text tokens may not
-    exceed max_logprobs. max_tokens: per beam. ignore_eos: every beam gets max_tokens tokens. temperature: accepted for
-    compatibility with vLLM and ignored; beams are ranked by the model's unscaled log probabilities. length_penalty:
-    scores are divided by the number of tokens to this power, so a value above 0 favors long beams.
-    include_stop_str_in_output: keep the end-of-text token at the end of the tokens. Raises RequestError."""
+    """How to search, as a request asks for it. Raises RequestError."""
 
+    # Number of beams kept, 1 to 63; with the model's number of end-of-text tokens added, at most max_logprobs.
     beam_width: int
+    # Per beam.
     max_tokens: int
+    # Every beam gets max_tokens tokens.
     ignore_eos: bool = False
+    # Accepted for compatibility with vLLM and ignored; beams are ranked by the model's unscaled log probabilities.
     temperature: float = 0.0
+    # Scores are divided by the number of tokens to this power, so a value above 0 favors long beams.
     length_penalty: float = 1.0
+    # Keep the end-of-text token at the end of the tokens.
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
@@ -60,17 +62,21 @@ def _check(name: str, value: Any, low: int, high: int) -> None:
 
 @dataclass
 class BeamSearchSequence:
-    """One beam. tokens: those of the prompt and of the beam. logprobs: one entry per token of the beam, with its
-    alternatives. cum_logprob: the sum of its tokens' log probabilities. score: cum_logprob with the length penalty;
-    beams are sorted by it. text: of all tokens; None without a vocabulary. finish_reason: "stop" or "length".
-    stop_reason: the end-of-text token, if the beam ended with one."""
+    """One beam of the result."""
 
+    # Those of the prompt and of the beam.
     tokens: list[int]
+    # One entry per token of the beam, with its alternatives.
     logprobs: list[Alternatives]
+    # The sum of its tokens' log probabilities.
     cum_logprob: float = 0.0
+    # cum_logprob with the length penalty; beams are sorted by it.
     score: float = 0.0
+    # Of all tokens; None without a vocabulary.
     text: str | None = None
+    # "stop" or "length".
     finish_reason: str | None = None
+    # The end-of-text token, if the beam ended with one.
     stop_reason: int | None = None
 
 
@@ -83,42 +89,50 @@ class BeamSearchOutput:
 
 @dataclass(frozen=True)
 class _Beam:
-    """A beam during the search. tokens: without the prompt. cum_logprob: the sum over all tokens."""
+    """A beam during the search."""
 
+    # Without the prompt.
     tokens: tuple[int, ...] = ()
+    # One entry per token.
     logprobs: tuple[Alternatives, ...] = ()
+    # The sum over all tokens.
     cum_logprob: float = 0.0
 
 
 class _Candidate(NamedTuple):
     """A beam and one possible next token. Only the best candidates become beams."""
 
+    # With the token.
     cum_logprob: float
     token: int
+    # Of the token's place, the token itself among them.
     alternatives: Alternatives
-    of: _Beam
+    # The beam that the token would extend.
+    prefix: _Beam
 
     def beam(self) -> _Beam:
-        of = self.of
-        return _Beam((*of.tokens, self.token), (*of.logprobs, self.alternatives), self.cum_logprob)
+        prefix = self.prefix
+        return _Beam((*prefix.tokens, self.token), (*prefix.logprobs, self.alternatives), self.cum_logprob)
 
 
 @dataclass
 class BeamSearch:
-    """The search for one prompt. As long as asks() is not empty, generate one token for each of its prompts and pass
-    the alternatives to advance(). shown: the least number of alternatives to return for each token of a beam."""
+    """The search for one prompt. As long as pending_prompts() is not empty, generate one token for each of them and
+    pass the alternatives to advance()."""
 
     prompt: Sequence[int]
     params: BeamSearchParams
     eos_token_ids: Sequence[int]
+    # Per beam, limited by the context length.
     max_tokens: int
-    shown: int = 0
+    # The least number of alternatives to return for each token of a beam.
+    num_logprobs: int = 0
     _running: list[_Beam] = field(default_factory=lambda: [_Beam()])
     _finished: list[tuple[float, _Beam]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._eos = frozenset(() if self.params.ignore_eos else self.eos_token_ids)
-        self._alternatives = max(self.params.beam_width + len(self._eos), self.shown)
+        self._alternatives = max(self.params.beam_width + len(self._eos), self.num_logprobs)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -138,14 +152,14 @@ class BeamSearch:
         """Number of tokens in all finished beams."""
         return sum(len(beam.tokens) for _, beam in self._finished)
 
-    def asks(self) -> list[list[int]]:
+    def pending_prompts(self) -> list[list[int]]:
         """The token ids of each unfinished beam, including the prompt; empty once the search is done."""
         return [[*self.prompt, *beam.tokens] for beam in self._running]
 
-    def advance(self, answers: Sequence[Alternatives]) -> None:
-        """Extends the beams by one token. answers: for each entry of asks(), the alternatives for its next token."""
+    def advance(self, alternatives: Sequence[Alternatives]) -> None:
+        """Extends the beams by one token. alternatives: for the next token of each of pending_prompts()."""
         width, length = self.params.beam_width, len(self._running[0].tokens) + 1
-        most = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(answers), key=_by_cum_logprob)
+        most = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(alternatives), key=_by_cum_logprob)
         best = [candidate.beam() for candidate in most]
         ended = [length == self.max_tokens or beam.tokens[-1] in self._eos for beam in best]
         penalty = float(length) ** self.params.length_penalty
@@ -157,10 +171,10 @@ class BeamSearch:
         if self._running and len(self._finished) == width and not self._improvable(penalty):
             self._running = []
 
-    def _candidates(self, answers: Sequence[Alternatives]) -> Iterator[_Candidate]:
-        for beam, alternatives in zip(self._running, answers, strict=True):
-            for token, logprob in alternatives.items():
-                yield _Candidate(beam.cum_logprob + logprob.logprob, token, alternatives, beam)
+    def _candidates(self, alternatives: Sequence[Alternatives]) -> Iterator[_Candidate]:
+        for beam, of_beam in zip(self._running, alternatives, strict=True):
+            for token, logprob in of_beam.items():
+                yield _Candidate(beam.cum_logprob + logprob.logprob, token, of_beam, beam)
 
     def _improvable(self, penalty: float) -> bool:
         """Whether the best unfinished beam, if it ended now, would beat the worst finished one. transformers stops by
@@ -168,7 +182,7 @@ class BeamSearch:
         return self._running[0].cum_logprob / penalty > self._finished[-1][0]
 
     def output(self, vocabulary: Vocabulary | None) -> BeamSearchOutput:
-        """The finished beams. Call it once asks() is empty."""
+        """The finished beams. Call it once pending_prompts() is empty."""
         return BeamSearchOutput([self._sequence(score, beam, vocabulary) for score, beam in self._finished])
 
     def _sequence(self, score: float, beam: _Beam, vocabulary: Vocabulary | None) -> BeamSearchSequence:
@@ -194,30 +208,30 @@ def _by_score(finished: tuple[float, _Beam]) -> float:
     return finished[0]
 
 
-async def beam_search(engine: AsyncEngine, search: BeamSearch, request_id: str, **given: Any) -> int:
+async def beam_search(engine: AsyncEngine, search: BeamSearch, request_id: str, **options: Any) -> int:
     """Runs the search to its end on an engine. The beams of a round run concurrently, with request ids derived from
-    request_id. given: other arguments of AsyncEngine.generate. Returns how many tokens of the prompt were in the prefix
-    cache. Cancelling it aborts the running requests. Raises RequestError, OverloadedError, EngineStepError,
+    request_id. options: other arguments of AsyncEngine.generate. Returns how many tokens of the prompt were in the
+    prefix cache. Cancelling it aborts the running requests. Raises RequestError, OverloadedError, EngineStepError,
     EngineDeadError."""
     numbers = itertools.count()
 
     async def answer(ids: list[int]) -> RequestOutput:
-        stream = engine.generate(ids, search.sampling, f"{request_id}/{next(numbers)}", **given)
+        stream = engine.generate(ids, search.sampling, f"{request_id}/{next(numbers)}", **options)
         async with aclosing(stream) as outputs:
             return [output async for output in outputs][-1]
 
     cached: int | None = None
-    while asked := search.asks():
-        outputs = await asyncio.gather(*map(answer, asked))
+    while prompts := search.pending_prompts():
+        outputs = await asyncio.gather(*map(answer, prompts))
         search.advance([first_alternatives(output.outputs[0].logprobs) for output in outputs])
         cached = outputs[0].num_cached_tokens if cached is None else cached
     return cached or 0
 
 
-def most_beams(model: ModelConfig, *, ignore_eos: bool) -> int:
+def max_beam_width(model: ModelConfig, *, ignore_eos: bool) -> int:
     """The largest beam_width for which --max-logprobs allows enough alternatives."""
-    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
-    return min(MAX_WIDTH, most - (0 if ignore_eos else len(set(model.eos_token_ids))))
+    max_logprobs = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    return min(MAX_WIDTH, max_logprobs - (0 if ignore_eos else len(set(model.eos_token_ids))))
 
 
 def first_alternatives(logprobs: Sequence[Alternatives] | None) -> Alternatives:

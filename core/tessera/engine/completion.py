@@ -61,7 +61,7 @@ class TextOutput:
         return text + held, stopped
 
 
-class Completion:
+class CompletionState:
     """The state of one completion. changed: there is something that was not taken yet. num_cached_tokens: prompt tokens
     that were already computed when it started."""
 
@@ -169,7 +169,7 @@ class RequestState:
         prompt: str | None,
         prompt_ids: list[int],
         requests: list[Request],
-        completions: list[Completion],
+        completions: list[CompletionState],
         prompt_logprobs: PromptLogprobsBuffer | None,
         stops: StopStrings | None,
     ) -> None:
@@ -182,7 +182,7 @@ class RequestState:
         self.stops = stops
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
-        self.given = False
+        self.was_read = False
         """Whether the reader got some output. If so, the request cannot be rerun on another engine, because its tokens
         may differ."""
         self.params = params
@@ -204,7 +204,7 @@ class RequestState:
         return sum(completion.num_unread for completion in self.completions)
 
     @property
-    def num_made(self) -> int:
+    def num_generated_tokens(self) -> int:
         """Tokens of all completions so far."""
         return sum(len(completion.token_ids) for completion in self.completions)
 
@@ -222,13 +222,13 @@ class RequestState:
         changed = [completion for completion in self.completions if completion.due]
         if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
             return None
-        self.given = True
-        given = changed if kind is RequestOutputKind.DELTA else self.completions
+        self.was_read = True
+        completions = changed if kind is RequestOutputKind.DELTA else self.completions
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=[completion.take() for completion in given],
+            outputs=[completion.take() for completion in completions],
             finished=self.finished,
             num_cached_tokens=self.num_cached_tokens,
             metrics=_merged([completion.times for completion in self.completions]),

@@ -44,7 +44,7 @@ class CrashSuspects:
         for state in states:
             if state not in waiting:
                 self._crashes[state] = self._crashes.get(state, 0) + 1
-                self._num_tokens[state] = max(self._num_tokens.get(state, 0), state.num_made)
+                self._num_tokens[state] = max(self._num_tokens.get(state, 0), state.num_generated_tokens)
         return None
 
     def replay(self, states: Iterable[RequestState]) -> list[RequestState]:
@@ -80,7 +80,7 @@ class CrashSuspects:
 
     def _is_cleared(self, suspect: RequestState) -> bool:
         margin = MARGIN_TOKENS * len(suspect.completions)
-        return suspect.finished or suspect.num_made > self._num_tokens[suspect] + margin
+        return suspect.finished or suspect.num_generated_tokens > self._num_tokens[suspect] + margin
 
     def _forget(self, state: RequestState) -> None:
         self._crashes.pop(state, None)

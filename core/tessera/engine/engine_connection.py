@@ -10,7 +10,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tessera.engine.messages import AbortRequests, AddRequests, Alive, EngineInfo, Ready, Report, Shutdown, Starting
+from tessera.engine.messages import (
+    AbortRequests,
+    AddRequests,
+    Alive,
+    EngineInfo,
+    EngineReady,
+    Report,
+    Shutdown,
+    Starting,
+)
 from tessera.engine.pulse import Watchdog
 from tessera.engine.spawned_engine import SpawnedEngine
 from tessera.errors import EngineDeadError, TesseraError
@@ -134,7 +143,7 @@ class EngineConnection:
                         self._on_report(answer)
                     case Starting(phase, done, total):
                         self._on_progress(Progress(phase, done, total))
-                    case Ready(info):
+                    case EngineReady(info):
                         self._settle(info)
                     case ErrorMessage():
                         self._settle(answer.error())

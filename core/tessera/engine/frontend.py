@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tessera.engine.completion import Completion, RequestState
+from tessera.engine.completion import CompletionState, RequestState
 from tessera.engine.input_processor import InputProcessor, Prompt
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Update:
-    """The effect of a step. changed: states that may have a new output. abort: keys of the requests that the engine
-    must abort, because a stop string was found or a sibling failed."""
+    """The effect of a step."""
 
+    # States that may have a new output.
     changed: list[RequestState] = field(default_factory=list)
+    # Keys of the requests that the engine must abort, because a stop string was found or a sibling failed.
     abort: list[int] = field(default_factory=list)
 
 
@@ -41,9 +42,9 @@ class FrontEnd:
         self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
         self._input = InputProcessor(config, vocabulary, max_model_len, shorten=shorten)
-        self._most_running = config.scheduler.max_num_seqs
-        self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
-        self._live: dict[int, tuple[RequestState, Completion]] = {}
+        self._max_running = config.scheduler.max_num_seqs
+        self._max_requests = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._live: dict[int, tuple[RequestState, CompletionState]] = {}
         self._by_id: dict[str, RequestState] = {}
 
     @property
@@ -72,7 +73,7 @@ class FrontEnd:
         prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
         if request_id in self._by_id:
             raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
-        if len(self._live) + params.n > self._most:
+        if len(self._live) + params.n > self._max_requests:
             raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
         requests = self._input.requests(
             prompt,
@@ -98,8 +99,8 @@ class FrontEnd:
         update = Update()
         for started in outputs.started:
             self._start(started)
-        for of in outputs.prompt_logprobs:
-            self._score(of)
+        for scored in outputs.prompt_logprobs:
+            self._add_prompt_logprobs(scored)
         finished = {end.key: end for end in outputs.finished}
         logprobs = {row.key: row.logprobs for row in outputs.logprobs}
         for key, tokens in _by_key(outputs):
@@ -141,8 +142,8 @@ class FrontEnd:
     def lose(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
         """The engine is gone and may be replaced. Ends each request whose reader got some output with its own error,
         and returns their states. The others start over; see replay()."""
-        given = [state for state in self._by_id.values() if state.given]
-        for state in given:
+        lost = [state for state in self._by_id.values() if state.was_read]
+        for state in lost:
             state.error = error()
             self._end(state, "error", now)
         for key, (state, completion) in self._live.items():
@@ -150,7 +151,7 @@ class FrontEnd:
             fresh = self._completion(completion.index, state.params, prompt, arrival, state.stops)
             state.completions[completion.index] = fresh
             self._live[key] = (state, fresh)
-        return given
+        return lost
 
     def replay(self) -> list[RequestState]:
         """The unfinished requests, for the next engine."""
@@ -161,7 +162,7 @@ class FrontEnd:
         that waited, as many as can run at once, because an engine says what started only after the step."""
         states = sorted(self._by_id.values(), key=lambda state: state.requests[0].priority)
         waited = [state for state in states if not state.started]
-        return [state for state in states if state.started] + waited[: self._most_running]
+        return [state for state in states if state.started] + waited[: self._max_running]
 
     def unfinished(self, state: RequestState) -> list[Request]:
         """The requests of a state's unfinished completions."""
@@ -169,8 +170,8 @@ class FrontEnd:
 
     def _completion(
         self, index: int, params: SamplingParams, prompt: list[int], arrival: float, stops: StopStrings | None
-    ) -> Completion:
-        return Completion(index, params, self.vocabulary, prompt, arrival, stops)
+    ) -> CompletionState:
+        return CompletionState(index, params, self.vocabulary, prompt, arrival, stops)
 
     def _start(self, started: StartedRequest) -> None:
         found = self._live.get(started.key)
@@ -183,10 +184,10 @@ class FrontEnd:
         completion.times.first_scheduled = started.scheduled_at
         self.metrics.scheduled(completion.times)
 
-    def _score(self, of: RequestPromptLogprobs) -> None:
-        found = self._live.get(of.key)
+    def _add_prompt_logprobs(self, scored: RequestPromptLogprobs) -> None:
+        found = self._live.get(scored.key)
         if found is not None and found[0].prompt_logprobs is not None:
-            found[0].prompt_logprobs.add(of.prompt_logprobs)
+            found[0].prompt_logprobs.add(scored.prompt_logprobs)
 
     def _advance(
         self,
@@ -202,8 +203,8 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            said = end.message or "The engine could not continue this request."
-            error = EngineStepError(said) if end.param is None else _refusal(said, end)
+            message = end.message or "The engine could not continue this request."
+            error = EngineStepError(message) if end.param is None else _refusal(message, end)
             if end.failure is not None:
                 self.metrics.request_failures[end.failure] += 1
             failed = self.fail(key, error, now)
@@ -223,7 +224,7 @@ class FrontEnd:
             self._forget(key, state, completion, now)
         update.changed.append(state)
 
-    def _time(self, state: RequestState, completion: Completion, count: int, now: float) -> None:
+    def _time(self, state: RequestState, completion: CompletionState, count: int, now: float) -> None:
         times = completion.times
         self.metrics.tokens(times, count, now, num_computed=_num_computed(state, completion))
         times.first_token = times.first_token or now
@@ -239,7 +240,7 @@ class FrontEnd:
                 ended.append(request.key)
         return ended
 
-    def _forget(self, key: int, state: RequestState, completion: Completion, now: float) -> None:
+    def _forget(self, key: int, state: RequestState, completion: CompletionState, now: float) -> None:
         del self._live[key]
         state.num_unfinished -= 1
         request, reason = state.requests[0], completion.finish_reason
@@ -258,11 +259,11 @@ class FrontEnd:
             self.metrics.all_finished(len(state.completions), max(len(one.token_ids) for one in state.completions))
 
 
-def _refusal(said: str, end: FinishedRequest) -> RequestError:
-    return RequestError(said, param=end.param or None, code=end.failure)
+def _refusal(message: str, end: FinishedRequest) -> RequestError:
+    return RequestError(message, param=end.param or None, code=end.failure)
 
 
-def _num_computed(state: RequestState, completion: Completion) -> int:
+def _num_computed(state: RequestState, completion: CompletionState) -> int:
     """Prompt tokens that were computed for a completion, not found in a cache or at a sibling."""
     return state.requests[0].prompt.size - completion.num_cached_tokens
 

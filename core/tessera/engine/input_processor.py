@@ -28,13 +28,17 @@ UNSEEDED = 1 << 63
 
 @dataclass(frozen=True)
 class Prompt:
-    """A checked prompt. text: None if it was given as ids. ids: [tokens] int32. max_tokens: per completion, limited by
-    the context length. params: as the engine takes them. stops: the stop strings of params, if it has any."""
+    """A checked prompt."""
 
+    # None if the client sent ids.
     text: str | None
+    # [tokens] int32.
     ids: Array
+    # Per completion, limited by the context length.
     max_tokens: int
+    # As the engine takes them; see resolved().
     params: SamplingParams
+    # The stop strings of params, if it has any.
     stops: StopStrings | None = None
 
 
@@ -66,13 +70,13 @@ class InputProcessor:
                 "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
                 param="structured_outputs",
             )
-        truncation = Truncation.of(
+        truncation = Truncation.from_params(
             params.truncate_prompt_tokens,
             params.truncation_side,
             max_model_len=self._max_model_len,
             max_tokens=params.max_tokens,
         )
-        checked = self._checked(ids if truncation is None else truncation.kept(ids))
+        checked = self._checked(ids if truncation is None else truncation.apply(ids))
         max_tokens = self._bounded(checked.size, params.max_tokens)
         return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
 
@@ -179,21 +183,21 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
     check_first(params, model.eos_token_ids, vocab)
     fields: dict[str, Any] = {}
     for name in ("logprobs", "prompt_logprobs"):
-        asked = getattr(params, name)
-        if asked is not None and not (name == "logprobs" and params.logprob_token_ids):
-            check_logprobs(name, asked, model)
-        if asked == -1:
+        num_logprobs = getattr(params, name)
+        if num_logprobs is not None and not (name == "logprobs" and params.logprob_token_ids):
+            check_logprobs(name, num_logprobs, model)
+        if num_logprobs == -1:
             fields[name] = vocab
     return changed(params, **fields) if fields else params
 
 
-def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
-    """Raises RequestError if `asked` exceeds --max-logprobs; -1 asks for the whole vocabulary."""
-    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
-    wanted = model.vocab_size if asked == -1 else asked
-    if wanted > most:
+def check_logprobs(name: str, num_logprobs: int, model: ModelConfig) -> None:
+    """Raises RequestError if `num_logprobs` exceeds --max-logprobs; -1 asks for the whole vocabulary."""
+    limit = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    wanted = model.vocab_size if num_logprobs == -1 else num_logprobs
+    if wanted > limit:
         raise RequestError(
-            f"{name} asks for {wanted} log probabilities per token, but at most {most} are allowed (--max-logprobs).",
+            f"{name} asks for {wanted} log probabilities per token, but at most {limit} are allowed (--max-logprobs).",
             param=name,
         )
 

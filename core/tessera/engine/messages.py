@@ -34,14 +34,17 @@ MAX_MESSAGE_BYTES = 2**30
 
 
 class StartUp(msgspec.Struct, frozen=True):
-    """The first message, sent as JSON on standard input. executor: dotted path. requests, answers: addresses of the
-    engine's two sockets. log_level: a level of the standard library's logging."""
+    """The first message, sent as JSON on standard input."""
 
     config: EngineConfig
+    # Dotted path.
     executor: str
+    # Of this engine; all of its messages have it.
     epoch: int
+    # Addresses of the two sockets: the engine receives on the first and sends on the second.
     requests: str
     answers: str
+    # A level of the standard library's logging.
     log_level: int = logging.INFO
     version: int = VERSION
 
@@ -67,11 +70,10 @@ def pack_start(start: StartUp) -> bytes:
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):
-    """replayed: the requests come from an engine that died. They are queued even if the waiting queue is full.
-
-    On the way, only the first of several requests with one leader has the prompt and the parameters."""
+    """On the way, only the first of several requests with one leader has the prompt and the parameters."""
 
     requests: list[Request]
+    # They come from an engine that died, and are queued even if the waiting queue is full.
     replayed: bool = False
 
 
@@ -93,41 +95,45 @@ class ToEngine(msgspec.Struct, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine runs on. num_cache_tokens: tokens that fit in the KV cache together. phases: seconds that each
-    phase of the start took. block_size, num_blocks: of the first paged cache group; 0 if there is none."""
+    """What an engine runs on."""
 
     device: str
     dtype: str
     platform: str
     weight_bytes: int
     cache_bytes: int
+    # Tokens that fit in the KV cache together.
     num_cache_tokens: int
     max_model_len: int
+    # Seconds that each phase of the start took.
     phases: dict[str, float]
     pid: int
+    # Ops that run their reference, because the platform has no kernel for them.
     fallback_ops: list[str] = []
+    # Choices made while building the model, and configuration values filled in by the platform, one line each.
     notes: list[str] = []
-    """Choices made while building the model, and configuration values filled in by the platform, one line each."""
+    # Of the first paged cache group, in tokens and in blocks; 0 if there is none.
     block_size: int = 0
     num_blocks: int = 0
+    # Which backend or kernel runs each part of the model, and why.
     choices: list[Explained] = []
-    """Which backend or kernel runs each part of the model, and why."""
+    # How many numbers of the checkpoint weight_bytes stores; 0 if unknown.
     num_weights: int = 0
-    """How many numbers of the checkpoint weight_bytes stores; 0 if unknown."""
+    # Of all workers together. Bytes are per device.
     num_devices: int = 1
-    """Of all workers together. Bytes are per device."""
+    # As the engine uses it; prefix_caching is off where the model's cache cannot be reused.
     cache: CacheConfig = CacheConfig()
-    """As the engine uses it; prefix_caching is off where the model's cache cannot be reused."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """The state of the scheduler. kv_usage: fraction of the blocks in use, 0 to 1. fallbacks: how often each op's
-    reference implementation ran."""
+    """The state of the scheduler."""
 
     num_running: int = 0
     num_waiting: int = 0
+    # Fraction of the blocks in use, 0 to 1.
     kv_usage: float = 0.0
     counters: SchedulerCounters = msgspec.field(default_factory=SchedulerCounters)
+    # How often each op's reference implementation ran.
     fallbacks: dict[str, int] = {}
 
 
@@ -139,7 +145,7 @@ class Starting(msgspec.Struct, tag=True, array_like=True):
     total: int
 
 
-class Ready(msgspec.Struct, tag=True, array_like=True):
+class EngineReady(msgspec.Struct, tag=True, array_like=True):
     info: EngineInfo
 
 
@@ -159,14 +165,15 @@ class Report(msgspec.Struct, tag=True, array_like=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Sent by a thread of its own, so also during a long step. seconds: how long the current step has run; 0 between
-    steps. idle: for how long, up to now, the step has used no processor time."""
+    """Sent by a thread of its own, so also during a long step."""
 
+    # How long the current step has run; 0 between steps.
     seconds: float = 0.0
+    # Seconds, up to now, in which the step has used no processor time.
     idle: float = 0.0
 
 
-Answer = Starting | Ready | ErrorMessage | Report | Alive
+Answer = Starting | EngineReady | ErrorMessage | Report | Alive
 
 
 class FromEngine(msgspec.Struct, array_like=True):

@@ -222,15 +222,15 @@ _HISTOGRAMS = {
 }
 
 
-def _sum(one: SchedulerCounters, other: SchedulerCounters) -> SchedulerCounters:
+def _sum(first: SchedulerCounters, second: SchedulerCounters) -> SchedulerCounters:
     names = [field.name for field in fields(SchedulerCounters)]
-    return SchedulerCounters(**{name: getattr(one, name) + getattr(other, name) for name in names})
+    return SchedulerCounters(**{name: getattr(first, name) + getattr(second, name) for name in names})
 
 
-def token_bounds(most: int) -> tuple[int, ...]:
-    """The bounds 1, 2, 5, 10, 20, 50, ... up to `most`."""
+def token_bounds(max_tokens: int) -> tuple[int, ...]:
+    """The bounds 1, 2, 5, 10, 20, 50, ... up to `max_tokens`."""
     bounds, power = [], 1
-    while power <= most:
-        bounds += [digit * power for digit in (1, 2, 5) if digit * power <= most]
+    while power <= max_tokens:
+        bounds += [digit * power for digit in (1, 2, 5) if digit * power <= max_tokens]
         power *= 10
     return tuple(bounds)

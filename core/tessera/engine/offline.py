@@ -75,15 +75,17 @@ class OfflineEngine:
         ended. Raises the same errors as run()."""
         going = list(searches)
         while going:
-            asked = [(search, ids) for search in going for ids in search.asks()]
-            jobs = [self.job(self.front.prepare(ids, search.sampling), search.sampling) for search, ids in asked]
+            prompts = [(search, ids) for search in going for ids in search.pending_prompts()]
+            jobs = [self.job(self.front.prepare(ids, search.sampling), search.sampling) for search, ids in prompts]
             answers = iter(self.run(jobs, _unheard))
             for search in going:
-                search.advance([first_alternatives(next(answers).outputs[0].logprobs) for _ in search.asks()])
+                search.advance(
+                    [first_alternatives(next(answers).outputs[0].logprobs) for _ in search.pending_prompts()]
+                )
             for search in going:
-                if not search.asks():
+                if not search.pending_prompts():
                     done(search)
-            going = [search for search in going if search.asks()]
+            going = [search for search in going if search.pending_prompts()]
 
     def abort(self) -> None:
         """Call from another thread to end the running call within a step. Its unfinished completions get finish_reason

@@ -31,27 +31,31 @@ _UNBOUNDED = 1 << 60  # bytes
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The memory plan of one device, the first worker's first, of num_devices. granted_bytes: how many bytes this
-    engine may use in total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes stores; 0 if
-    unknown. groups: the cache groups. requests: maps a request length in tokens to how many such requests fit. problem:
-    why an engine would not start with this configuration; then nothing fits, and groups have no blocks."""
+    """The memory plan of one device: the first one of the first worker."""
 
     platform: str
     device: str
     dtype: str
+    # How many bytes this engine may use in total; 0 if unknown.
     granted_bytes: int
     weight_bytes: int
     workspace_bytes: int
     cache_bytes: int
+    # Tokens that fit in the KV cache together.
     num_cache_tokens: int
     max_model_len: int
+    # The cache groups; without blocks if there is a problem.
     groups: list[CacheGroup]
+    # How many requests fit, by their length in tokens.
     requests: dict[int, int]
     fallback_ops: list[str] = []
     notes: list[str] = []
     choices: list[Explained] = []
+    # How many numbers of the checkpoint weight_bytes stores; 0 if unknown.
     num_weights: int = 0
+    # Why an engine would not start with this configuration; then nothing fits.
     problem: str | None = None
+    # Of all workers together.
     num_devices: int = 1
 
 

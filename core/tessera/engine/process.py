@@ -28,7 +28,7 @@ from tessera.engine.messages import (
     AddRequests,
     Answer,
     Codec,
-    Ready,
+    EngineReady,
     Refused,
     Report,
     Shutdown,
@@ -198,20 +198,20 @@ class SharedLists:
     """Lists of allowed_token_ids, as long as the vocabulary may be: requests with an equal one share it. Keeps the few
     used last, for requests that come one after the other with the same list."""
 
-    MOST = 4
+    MAX_LISTS = 4
 
     def __init__(self) -> None:
         self._lists: dict[Sequence[int], Sequence[int]] = {}
 
     def share(self, request: Request) -> Request:
         """The request with the list that others have."""
-        own = request.params.allowed_token_ids
-        if own is None:
+        ids = request.params.allowed_token_ids
+        if ids is None:
             return request
-        own = tuple(own)
-        shared = self._lists.pop(own, own)
+        ids = tuple(ids)
+        shared = self._lists.pop(ids, ids)
         self._lists[shared] = shared  # the one used last is the last
-        if len(self._lists) > self.MOST:
+        if len(self._lists) > self.MAX_LISTS:
             del self._lists[next(iter(self._lists))]
         if shared is request.params.allowed_token_ids:
             return request
@@ -273,7 +273,7 @@ def _live(start: StartUp, link: Link, imported: Future[object]) -> int:
     # All objects of the start stay until the end, so the collector need not scan them in the middle of a step.
     gc.collect()
     gc.freeze()
-    link.send(Ready(engine.info))
+    link.send(EngineReady(engine.info))
     EngineProcess(engine, link).run()
     engine.close()
     return 0

@@ -33,15 +33,18 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """config: with the platform's defaults filled in. loaded: the whole model. plan: of the pipeline stage with the
-    largest cache; all stages have the same groups and numbers of blocks. phases: seconds that each phase took. notes:
-    choices made while building the model, and the defaults that were filled in."""
+    """An executor with its model and cache, and how it got there."""
 
+    # With the platform's defaults filled in.
     config: EngineConfig
     executor: Executor
+    # The whole model.
     loaded: LoadedModel
+    # Of the pipeline stage with the largest cache; all stages have the same groups and numbers of blocks.
     plan: CachePlan
+    # Seconds that each phase took.
     phases: dict[str, float]
+    # Choices made while building the model, and the defaults that were filled in.
     notes: list[str]
 
 

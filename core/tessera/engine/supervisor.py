@@ -20,27 +20,27 @@ START_SECONDS = 60.0  # plus these seconds
 
 
 class RestartBudget:
-    """How often an engine may be restarted: after `max_restarts` deaths within `window` seconds."""
+    """How often an engine may be restarted: after `max_restarts` crashes within `window` seconds."""
 
     def __init__(self, max_restarts: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_restarts = max_restarts
         self._window = window
         self._clock = clock
-        # Of the deaths within the window, in seconds of the clock.
+        # Of the crashes within the window, in seconds of the clock.
         self._times: list[float] = []
 
-    def count_death(self) -> bool:
+    def count_crash(self) -> bool:
         """Returns whether the engine may be restarted."""
         now = self._clock()
         self._times = [*(at for at in self._times if now - at < self._window), now]
         return len(self._times) <= self._max_restarts
 
     def reset(self) -> None:
-        """One request was to blame for the deaths so far, and has ended: none of them counts any more."""
+        """One request was to blame for the crashes so far, and has ended: none of them counts any more."""
         self._times = []
 
     @property
-    def num_deaths(self) -> int:
+    def num_crashes(self) -> int:
         return len(self._times)
 
 
@@ -107,7 +107,7 @@ class Supervisor:
             cause = await self._wait_for_end(self.connection)
             while await self._may_restart_after(cause):
                 cause = await self._restart()
-            times = "once" if self._budget.num_deaths == 1 else f"{self._budget.num_deaths} times"
+            times = "once" if self._budget.num_crashes == 1 else f"{self._budget.num_crashes} times"
             self._give_up(f"The engine died {times} within {self._window:.0f} s. {cause}")
         except Exception:
             log.exception("the supervisor failed")
@@ -126,7 +126,7 @@ class Supervisor:
         connection.close()
         if is_explained:
             self._budget.reset()
-        return is_explained or self._budget.count_death()
+        return is_explained or self._budget.count_crash()
 
     async def _restart(self) -> str:
         """Starts another engine and waits for its end. Returns how it ended, in words."""

@@ -12,30 +12,31 @@ from tessera.sampling_params import check_side
 
 @dataclass(frozen=True)
 class Truncation:
-    """num_tokens: how many tokens are kept. right: the prompt's first ones are, because it is cut on its right."""
+    """How many tokens of a prompt are kept, and which."""
 
     num_tokens: int
+    # The prompt's first tokens are kept, because it is cut on its right.
     right: bool = False
 
     @classmethod
-    def of(
-        cls, asked: int | None, side: str | None, *, max_model_len: int, max_tokens: int | None
+    def from_params(
+        cls, num_tokens: int | None, side: str | None, *, max_model_len: int, max_tokens: int | None
     ) -> Truncation | None:
-        """asked: truncate_prompt_tokens; -1 leaves room for the answer's max_tokens, of which None is one token. side:
-        truncation_side; None is left. None if the prompt is to stay whole. Raises RequestError."""
+        """num_tokens: truncate_prompt_tokens; -1 leaves room for the answer's max_tokens, of which None is one token.
+        side: truncation_side; None is left. None if the prompt is to stay whole. Raises RequestError."""
         check_side(side)
-        if asked is None:
+        if num_tokens is None:
             return None
-        if asked == -1:
-            asked = max(max_model_len - (max_tokens or 1), 1)
-        if not 1 <= asked <= max_model_len:
+        if num_tokens == -1:
+            num_tokens = max(max_model_len - (max_tokens or 1), 1)
+        if not 1 <= num_tokens <= max_model_len:
             raise RequestError(
                 f"truncate_prompt_tokens must be 1 to {max_model_len}, the model's context, or -1 for what fits in it, "
-                f"got {asked}.",
+                f"got {num_tokens}.",
                 param="truncate_prompt_tokens",
             )
-        return cls(asked, side == "right")
+        return cls(num_tokens, side == "right")
 
-    def kept(self, ids: Sequence[int]) -> Sequence[int]:
+    def apply(self, ids: Sequence[int]) -> Sequence[int]:
         """The token ids that are kept of a prompt's."""
         return ids[: self.num_tokens] if self.right else ids[-self.num_tokens :]

@@ -39,7 +39,7 @@ def discover(plugins: Plugins | None = None) -> list[Discovered]:
     found = [Discovered(p.name, p.distribution, p.version, error=p.error) for p in plugins if p.error is not None]
     for plugin in plugins.having("platforms"):
         found += _manifests(plugins.ask(plugin, "platforms"), plugins.api)
-    return sorted(_without_duplicates(found), key=lambda one: (one.name, one.distribution))
+    return sorted(_without_duplicates(found), key=lambda platform: (platform.name, platform.distribution))
 
 
 def _manifests(answer: HookAnswer, api: Api) -> list[Discovered]:

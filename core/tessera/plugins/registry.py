@@ -77,16 +77,19 @@ class Table:
 
 
 class Registry:
-    """All tables. models: by architecture, as in config.json. policies: SchedulingPolicy by --scheduling-policy. ops:
-    by the name that models and features bind. formats: functions that return a WeightFormat, by the quant_method of
-    config.json's quantization_config. features: tessera.platform.Feature by name in --features. owner: the
-    distribution that adds the names."""
+    """All tables."""
 
     def __init__(self, owner: str, absent: Sequence[str] = ()) -> None:
+        """owner: the distribution that adds the names."""
+        # By architecture, as in config.json.
         self.models = Table("model architecture", owner, level=0, unknown=ModelError, absent=absent)
+        # SchedulingPolicy, by --scheduling-policy.
         self.policies = Table("scheduling policy", owner, level=0, unknown=ConfigError, absent=absent)
+        # By the name that models and features bind.
         self.ops = Table("op", owner, level=0, unknown=PlatformError, absent=absent)
+        # Functions that return a WeightFormat, by the quant_method of config.json's quantization_config.
         self.formats = Table("quantization format", owner, level=0, unknown=ModelError, absent=absent)
+        # tessera.platform.Feature, by the name in --features.
         self.features = Table("feature", owner, level=0, unknown=ConfigError, absent=absent)
 
     def tables(self) -> tuple[Table, ...]:

@@ -143,7 +143,7 @@ def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Select
 def ask(platforms: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
     """Probes all of them in parallel. timeout: seconds for each."""
     with ThreadPoolExecutor(max_workers=MAX_PROBES) as threads:
-        return list(threads.map(lambda one: _ask(one, timeout), platforms))
+        return list(threads.map(lambda platform: _ask(platform, timeout), platforms))
 
 
 def choose(candidates: Sequence[Candidate]) -> Selected:
@@ -154,7 +154,7 @@ def choose(candidates: Sequence[Candidate]) -> Selected:
             "No platform is installed; install the one for this machine, such as pip install tessera-cpu."
         )
     failed = next((one for one in candidates if one.error is not None), None)
-    able = sorted((one for one in candidates if one.score > 0), key=lambda one: -one.score)
+    able = sorted((one for one in candidates if one.score > 0), key=lambda candidate: -candidate.score)
     if failed is not None:
         others = " or ".join(f"--platform {one.platform.name}" for one in able)
         escape = f", or choose with {others}" if others else ""

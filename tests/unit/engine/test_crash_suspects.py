@@ -9,7 +9,7 @@ class Asked:
     """A request with one completion."""
 
     def __init__(self):
-        self.num_made = 0
+        self.num_generated_tokens = 0
         self.finished = False
         self.completions = [None]
 
@@ -32,16 +32,16 @@ def test_after_one_death_all_run_together_again():
 
 def test_after_two_deaths_suspects_run_alone_until_they_have_got_further():
     first, second, bystander, new = (Asked() for _ in range(4))
-    first.num_made = 5
+    first.num_generated_tokens = 5
     crash_suspects = CrashSuspects()
     for running in ([first, second], [first, second, bystander]):
         crash_suspects.record_crash(running)
         sent = crash_suspects.replay(running)
     assert sent == [first]
     assert not crash_suspects.admits(new)
-    first.num_made = 5 + MARGIN_TOKENS
+    first.num_generated_tokens = 5 + MARGIN_TOKENS
     assert crash_suspects.release() == []
-    first.num_made += 1
+    first.num_generated_tokens += 1
     assert crash_suspects.release() == [second]
     second.finished = True
     assert crash_suspects.release() == [bystander, new]
@@ -64,7 +64,7 @@ def test_the_one_that_ran_alone_is_guilty_and_the_others_stay_suspects():
 def test_one_that_was_cleared_begins_anew():
     cleared = Asked()
     crash_suspects, _ = crashed_twice(cleared)
-    cleared.num_made = MARGIN_TOKENS + 1
+    cleared.num_generated_tokens = MARGIN_TOKENS + 1
     crash_suspects.release()
     assert crash_suspects.record_crash([cleared]) is None
     assert crash_suspects.replay([cleared]) == [cleared]

@@ -15,26 +15,26 @@ from tessera.errors import MemoryBudgetError
 
 def test_the_third_death_within_five_minutes_is_one_too_many():
     now = [0.0]
-    deaths = RestartBudget(2, 300.0, lambda: now[0])
-    assert deaths.count_death()
+    budget = RestartBudget(2, 300.0, lambda: now[0])
+    assert budget.count_crash()
     now[0] = 200.0
-    assert deaths.count_death()
+    assert budget.count_crash()
     now[0] = 299.0
-    assert not deaths.count_death()
-    assert deaths.num_deaths == 3
+    assert not budget.count_crash()
+    assert budget.num_crashes == 3
 
 
 def test_deaths_that_are_long_ago_do_not_count():
     now = [0.0]
-    deaths = RestartBudget(2, 300.0, lambda: now[0])
+    budget = RestartBudget(2, 300.0, lambda: now[0])
     for _ in range(20):
         now[0] += 151.0
-        assert deaths.count_death()
-    assert deaths.num_deaths == 2
+        assert budget.count_crash()
+    assert budget.num_crashes == 2
 
 
 def test_without_restarts_the_first_is_the_last():
-    assert not RestartBudget(0, 300.0).count_death()
+    assert not RestartBudget(0, 300.0).count_crash()
 
 
 class FakeConnection:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
+from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, max_beam_width
 from tessera.engine.input_processor import Prompt
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
@@ -40,11 +40,11 @@ def beam_search_method(
     """best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
     _check_searching(request)
     width = params.n if best_of is None else best_of
-    most = most_beams(model.engine.config.model, ignore_eos=params.ignore_eos)
-    if most < 1:
+    max_width = max_beam_width(model.engine.config.model, ignore_eos=params.ignore_eos)
+    if max_width < 1:
         raise RequestError("This server's --max-logprobs is too low for beam search.", param="use_beam_search")
-    _check_width("n", params.n, 1, most)
-    _check_width("best_of", width, params.n, most)
+    _check_width("n", params.n, 1, max_width)
+    _check_width("best_of", width, params.n, max_width)
     penalty = 1.0 if request.length_penalty is None else request.length_penalty
     beams = BeamSearchParams(
         beam_width=width,

@@ -49,7 +49,7 @@ def prompt_truncation(model: ServedModel, request: GenerationFields, max_tokens:
     RequestError."""
     if request.truncate_prompt_tokens is None and request.truncation_side is None:
         return None
-    return Truncation.of(
+    return Truncation.from_params(
         request.truncate_prompt_tokens,
         request.truncation_side,
         max_model_len=model.engine.info.max_model_len,
@@ -104,7 +104,7 @@ async def render(
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
     ids = rendered.ids[0]
-    prompt = TokenizedPrompt(ids if truncation is None else truncation.kept(ids))
+    prompt = TokenizedPrompt(ids if truncation is None else truncation.apply(ids))
     return RenderedChat(prompt, reasons, rendered.begun)
 
 

@@ -51,7 +51,7 @@ async def read_prompts(
 
 
 def _truncated(prompt: TokenizedPrompt, truncation: Truncation) -> TokenizedPrompt:
-    kept = truncation.kept(prompt.token_ids)
+    kept = truncation.apply(prompt.token_ids)
     return prompt if len(kept) == len(prompt.token_ids) else TokenizedPrompt(kept)
 
 
