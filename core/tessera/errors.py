@@ -6,6 +6,7 @@ clear line that says what to do. Any other exception is a bug.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -142,3 +143,9 @@ EXIT_CODES: dict[int, str] = {
     7: "the port is taken or cannot be bound",
     8: "the server cannot be reached, or failed",
 }
+
+
+def printable(name: str | Path, longest: int = 120) -> str:
+    """A name for a one-line message: shortened to its end if it is long, without unprintable characters."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in str(name)[-longest - 1 :])
+    return text if len(text) <= longest else f"...{text[1:]}"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tessera.config.model_folder import names_in, open_weights, printable, read_json
-from tessera.errors import ModelError
+from tessera.config.model_folder import names_in, open_weights, read_json
+from tessera.errors import ModelError, printable
 
 SETTINGS = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import names_in, printable, read_json, refuse_model
+from tessera.config.model_folder import names_in, read_json, refuse_model
 from tessera.config.weight_files import find_weights
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 
 FILE = "config.json"
 

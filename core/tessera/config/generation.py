@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tessera.config.checkpoint import Checkpoint
-from tessera.config.model_folder import printable, read_added_tokens, read_json
-from tessera.errors import ConfigError, ModelError, TesseraError
+from tessera.config.model_folder import read_added_tokens, read_json
+from tessera.errors import ConfigError, ModelError, TesseraError, printable
 
 FILE = "generation_config.json"
 MAX_OVERRIDE_CHARS = 2**16

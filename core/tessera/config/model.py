@@ -10,8 +10,7 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, tokenizer_of_model
-from tessera.config.model_folder import printable
-from tessera.errors import ConfigError, ModelError
+from tessera.errors import ConfigError, ModelError, printable
 
 
 def model_config(model: str | None, options: ModelOptions, values: Mapping[str, Any]) -> ModelConfig:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 
 INDEX = "model.safetensors.index.json"
 
@@ -91,12 +91,6 @@ def nearest(path: Path) -> str:
         return ""
     near = get_close_matches(path.name, names, n=3, cutoff=0.5)
     return f" (near it: {printable(', '.join(near))})" if near else ""
-
-
-def printable(name: str | Path, longest: int = 120) -> str:
-    """A name for a one-line message: shortened to its end if it is long, without unprintable characters."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in str(name)[-longest - 1 :])
-    return text if len(text) <= longest else f"...{text[1:]}"
 
 
 # ---- refusing unsupported folders by their file names -----------------------------

@@ -15,12 +15,11 @@ from tessera.config.model_folder import (
     MAX_VALUES,
     decode,
     names_in,
-    printable,
     read_bytes,
     regular_file,
     served_weights,
 )
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 
 SINGLE = "model.safetensors"
 

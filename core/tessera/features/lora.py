@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tessera.config.adapter import read_adapter
-from tessera.config.model_folder import printable
-from tessera.errors import ConfigError, ModelError, RequestError
+from tessera.errors import ConfigError, ModelError, RequestError, printable
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
 from tessera.platform.launch import RequestView, Resource
 

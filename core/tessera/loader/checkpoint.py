@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tessera.config.model_folder import INDEX, open_weights, printable
+from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import find_weights
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.config.environment import read_environment
-from tessera.config.model_folder import printable
-from tessera.errors import ConfigError, ModelError, PlatformError
+from tessera.errors import ConfigError, ModelError, PlatformError, printable
 from tessera.platform import WeightFormat
 from tessera.plugins.loading import CORE, Plugin, Plugins, load_plugins
 from tessera.plugins.paths import load_path, path_problem

@@ -18,8 +18,8 @@ from torch import Tensor
 from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.config.adapter import WEIGHTS, Adapter, read_adapter, tensor_name
-from tessera.config.model_folder import open_weights, printable
-from tessera.errors import ModelError
+from tessera.config.model_folder import open_weights
+from tessera.errors import ModelError, printable
 from tessera.features.lora import SLOT
 from tessera.ops import LoraSpec
 from tessera.ops.tensors import torch_dtype

@@ -22,13 +22,12 @@ from tessera.config.model_folder import (
     MAX_TOKENIZER_BYTES,
     first_line,
     names_in,
-    printable,
     read_bytes,
     read_json,
     read_text,
     refuse_tokenizer,
 )
-from tessera.errors import ModelError, RequestError
+from tessera.errors import ModelError, RequestError, printable
 from tessera.text.decoder import BytePieces, check_decoder
 from tessera.text.user_text import PromptPiece, SpecialTexts, SpecialToken
 

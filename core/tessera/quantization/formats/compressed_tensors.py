@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import printable
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import (
     KV_FP8,

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.config.model_folder import printable
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 
 MAX_BLOCK = 1 << 20
 
