@@ -540,8 +540,10 @@ class BlockingTextWorkers:
         self._workers = TextWorkers(start)
         self.vocabulary = self._workers.vocabulary
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="text workers", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._loop.run_forever, name="text workers", daemon=True)
+        thread.start()
+        # Runs when this process ends, at the latest: a script need not close what it uses to its end.
+        self._cleanup = weakref.finalize(self, _end_blocking, self._workers, self._loop, thread)
 
     @property
     def restarts(self) -> int:
@@ -564,11 +566,14 @@ class BlockingTextWorkers:
 
     def close(self) -> None:
         """Ends the workers at once. May be called again."""
-        if not self._loop.is_closed():
-            self._run(self._workers.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self._cleanup()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _end_blocking(workers: TextWorkers, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(workers.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -447,6 +447,25 @@ def test_a_worker_starts_below_the_hard_limits_of_a_shell_and_keeps_them(
         assert soft < hard
 
 
+UNCLOSED = """
+import sys
+from tessera.text.worker import Start
+from tessera.text.workers import BlockingTextWorkers
+workers = BlockingTextWorkers(Start(sys.argv[1]))
+print(workers.encode(["some text"]))
+"""
+
+
+def test_a_script_that_does_not_close_its_workers_ends_without_a_word(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"])
+    run = [sys.executable, "-c", UNCLOSED, str(folder)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("[[")
+
+
 def test_worker_dies_with_its_parent_in_the_middle_of_a_job(
     trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
 ) -> None:
