@@ -353,7 +353,7 @@ def _joined(events: list[Event]) -> list[Event]:
     return joined
 
 
-class Call(NamedTuple):
+class ParsedCall(NamedTuple):
     """arguments: as JSON; of a custom tool, its input."""
 
     id: str
@@ -368,7 +368,7 @@ class Message:
 
     content: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Message:
@@ -387,7 +387,7 @@ class Message:
                     arguments[index].append(text)
         message.content, message.reasoning = "".join(parts[Content]), "".join(parts[Reasoning])
         message.calls = [
-            Call(head.id, head.name, "".join(pieces), head.custom)
+            ParsedCall(head.id, head.name, "".join(pieces), head.custom)
             for head, pieces in zip(heads, arguments, strict=True)
         ]
         return message

@@ -18,7 +18,7 @@ from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
 from tessera.server.loop_watch import LoopWatch
-from tessera.server.openai.protocol import Model, ModelList, ModelPermission
+from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 
 PREFIX = "tessera:"
@@ -96,11 +96,11 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
     max_model_len = context.engine.info.max_model_len
     permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
     served = {
-        name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
+        name: ModelCard(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
         for name, model in context.models.items()
         if not model.adapter
     } | {
-        name: Model(
+        name: ModelCard(
             id=name, created=context.created, root=name, parent=root, max_model_len=max_model_len, permission=permission
         )
         for name, model in context.models.items()
@@ -123,7 +123,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
     return [
         JsonRoute("/v1/models", models, "The models that requests may name.", answer=ModelList),
-        JsonRoute("/v1/models/{model:path}", model, "One model.", answer=Model),
+        JsonRoute("/v1/models/{model:path}", model, "One model.", answer=ModelCard),
     ]
 
 

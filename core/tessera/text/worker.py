@@ -161,7 +161,7 @@ class GrammarJob(msgspec.Struct, tag="grammar"):
     params: StructuredOutputsParams
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class WorkerReady(msgspec.Struct, tag="ready"):
     """The worker has loaded its files. has_template: whether there is a template for chats without tools. template: the
     source of all of the model's templates. response_template: see Tokenizer."""
 
@@ -214,7 +214,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
-Answer = Ready | Encoded | Listed | Decoded | Checked | Failed
+Answer = WorkerReady | Encoded | Listed | Decoded | Checked | Failed
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def main() -> int:
         return GIVEN_UP
     except MemoryError:
         return OUT_OF_MEMORY
-    _send(link, Ready(texts.has_template, texts.template, texts.response_template))
+    _send(link, WorkerReady(texts.has_template, texts.template, texts.response_template))
     # A library that panics or aborts prints its input, and prompts must not appear in the log.
     log = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -47,8 +47,8 @@ from tessera.text.worker import (
     Job,
     JobLimits,
     Listed,
-    Ready,
     Start,
+    WorkerReady,
     framed,
 )
 
@@ -96,7 +96,7 @@ class _Process:
         # The worker reads this once it is running; it fits in the socket's buffer.
         self._socket.sendall(start)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self.ready: Ready | None = None
+        self.ready: WorkerReady | None = None
         # Runs when this process ends, at the latest.
         self._cleanup = weakref.finalize(self, _end, self._child, self._socket)
 
@@ -108,7 +108,7 @@ class _Process:
     def running(self) -> bool:
         return self._child.is_running
 
-    async def load(self) -> Ready:
+    async def load(self) -> WorkerReady:
         """Waits until the worker has loaded its files. Raises ModelError or TextWorkerError."""
         if self.ready is not None:
             return self.ready
@@ -117,7 +117,7 @@ class _Process:
             async with asyncio.timeout(LOADING.clock_seconds):
                 answer = await self.exchange(None)
         match answer:
-            case Ready():
+            case WorkerReady():
                 self.ready = answer
                 return answer
             case Failed():
@@ -182,7 +182,7 @@ class _Lane:
                 raise TextWorkerError(f"The text worker did not start: {error.strerror}.") from error
         return self._process
 
-    async def load(self) -> Ready:
+    async def load(self) -> WorkerReady:
         """Raises ModelError or TextWorkerError."""
         return await self.begin().load()
 

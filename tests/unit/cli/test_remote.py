@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tessera.cli.client import AnswerDelta, TokenUsage
+from tessera.cli.client import AnswerDelta, RequestUsage
 from tessera.cli.client.remote import RemoteClient, connect, error_of, read_piece
 from tessera.errors import (
     AuthenticationError,
@@ -35,7 +35,7 @@ async def test_a_chat_is_asked_and_streams():
         pieces = await collected(client.chat(messages, {"temperature": 0.0, "max_tokens": 2}))
     assert [piece.text for piece in pieces] == ["t0 ", "t1 ", "", ""]
     assert [piece.finish_reason for piece in pieces] == [None, None, "length", None]
-    assert pieces[-1].usage == TokenUsage(7, 2)
+    assert pieces[-1].usage == RequestUsage(7, 2)
     (body,) = server.asked
     assert body["messages"] == messages
     assert (body["model"], body["stream"], body["temperature"], body["max_tokens"]) == ("m", True, 0.0, 2)
@@ -98,9 +98,9 @@ def test_a_chunk_that_is_none_is_one_line(data):
 
 def test_fields_that_other_servers_have_or_leave_out_do_no_harm():
     assert read_piece(b'{"choices": [{"delta": {"role": "assistant", "content": null}, "x": 1}]}') == AnswerDelta()
-    assert read_piece(b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": null}}').usage == TokenUsage(
-        1, 0
-    )
+    assert read_piece(
+        b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": null}}'
+    ).usage == RequestUsage(1, 0)
 
 
 async def test_which_model_is_asked():

@@ -16,7 +16,7 @@ from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.formats import CALLS
 from tessera.parsing.harmony import HARMONY
-from tessera.parsing.response import Call, MarkedFormat, Message, ResponseParser
+from tessera.parsing.response import MarkedFormat, Message, ParsedCall, ResponseParser
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tests.unit.text.test_json_schema import drawn
@@ -70,7 +70,7 @@ def message_of(syntax: str, text: str, tools: Sequence[Tool] = TOOLS) -> Message
     return Message.from_events([*parser.feed(text), *parser.finish()])
 
 
-def check(calls: list[Call]) -> None:
+def check(calls: list[ParsedCall]) -> None:
     for call in calls:
         Draft202012Validator(BY_NAME[call.name].parameters).validate(json.loads(call.arguments))
 

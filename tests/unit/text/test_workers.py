@@ -27,7 +27,7 @@ from tessera.text import Tokenizer, Vocabulary
 from tessera.text import worker as worker_module
 from tessera.text import workers as workers_module
 from tessera.text.grammar import byte_tokenizer, compile_grammar, compile_source
-from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, JobLimits, Ready, Start
+from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, JobLimits, Start, WorkerReady
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -287,7 +287,7 @@ async def test_a_client_that_leaves_does_not_end_a_worker_that_loads(
         may_load = asyncio.Event()
         load = workers_module._Process.load
 
-        async def held(process: workers_module._Process) -> Ready:
+        async def held(process: workers_module._Process) -> WorkerReady:
             await may_load.wait()
             return await load(process)
 
@@ -403,7 +403,7 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
 
 PARENT = """
 import asyncio, sys
-from tessera.text.worker import ChatJob, JobLimits, Ready, Start
+from tessera.text.worker import ChatJob, JobLimits, WorkerReady, Start
 from tessera.text.workers import TextWorkers
 
 async def main():

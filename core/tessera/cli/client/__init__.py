@@ -17,7 +17,7 @@ server."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenUsage:
+class RequestUsage:
     prompt_tokens: int
     completion_tokens: int
 
@@ -30,7 +30,7 @@ class AnswerDelta:
     text: str = ""
     num_tokens: int = 0
     finish_reason: str | None = None
-    usage: TokenUsage | None = None
+    usage: RequestUsage | None = None
 
 
 class Client(Protocol):

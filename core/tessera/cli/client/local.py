@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.client import AnswerDelta, Message, Prompt, Sampling, TokenUsage
+from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling
 from tessera.cli.model_text import TemplateOptions, text_workers_of
 from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, Supervision
@@ -88,7 +88,7 @@ class LocalClient:
             async for output in outputs:
                 (answer,) = output.outputs
                 count += len(answer.token_ids)
-                usage = TokenUsage(len(output.prompt_token_ids), count) if output.finished else None
+                usage = RequestUsage(len(output.prompt_token_ids), count) if output.finished else None
                 yield AnswerDelta(answer.text, len(answer.token_ids), answer.finish_reason, usage)
 
 

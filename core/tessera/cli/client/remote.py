@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tessera.cli.client import AnswerDelta, Message, Prompt, Sampling, TokenUsage
+from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling
 from tessera.cli.listen import is_loopback
 from tessera.errors import (
     AuthenticationError,
@@ -212,7 +212,7 @@ def read_piece(data: bytes) -> AnswerDelta:
         raise ServerError(f"The server sent an event that is not a chunk of an answer: {_excerpt(data)}") from error
     if chunk.error is not None:
         raise ServerError(f"The server ended the answer: {_message(chunk.error) or 'no reason given'}")
-    usage = None if chunk.usage is None else TokenUsage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens or 0)
+    usage = None if chunk.usage is None else RequestUsage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens or 0)
     if not chunk.choices:
         return AnswerDelta(usage=usage)
     choice = chunk.choices[0]

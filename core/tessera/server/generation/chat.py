@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from tessera.parsing.calls import MAX_NAME_CHARS
 from tessera.parsing.custom import arguments_of, parameters
-from tessera.parsing.response import Call
+from tessera.parsing.response import ParsedCall
 from tessera.server.generation.fields import GenerationFields, NumLogprobs, PositiveInt
 from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
@@ -59,7 +59,7 @@ class ToolCall(msgspec.Struct):
     custom: CustomCall | UnsetType = UNSET
 
     @classmethod
-    def from_call(cls, call: Call) -> ToolCall:
+    def from_call(cls, call: ParsedCall) -> ToolCall:
         if call.custom:
             return cls(UNSET, call.id, "custom", CustomCall(call.name, call.arguments))
         return cls(FunctionCall(call.name, call.arguments), call.id)

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from tessera._version import __version__
-from tessera.parsing.response import Call as ToolCall
-from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, ParsedCall, Reasoning
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
@@ -231,7 +230,7 @@ def _spoken(events: list[Event], calls: list[tuple[CallBegin, list[str]]]) -> It
 
 
 def _called(calls: list[tuple[CallBegin, list[str]]]) -> Message:
-    return Message(calls=[ToolCall(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
+    return Message(calls=[ParsedCall(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
 
 
 def _time(seconds: float) -> str:

@@ -167,7 +167,7 @@ class ModelPermission(msgspec.Struct, kw_only=True):
     is_blocking: bool = False
 
 
-class Model(msgspec.Struct, kw_only=True):
+class ModelCard(msgspec.Struct, kw_only=True):
     id: str
     created: int
     root: str
@@ -179,5 +179,5 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    data: list[Model]
+    data: list[ModelCard]
     object: str = "list"

@@ -9,7 +9,7 @@ import pytest
 from tessera.cli.bench.drive import Driver
 from tessera.cli.bench.results import details, serving_figures, show_serving, throughput_figures
 from tessera.cli.bench.workload import BenchRequest
-from tessera.cli.client import AnswerDelta, TokenUsage
+from tessera.cli.client import AnswerDelta, RequestUsage
 from tessera.cli.client.remote import connect
 from tests.unit.cli.fake_server import URL, FakeServer, Timing, VirtualTime
 
@@ -115,7 +115,7 @@ def test_answers_shorter_than_asked_are_counted():
 async def test_an_answer_without_tokens_is_a_failure():
     class Silent:
         async def complete(self, _prompt, _sampling):
-            yield AnswerDelta(usage=TokenUsage(4, 0))
+            yield AnswerDelta(usage=RequestUsage(4, 0))
 
     (record,), _ = await Driver(Silent(), {}).run([ONE], [0.0])
     assert record.error.message == "The answer had no tokens."
