@@ -28,6 +28,7 @@ from tessera.text.json_schema import (
     escape_slashes,
     explain_refusal,
 )
+from tessera.text.lark_depth import MAX_DEPTH, is_too_deep
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
 from tessera.text.tokenizer import Vocabulary
@@ -43,6 +44,7 @@ _OF_JSON = '%llguidance {"no_forcing": true, "ignore_once": true}'
 _NO_SPACE: Mapping[str, Any] = MappingProxyType({"whitespace_flexible": False})
 _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _NO_TEXT = "no text is allowed, or only the empty one"
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep, by what its parts refer to"
 _PROBED = 4  # bytes of a text that is tried
 _LETTERS = b"a0A Z_-.:/@"
 _DEAD_END, _LEXER_ERROR = "NoExtension", "lexer error"
@@ -207,6 +209,7 @@ class Grammar:
             check_patterns(schema, _exhausts)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
+        _check_depth(lark, place)
         options = _OPTIONS if whitespace is None else f"{_OF_JSON}\n%ignore /{escape_slashes(whitespace)}/"
         within = _NO_SPACE if whitespace is None else {"whitespace_pattern": whitespace}
         named = (
@@ -245,6 +248,7 @@ class Grammar:
         return self._add(self._lark_part("grammar", place, grammar, lark, quoted=quoted))
 
     def _lark_part(self, kind: str, place: str, content: str, lark: str, *, quoted: bool) -> GrammarPart:
+        _check_depth(lark, place)
         if quoted:
             plain = GrammarPart(kind, place, content, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
             alone = self._alone(plain)
@@ -289,6 +293,12 @@ def _matcher(tokenizer: LLTokenizer, grammars: str) -> LLMatcher:
     from llguidance import LLMatcher
 
     return LLMatcher(tokenizer, grammars, log_level=0, limits=limits())
+
+
+def _check_depth(lark: str, place: str) -> None:
+    """Raises RequestError for a grammar that llguidance's stack may be too small for."""
+    if is_too_deep(lark):
+        raise _refusal(place, _TOO_DEEP)
 
 
 def _exhausts(schema: Any, begun: bytes) -> bool:

@@ -349,6 +349,8 @@ class _Listing:
 
     def write(self, members: list[tuple[str, bool]]) -> str:
         """members: each with whether it has to be there. None can be left out so that too few remain."""
+        if self._max is None and self._min <= 1:
+            return self._uncounted(members)
         following = {count: self._end(count) for count in range(self._cap + 1)}
         for place in range(len(members) - 1, -1, -1):
             text, needed = members[place]
@@ -359,6 +361,22 @@ class _Listing:
         found = following[0]
         assert found is not None, "a form that lives has members enough"
         return found
+
+    def _uncounted(self, members: list[tuple[str, bool]]) -> str:
+        """What follows each member that may be the first, from the last to the first of these: llguidance follows a
+        rule where it is first mentioned, and so is never deep within a long list."""
+        last = next((place for place, (_, needed) in enumerate(members) if needed), len(members) - 1)
+        following, firsts = self._end(1), []
+        if not (members and members[last][1]) and (nothing := self._end(0)) is not None:
+            firsts.append(nothing or _NOTHING)
+        for place in range(len(members) - 1, -1, -1):
+            text, needed = members[place]
+            if place <= last:
+                firsts.append(f"{text} {following}".strip())
+            following = f"{_COMMA}{text} {following}".strip() if needed else f"({_COMMA}{text})? {following}".strip()
+            if 0 < place <= last:
+                following = self._rule(following)
+        return firsts[0] if len(firsts) == 1 else self._rule(" | ".join(firsts))
 
     def _step(self, text: str, count: int, *, needed: bool, following: dict[int, str | None]) -> str | None:
         """What may follow once `count` properties are written: this one or, if it may be left out, what follows it."""
