@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.layers.build import Build
-from tessera.loader.checkpoint import Dummy
+from tessera.loader.random_weights import Dummy
 from tessera.platform import (
     BoundOps,
     CachePlan,

@@ -1,8 +1,7 @@
-"""Weight sources: the safetensors files of a folder, or random weights."""
+"""Weight sources, and the one of a checkpoint: the safetensors files of a folder."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -158,44 +157,6 @@ class Safetensors:
         stored = (self._stored(name) for name in self._where if not name.endswith(_SCALES))
         kinds = (tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1)
         return next((_FLOATS[kind] for kind in kinds if kind in _FLOATS), "float32")
-
-
-class Dummy:
-    """Random weights of the right shapes, the same for the same seed. A tensor's values depend only on its name and
-    part."""
-
-    dtype = "bfloat16"
-    notes: Sequence[str] = ()
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def read(self, part: Part) -> Tensor:
-        if part.fill is not None:
-            return torch.full(part.shape, part.fill)
-        generator = torch.Generator().manual_seed(self._seed_of(part))
-        kind = torch_dtype(part.dtype or self.dtype)
-        if kind in (torch.int8, torch.int32):  # quantized weights
-            limits = torch.iinfo(kind)
-            return torch.randint(limits.min, limits.max, part.shape, generator=generator, dtype=kind)
-        if not kind.is_floating_point:
-            return torch.zeros(part.shape, dtype=kind)
-        if kind.itemsize == 1:
-            limit = torch.finfo(kind).max
-            return torch.empty(part.shape).uniform_(-limit, limit, generator=generator).to(kind)
-        spread = 1.0 / math.sqrt(part.shape[-1])
-        return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
-
-    def differ(self, names: Sequence[str], dtype: str) -> bool:
-        """They are as config.json says."""
-        return False
-
-    def release(self) -> None:
-        """Does nothing: no resources are held."""
-
-    def _seed_of(self, part: Part) -> int:
-        text = f"{self.seed} {part.name} {part.rows} {part.columns}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def _within(bounds: tuple[int, int] | None, size: int) -> slice:

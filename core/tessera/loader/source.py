@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from tessera.config import EngineConfig
 from tessera.errors import PlatformError
-from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
+from tessera.loader.checkpoint import Safetensors, WeightSource
+from tessera.loader.random_weights import Dummy
+from tessera.platform.device import Device
 from tessera.platform.platform import Capabilities
 
 
-def open_source(config: EngineConfig) -> WeightSource:
-    """Where a configuration's weights come from. Raises ModelError."""
-    return Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
+def open_source(config: EngineConfig, device: Device) -> WeightSource:
+    """Where a configuration's weights come from. device: that loads them. Raises ModelError."""
+    if config.model.load_format == "dummy":
+        return Dummy(config.seed, device.target if device.eager else None)
+    return Safetensors(config.model.path)
 
 
 def resolve_dtype(dtype: str, checkpoint: str, capabilities: Capabilities) -> str:

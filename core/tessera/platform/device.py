@@ -83,13 +83,18 @@ class Arena:
 
 
 class Device(ABC):
-    """One opened device. target: where tensors are created (a torch.device at op depth). name: shown to users.
-    artifacts: a cache on disk, for programs compiled for the device; core sets it as soon as the device is open, so
-    kernels, attention backends and graph runners find it in the device that they receive. Before that, and in the
-    conformance kit, it keeps nothing."""
+    """One opened device."""
 
+    # where tensors are created (a torch.device at op depth)
     target: Any
+    # shown to users
     name: str = ""
+    # torch runs ops on it one by one, and compiles none for its shapes first; core then fills random weights there, and
+    # otherwise on the host
+    eager: bool = False
+    # a cache on disk, for programs compiled for the device; core sets it as soon as the device is open, so kernels,
+    # attention backends and graph runners find it in the device that they receive; before that, and in the conformance
+    # kit, it keeps nothing
     artifacts: Artifacts = Artifacts(None)
 
     @abstractmethod
@@ -131,6 +136,8 @@ class TorchDevice(Device):
     result() waits for an event, so work that is launched later continues meanwhile. to_device() copies through a ring
     of pinned host buffers, on the current stream. pinned: torch can allocate pinned memory for the device; if not, each
     copy waits for all work launched before it. memory() needs torch 2.10 or newer; override it for an older one."""
+
+    eager = True
 
     def __init__(self, torch: Any, kind: str, index: int, *, pinned: bool = True) -> None:
         self.torch = torch

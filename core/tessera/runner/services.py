@@ -57,7 +57,7 @@ class Services:
         self.config, self.groups, self.platform = config, groups, platform
         self.devices, self.device, self.artifacts = devices, devices[0], devices[0].artifacts
         self.registry = load_registry(config.plugins)
-        self.source = source or open_source(config)
+        self.source = source or open_source(config, self.device)
         self._bind = bind
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)

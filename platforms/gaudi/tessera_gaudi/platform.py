@@ -53,7 +53,9 @@ class GaudiPlatform(CompiledPlatform):
         return with_ranks(parallel)
 
     def open(self, index: int) -> Device:
-        return ModuleDevice.open(self.torch, "hpu", 0)
+        device = ModuleDevice.open(self.torch, "hpu", 0)
+        device.eager = False
+        return device
 
     def ops(self, reference: OpSet) -> OpSet:
         return replace(

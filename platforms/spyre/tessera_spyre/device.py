@@ -24,6 +24,8 @@ class Later:
 class SpyreDevice(TorchDevice):
     """Copies from the host wait for what was launched before, since torch allocates no pinned memory for the device."""
 
+    eager = False
+
     def __init__(self, torch: Any, index: int) -> None:
         super().__init__(torch, "spyre", index, pinned=False)
         self.module = torch.spyre

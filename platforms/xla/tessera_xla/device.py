@@ -26,6 +26,8 @@ class TorchTpuDevice(TorchDevice):
     """A chip of torch-tpu, which tells the memory of one and not what is free. held: bytes that core holds there. Its
     copies from pinned memory are not known to be ordered after launches, so none is used."""
 
+    eager = False
+
     def __init__(self, torch: Any, index: int) -> None:
         super().__init__(torch, "tpu", index, pinned=False)
         properties = torch.tpu.get_device_properties(index)

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
-from tessera.platform import TorchDevice
+from tessera.config import build_config
+from tessera.loader.source import open_source
+from tessera.platform import HostDevice, MemoryFigures, Part, TorchDevice
 from tessera.testing import HostReads
 from tessera.testing.conformance import conformance_cases
 from tests.engine.platforms.conftest import Alone
@@ -291,6 +293,19 @@ def test_to_device_copies_at_once_and_takes_as_much_memory_as_is_under_way(chip:
     assert device.to_device(np.arange(6, dtype=np.int64).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
     large = np.arange(1 << 20, dtype=np.float32)
     assert (device.to_device(large).cpu().numpy() == large).all()
+
+
+def test_large_random_weights_are_filled_by_the_device(chip: Any, llama: Path) -> None:
+    """The host draws once and copies that, and every device holds the same numbers."""
+    config = build_config(model=str(llama), load_format="dummy", seed=3, platform="tessera.testing:ReferencePlatform")
+    source = open_source(config, TorchDevice(torch, "fakechip", 0))
+    parts = [Part(name, (2048, 1024)) for name in ("a", "b", "c")]
+    chip.reset()
+    weights = [source.read(part) for part in parts]
+    assert chip.waits().get("a copy from the host that waits") == 1
+    assert {weight.device for weight in weights} == {torch.device("fakechip", 0)}
+    on_host = open_source(config, HostDevice(torch, MemoryFigures(0, 0, host=True)))
+    assert all(torch.equal(on_host.read(part), weight.cpu()) for part, weight in zip(parts, weights, strict=True))
 
 
 def test_without_pinned_memory_it_copies_all_the_same(chip: Any) -> None:

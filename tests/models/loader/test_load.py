@@ -13,7 +13,9 @@ from safetensors.torch import save_file
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
 from tessera.loader import checkpoint as loading
-from tessera.loader.checkpoint import Dummy, Safetensors
+from tessera.loader.checkpoint import Safetensors
+from tessera.loader.random_weights import ALONE, PERIOD, Dummy
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part
 from tests.models.loader.folders import config_only, dummy_config, split
 
@@ -338,5 +340,31 @@ def test_random_weights_differ_from_each_other():
     assert not torch.equal(left, right)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int8", "int32"])
+def test_large_random_weights_repeat_one_draw(dtype):
+    """Each from a place of its own; all that a small one has to be holds for them too."""
+    shape = 1024, ALONE // 1024
+    part, other = (Part(name, shape, dtype=dtype) for name in "ab")
+    weight = Dummy(1).read(part)
+    assert (weight.shape, weight.dtype) == (shape, torch_dtype(dtype))
+    assert same_bits(weight, Dummy(1).read(part))
+    assert not same_bits(weight, Dummy(2).read(part))
+    assert not same_bits(weight, Dummy(1).read(other))
+    values = weight.to(torch.float64) / weight.to(torch.float64).abs().max()
+    assert values.mean().abs() < 0.01
+    assert values.std() == pytest.approx(3**-0.5, abs=0.01)  # of a uniform distribution
+
+
+def test_no_row_of_a_large_random_weight_is_another():
+    part = Part("a", (PERIOD // 1024 + 100, 1024))
+    rows = Dummy(0).read(part)
+    assert len({row.tobytes() for row in rows.view(torch.int16).numpy()}) == len(rows)
+    assert float(rows.abs().max()) == pytest.approx(1024**-0.5, rel=0.01)
+
+
 def test_random_norms_change_nothing(built):
     assert built().load(Dummy(0)).model.norm.parameter.tensor.tolist() == [1.0] * 20
+
+
+def same_bits(one, other):
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

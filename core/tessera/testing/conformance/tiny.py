@@ -28,7 +28,7 @@ from tessera.engine.engine import Pipeline, depth, make_policy, make_scheduler, 
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
 from tessera.layers.build import TENSOR_GROUP
-from tessera.loader.checkpoint import Dummy
+from tessera.loader.random_weights import Dummy
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Future
