@@ -12,6 +12,7 @@ TORCH_FREE = (
     "config",
     "engine",
     "errors",
+    "gguf",
     "hookspecs",
     "kvcache",
     "platform",
