@@ -60,8 +60,8 @@ def with_tensor(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
 
 BREAK = {
     "format": (
-        lambda folder: with_config(folder, "quantization_config.quant_method", "gptq"),
-        "quantization format 'gptq' is not supported; there is compressed-tensors, fp8, and a plugin can add more.",
+        lambda folder: with_config(folder, "quantization_config.quant_method", "exl2"),
+        "quantization format 'exl2' is not supported; there is awq, compressed-tensors, fp8, gptq, and a plugin",
     ),
     "bits": (
         lambda folder: with_config(folder, f"{GROUP}.weights.num_bits", 3),

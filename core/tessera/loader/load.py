@@ -112,7 +112,11 @@ class _Loader:
     def _part(self, part: Part) -> Tensor:
         if part in self.shared_tensors:
             return self.shared_tensors[part]
-        tensor = _converted(self.source.read(part), self.dtype if part.dtype is None else torch_dtype(part.dtype), part)
+        dtype = self.dtype if part.dtype is None else torch_dtype(part.dtype)
+        if part.decoding is None:
+            tensor = _converted(self.source.read(part), dtype, part)
+        else:
+            tensor = part.decoding.call(*map(self._part, part.decoding.parts)).to(dtype)
         if tensor.shape != part.shape:
             tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
         if part.unpacking is not None:

@@ -36,7 +36,7 @@ class Dummy:
 
     def read(self, part: Part) -> Tensor:
         if part.fill is not None:
-            return torch.full(part.shape, part.fill)
+            return torch.full(part.shape, part.fill, dtype=None if part.dtype is None else torch_dtype(part.dtype))
         kind = torch_dtype(part.dtype or self.dtype)
         if not kind.is_floating_point and kind not in (torch.int8, torch.int32):
             return torch.zeros(part.shape, dtype=kind)

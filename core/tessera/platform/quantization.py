@@ -91,6 +91,18 @@ class Unpacking:
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """How a shard of a weight is computed from the tensors that a checkpoint has in its place."""
+
+    # what is read, each as a Part without a decoding
+    parts: tuple[Part, ...]
+    # receives what was read, in this order, on the host or on torch's meta device; returns the shard in float32
+    call: Callable[..., Tensor] = field(compare=False)
+    # how the weight is stored, in words, such as "int4 in groups of 128"
+    stored: str = ""
+
+
+@dataclass(frozen=True)
 class Part:
     """A shard of a checkpoint tensor."""
 
@@ -110,6 +122,8 @@ class Part:
     dtype: str | None = None
     # what to do with the shard before it is joined with others, if anything
     unpacking: Unpacking | None = None
+    # if the checkpoint has other tensors, from which the shard is computed; then nothing of this name is read
+    decoding: Decoding | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -155,14 +169,15 @@ class ReadWeight:
 class WeightFormat(Protocol):
     """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
     quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is
-    not supported. It also runs in processes without torch, so only Unpacking.call may import torch. A class that
-    inherits from it has the defaults."""
+    not supported. It also runs in processes without torch, so only the `call` of an Unpacking or a Decoding may import
+    torch. A class that inherits from it has the defaults."""
 
-    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
-        the reason why this weight is not quantized. module: the class that holds the weight in the model's original
-        code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the weight or the shard does
-        not fit the format."""
+        the reason why this weight is not quantized. A Part is the weight with a decoding: it is computed at load, and
+        every platform multiplies with it as with one that was never quantized. module: the class that holds the weight
+        in the model's original code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the
+        weight or the shard does not fit the format."""
 
     @property
     def kv(self) -> QuantSpec | None:

@@ -32,8 +32,10 @@ NATIVE_MODELS: Mapping[str, str] = {
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
 _FORMATS = {
+    "awq": "tessera.quantization.formats.awq:awq",
     "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",
     "fp8": "tessera.quantization.formats.fp8:fp8",
+    "gptq": "tessera.quantization.formats.gptq:gptq",
 }
 
 

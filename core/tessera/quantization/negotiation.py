@@ -22,6 +22,8 @@ from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import GROUPS, candidates
 from tessera.quantization.weights import Joins, NotQuantized, ProductWeight, SkippedWeight, Weights
 
+Stored = StoredWeight | Part | Reason
+"""Of WeightFormat.stored."""
 PlatformAnswer = Scheme | Reason
 """Of Platform.scheme: the scheme that its kernels take in place of one, or why there is none."""
 
@@ -108,11 +110,13 @@ class QuantizedCheckpoint(_Negotiation):
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
         stored = {part: self._format.stored(part, module, spec.dtype) for join in weight for part in join}
+        if any(isinstance(one, Part) for one in stored.values()):
+            return self._decoded(spec, weight, stored)
         stored = _join_blocks(weight, stored)
         _refuse_different_schemes(stored)
         first, first_stored = next(iter(stored.items()))
         if not isinstance(first_stored, StoredWeight):
-            self.skip(_name(first), first_stored)
+            self.skip(_name(first), str(first_stored))
             return ProductWeight(spec, {"weight": weight})
         quantized = self._shardable(spec, first_stored.scheme, ops)
         if quantized is None:
@@ -124,8 +128,24 @@ class QuantizedCheckpoint(_Negotiation):
         parts = _parts_by_name(weight, stored)
         return ProductWeight(quantized, parts, _take_largest_input_scale if "input_scale" in parts else None)
 
+    def _decoded(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored]) -> ProductWeight:
+        """A product of weights that are computed at load, perhaps beside some that are not quantized."""
+        for part, one in stored.items():
+            if isinstance(one, StoredWeight):
+                raise ModelError(
+                    f"the checkpoint's format '{self.name}' has no one way to store what is computed with "
+                    f"'{_name(part)}'; use another copy of the model."
+                )
+            if not isinstance(one, Part):
+                self.skip(_name(part), one)
+        decoded = {part: one if isinstance(one, Part) else part for part, one in stored.items()}
+        first = next(one for one in decoded.values() if one.decoding is not None)
+        assert first.decoding is not None
+        self.quantised[f"{first.decoding.stored}, decoded to {spec.dtype}"] += 1
+        return ProductWeight(spec, {"weight": [[decoded[part] for part in join] for join in weight]})
 
-def _join_blocks(weight: Joins, stored: dict[Part, StoredWeight | Reason]) -> dict[Part, StoredWeight | Reason]:
+
+def _join_blocks(weight: Joins, stored: dict[Part, Stored]) -> dict[Part, Stored]:
     """The weights of a product, if all are quantized with blocks that can be joined."""
     quantized = _quantized(stored)
     if len(quantized) < len(stored):
@@ -134,7 +154,7 @@ def _join_blocks(weight: Joins, stored: dict[Part, StoredWeight | Reason]) -> di
     return {part: one for join, ones in zip(weight, joined, strict=True) for part, one in zip(join, ones, strict=True)}
 
 
-def _refuse_different_schemes(stored: Mapping[Part, StoredWeight | Reason]) -> None:
+def _refuse_different_schemes(stored: Mapping[Part, Stored]) -> None:
     """Raises ModelError for weights of one product that are stored in different schemes."""
     schemes = {part: one.scheme if isinstance(one, StoredWeight) else None for part, one in stored.items()}
     first, scheme = next(iter(schemes.items()))
@@ -146,14 +166,14 @@ def _refuse_different_schemes(stored: Mapping[Part, StoredWeight | Reason]) -> N
         )
 
 
-def _parts_by_name(weight: Joins, stored: Mapping[Part, StoredWeight | Reason]) -> dict[str, Joins]:
+def _parts_by_name(weight: Joins, stored: Mapping[Part, Stored]) -> dict[str, Joins]:
     """The parts to read of weights that are all quantized in the same scheme."""
     quantized = _quantized(stored)
     names = next(iter(quantized.values())).scheme.parts
     return {name: [[quantized[part].parts[name] for part in join] for join in weight] for name in names}
 
 
-def _quantized(stored: Mapping[Part, StoredWeight | Reason]) -> dict[Part, StoredWeight]:
+def _quantized(stored: Mapping[Part, Stored]) -> dict[Part, StoredWeight]:
     return {part: one for part, one in stored.items() if isinstance(one, StoredWeight)}
 
 

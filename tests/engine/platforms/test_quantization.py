@@ -147,11 +147,10 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
         LLM(llama, quantization="awq", skip_tokenizer_init=True)
     with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not take --quantization"):
         EngineRun(llama, "tests.platforms.own_runners:TakesNothing", quantization="int8")
-    config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "awq"}}
+    config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "exl2"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        ModelError, match=r"quantization format 'awq' is not supported; there is compressed-tensors, fp8, and"
-    ):
+    known = "awq, compressed-tensors, fp8, gptq, and"
+    with pytest.raises(ModelError, match=rf"quantization format 'exl2' is not supported; there is {known}"):
         EngineRun(tmp_path, "cpu", quantization="int8", load_format="dummy")
 
 

@@ -60,7 +60,7 @@ REFUSED = [
         {"hidden_act": "relu2"},
         "activation 'relu2' is not supported; supported are silu, swish, gelu, gelu_new, gelu_pytorch_tanh.",
     ),
-    ({"quantization_config": {"quant_method": "gptq"}}, "quantization format 'gptq' is not supported; there is"),
+    ({"quantization_config": {"quant_method": "exl2"}}, "quantization format 'exl2' is not supported; there is"),
     (
         {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}},
         'quantization_config.fmt in config.json is "e5m2"',

@@ -239,8 +239,8 @@ def test_wrong_adapter_flags_are_one_line(folder, flags, what):
         ({"config__json": {**CONFIG, "max_position_embeddings": None}}, "set --max-model-len"),
         ({"config__json": {**CONFIG, "text_config": 3}}, "text_config in '.*' is not an object"),
         (
-            {"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}},
-            "quantization format 'awq' is not supported; there is",
+            {"config__json": {**CONFIG, "quantization_config": {"quant_method": "exl2"}}},
+            "quantization format 'exl2' is not supported; there is",
         ),
         ({"config__json": {**CONFIG, "eos_token_id": [-1]}}, "eos_token_id in '.*' is neither"),
         ({"model__safetensors": None}, r"has no \*\.safetensors; add them, or use --load-format dummy"),

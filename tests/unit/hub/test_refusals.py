@@ -25,8 +25,8 @@ UNSERVED = {
     "org/pieces": ({"tokenizer.json": None, "tokenizer.model": b""}, "has tokenizer.model but no tokenizer.json"),
     "org/wordless": ({"tokenizer.json": None}, "has no tokenizer.json"),
     "org/awq": (
-        {"config.json": json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}}).encode()},
-        "awq",
+        {"config.json": json.dumps({**CONFIG, "quantization_config": {"quant_method": "exl2"}}).encode()},
+        "exl2",
     ),
 }
 

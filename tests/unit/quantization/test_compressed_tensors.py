@@ -11,7 +11,7 @@ import torch
 
 from tessera.errors import ModelError
 from tessera.platform import KV_FP8, ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec
-from tessera.quantization.formats import compressed_tensors as module_of_format
+from tessera.quantization.formats import patterns as module_of_patterns
 from tessera.quantization.formats.compressed_tensors import compressed_tensors
 
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False, "observer": "mse"}
@@ -298,7 +298,7 @@ TOO_LONG = "quantization_config.ignore in config.json has patterns that take too
 
 
 def test_a_pattern_that_takes_for_ever_is_stopped(monkeypatch):
-    monkeypatch.setattr(module_of_format, "MATCHING_SECONDS", 0.2)
+    monkeypatch.setattr(module_of_patterns, "MATCHING_SECONDS", 0.2)
     began = time.process_time()
     with pytest.raises(ModelError, match=TOO_LONG):
         stored(differing("ignore", [r"re:(x|x|x)+[^x]"]), Part("x" * 100 + ".weight", (42, 96)))
@@ -307,7 +307,7 @@ def test_a_pattern_that_takes_for_ever_is_stopped(monkeypatch):
 
 def test_slow_patterns_are_stopped_by_what_they_take_together(monkeypatch):
     """Each name takes about a millisecond."""
-    monkeypatch.setattr(module_of_format, "MATCHING_SECONDS", 0.2)
+    monkeypatch.setattr(module_of_patterns, "MATCHING_SECONDS", 0.2)
     form = compressed_tensors(differing("ignore", [r"re:(x|x)+[^x]$", "lm_head"]))
 
     def all_names():
@@ -319,7 +319,7 @@ def test_slow_patterns_are_stopped_by_what_they_take_together(monkeypatch):
 
 
 def test_many_patterns_are_stopped_before_all_are_compiled(monkeypatch):
-    monkeypatch.setattr(module_of_format, "MATCHING_SECONDS", 0.2)
+    monkeypatch.setattr(module_of_patterns, "MATCHING_SECONDS", 0.2)
     with pytest.raises(ModelError, match=TOO_LONG):
         compressed_tensors(differing("ignore", [f"re:a{number}(b|c)*" for number in range(10_000)]))
 

@@ -15,13 +15,12 @@ It also holds NAME.weight_shape, [n, k], which is not read: config.json implies 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tessera.errors import ModelError, printable
+from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import (
     KV_FP8,
@@ -36,13 +35,10 @@ from tessera.platform.quantization import (
 )
 from tessera.quantization.blocks import stored_in_blocks
 from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.patterns import NamePatterns
 
 MAX_GROUPS = 1000
 MAX_GROUP_SIZE = 1 << 20
-MAX_PATTERN = 1000
-"""The longest pattern, in characters."""
-MATCHING_SECONDS = 5.0
-"""Processor time that all patterns of a config.json may take together."""
 
 _WORD = 32  # bits of an int32, into which weights are packed
 
@@ -77,7 +73,7 @@ class CompressedTensors(WeightFormat):
         if not 1 <= len(groups.values) <= MAX_GROUPS:
             number = f"{len(groups.values):,} groups, not 1 to {MAX_GROUPS:,}"
             raise ModelError(f"{groups.where} in config.json has {number}.")
-        patterns = _Patterns()
+        patterns = NamePatterns()
         self._ignore = _targets(config, "ignore", patterns)
         self._groups = [_group(groups.table(str(name)), form, patterns) for name in groups.values]
 
@@ -134,7 +130,7 @@ def _kv_scale(attention: str, letter: str) -> Part:
 class _Targets:
     """A list of modules: by name, by a pattern ("re:...") that matches the beginning of the name, or by class."""
 
-    def __init__(self, where: str, targets: Sequence[str], patterns: _Patterns) -> None:
+    def __init__(self, where: str, targets: Sequence[str], patterns: NamePatterns) -> None:
         self._where, self._patterns = where, patterns
         self.names = frozenset(target for target in targets if not target.startswith("re:"))
         texts = [target.removeprefix("re:") for target in targets if target.startswith("re:")]
@@ -149,41 +145,8 @@ class _Targets:
         return 2 if module in self.names else None
 
 
-def _targets(config: Fields, name: str, patterns: _Patterns) -> _Targets:
+def _targets(config: Fields, name: str, patterns: NamePatterns) -> _Targets:
     return _Targets(f"{config.where}.{name}", config.strings(name), patterns)
-
-
-class _Patterns:
-    """Compiles and matches the patterns of one config.json, whose author is not trusted: with regex, which can be
-    stopped while it matches, as re cannot."""
-
-    def __init__(self) -> None:
-        self._seconds_remaining = MATCHING_SECONDS
-
-    def compiled(self, pattern: str, where: str) -> Any:
-        import regex  # type: ignore[import-untyped]  # it has no stubs of its own
-
-        if len(pattern) <= MAX_PATTERN:
-            try:
-                return self._timed(lambda: regex.compile(pattern), pattern, where)
-            except (regex.error, RecursionError, OverflowError):
-                pass
-        raise ModelError(f"{where} in config.json has a pattern that cannot be used: {printable(pattern, 60)}.")
-
-    def matches(self, pattern: Any, name: str, where: str) -> bool:
-        matched = self._timed(lambda: pattern.match(name, timeout=self._seconds_remaining), pattern.pattern, where)
-        return matched is not None
-
-    def _timed(self, call: Callable[[], Any], pattern: str, where: str) -> Any:
-        began = time.process_time()
-        try:
-            if self._seconds_remaining > 0:
-                return call()
-        except TimeoutError:
-            pass
-        finally:
-            self._seconds_remaining -= time.process_time() - began
-        raise ModelError(f"{where} in config.json has patterns that take too long to match: {printable(pattern, 60)}.")
 
 
 @dataclass(frozen=True)
@@ -207,7 +170,7 @@ class _Group:
     block: tuple[int, int] | None
 
 
-def _group(config: Fields, form: str, patterns: _Patterns) -> _Group:
+def _group(config: Fields, form: str, patterns: NamePatterns) -> _Group:
     own = config.one_of("format", tuple(_FORMATS), None if form == _MIXED else form)
     config.refuse("output_activations")
     weights, packed = config.table("weights"), own == "pack-quantized"

@@ -1,0 +1,195 @@
+"""The format gptq, which AutoGPTQ, GPTQModel, optimum and auto-round write: integers of 2, 3, 4 or 8 bits.
+
+For a quantized "NAME.weight" [n, k] the checkpoint holds
+- NAME.qweight, int32 [k * bits / 32, n]: packed along the inputs, the first in the lowest bits; 3-bit values may lie in
+  two words;
+- NAME.scales, float16 [groups, n];
+- NAME.qzeros, int32 [groups, n * bits / 32]: zero points, packed along the outputs, each less 1 unless
+  checkpoint_format is "gptq_v2";
+- NAME.g_idx, int32 [k]: the group of each input, if desc_act is set; without it, inputs are in the order of groups.
+An element is (stored - zero point) * scale. If `sym` is set the zero point is 2^(bits - 1) whatever qzeros holds, since
+files exist that hold the values of one version under the name of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tessera.errors import ModelError, printable
+from tessera.platform.device import Reason, Tensor
+from tessera.platform.quantization import Decoding, Part, WeightFormat
+from tessera.quantization.formats.decoded import (
+    bounds_of,
+    group_size,
+    matches_name,
+    part_of,
+    read_group_size,
+    span,
+    unpack,
+    words,
+)
+from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.patterns import NamePatterns
+
+_BITS = (2, 3, 4, 8)
+_HEAD = "lm_head"
+_SKIP, _CHANGE = "-:", "+:"
+
+
+def gptq(config: Mapping[str, Any]) -> Gptq:
+    """config: quantization_config. Raises ModelError, naming the field, for what is not supported."""
+    return Gptq(Fields("quantization_config", config))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How a weight is stored."""
+
+    bits: int
+    # Inputs that share a scale; -1 for all.
+    group: int
+    symmetric: bool
+    # Each input has the number of its group.
+    permuted: bool
+
+
+class Gptq(WeightFormat):
+    """A WeightFormat."""
+
+    def __init__(self, config: Fields) -> None:
+        self._config = config
+        config.one_of("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+        self._offset = int(config.get("checkpoint_format", "gptq") == "gptq")
+        self._head = config.one_of("lm_head", (True, False), False)
+        self._usual = _settings(config, None)
+        self._modules = _flat(config, "modules_in_block_to_quantize")
+        patterns, dynamic = NamePatterns(), config.get("dynamic") or {}
+        if not isinstance(dynamic, Mapping):
+            raise config.unsupported("dynamic", "it can be an object of patterns", dynamic)
+        self._patterns = patterns
+        self._dynamic = [
+            (patterns.compiled(_pattern(text), f"{config.where}.dynamic"), self._changed(text)) for text in dynamic
+        ]
+
+    def stored(self, weight: Part, module: str, dtype: str) -> Part | Reason:
+        name = weight.name.removesuffix(".weight")
+        if module != "Linear" or len(weight.whole) != 2:
+            return "this format quantizes the weights of Linear layers only"
+        if name.rpartition(".")[2] == _HEAD and not self._head:
+            return "this format does not quantize the head"
+        if self._modules and not any(matches_name(one, name) for one in self._modules):
+            return "quantization_config.modules_in_block_to_quantize does not name it"
+        settings: _Settings | None = self._usual
+        for pattern, changed in self._dynamic:
+            if self._patterns.matches(pattern, name, f"{self._config.where}.dynamic"):
+                settings = changed
+                break
+        if settings is None:
+            return "quantization_config.dynamic leaves it out"
+        return replace(weight, decoding=self._decoding(weight, name, settings))
+
+    def _decoding(self, weight: Part, name: str, settings: _Settings) -> Decoding:
+        (n, k), bits = weight.whole, settings.bits
+        (start, stop), (first, last) = bounds_of(weight)
+        size = group_size(self._config, k, name, settings.group)
+        groups = k // size
+        inputs, before = span((first, last), bits)
+        outputs, left = span((start, stop), bits)
+        if (k * bits) % 32 or (n * bits) % 32:
+            raise ModelError(f"'{name}' has {n} x {k} elements of {bits} bits, which do not fill words of 32.")
+        # Inputs in the order of groups need the scales of their own groups only.
+        of_shard = None if settings.permuted else (first // size, -(-last // size))
+        parts = [
+            part_of(weight, "qweight", (words(k, bits), n), rows=inputs, columns=(start, stop), dtype="int32"),
+            part_of(weight, "scales", (groups, n), rows=of_shard, columns=(start, stop), dtype="float32"),
+        ]
+        if not settings.symmetric:
+            zeros = (groups, words(n, bits))
+            parts.append(part_of(weight, "qzeros", zeros, rows=of_shard, columns=outputs, dtype="int32"))
+        if settings.permuted:
+            parts.append(part_of(weight, "g_idx", (k,), rows=(first, last), dtype="int32", fill=0))
+        call = partial(
+            _decode, settings, skip=(before, left), shape=(stop - start, last - first), size=size, first=first,
+            groups=groups, offset=self._offset, name=name,
+        )  # fmt: skip
+        kind = "one group" if groups == 1 else f"groups of {size}"
+        return Decoding(tuple(parts), call, f"gptq int{bits} in {kind}")
+
+    def _changed(self, text: str) -> _Settings | None:
+        """What an entry of `dynamic` says of the weights that its pattern names; None if they are not quantized."""
+        if text.startswith(_SKIP):
+            return None
+        return _settings(self._config.table("dynamic").table(text), self._usual)
+
+
+def _settings(config: Fields, usual: _Settings | None) -> _Settings:
+    """usual: what holds for a field that is left out."""
+    bits = config.one_of("bits", _BITS, None if usual is None else usual.bits)
+    group = read_group_size(config) if usual is None or config.get("group_size") is not None else usual.group
+    symmetric = config.one_of("sym", (True, False), True if usual is None else usual.symmetric)
+    permuted = config.one_of("desc_act", (True, False), False if usual is None else usual.permuted)
+    return _Settings(bits, group, symmetric, permuted)
+
+
+def _decode(
+    settings: _Settings,
+    qweight: Tensor,
+    scales: Tensor,
+    *further: Tensor,
+    skip: tuple[int, int],
+    shape: tuple[int, int],
+    size: int,
+    first: int,
+    groups: int,
+    offset: int,
+    name: str,
+) -> Tensor:
+    """A shard of `shape` [n, k] in float32. skip: values in the first words before it, along inputs and outputs. first:
+    its first input. size: inputs of a group."""
+    import torch
+
+    (n, k), bits = shape, settings.bits
+    values = unpack(qweight, bits, 0)[skip[0] : skip[0] + k]
+    if settings.symmetric:
+        zeros: Any = 1 << (bits - 1)
+    else:
+        zeros = unpack(further[0], bits, 1)[:, skip[1] : skip[1] + n].to(torch.int16)
+        zeros = (zeros + offset & (1 << bits) - 1).float()
+    if settings.permuted:
+        of_input = _groups_of_inputs(further[-1], groups, size, first, name)
+    else:
+        of_input = (torch.arange(first, first + k, device=scales.device) // size) - first // size
+    points = zeros if settings.symmetric else zeros[of_input]
+    return ((values.float() - points) * scales[of_input]).T.contiguous()
+
+
+def _groups_of_inputs(g_idx: Tensor, groups: int, size: int, first: int, name: str) -> Tensor:
+    """Raises ModelError for a group that is not there. A file of zeros alone was never filled: inputs are in order."""
+    import torch
+
+    indices = g_idx.to(torch.int64)
+    if indices.is_meta:
+        return indices
+    if groups > 1 and len(indices) > size and not indices.any():
+        return torch.arange(first, first + len(indices)) // size
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < groups:
+        raise ModelError(f"'{printable(name)}.g_idx' names a group that is not among {groups}; use another copy.")
+    return indices
+
+
+def _pattern(text: str) -> str:
+    return re.sub(f"^({re.escape(_SKIP)}|{re.escape(_CHANGE)})", "", str(text))
+
+
+def _flat(config: Fields, name: str) -> list[str]:
+    """Names in a list, or in a list of lists."""
+    value = config.get(name, [])
+    entries: list[Any] = value if isinstance(value, list) else [None]
+    flat: list[str] = [one for entry in entries for one in (entry if isinstance(entry, list) else [entry])]
+    if not all(isinstance(one, str) for one in flat):
+        raise ModelError(f"{config.where}.{name} in config.json is not a list of names.")
+    return flat

@@ -1,0 +1,212 @@
+"""Checkpoints whose weights are decoded at load: the numbers are those that their writers multiply with, whole and in
+any shard; what is not supported is one line that names it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tessera.config import build_config
+from tessera.engine.plan import plan_here
+from tessera.errors import ModelError
+from tessera.layers.weights import Parameter
+from tessera.loader.checkpoint import Safetensors
+from tessera.loader.load import load_weights
+from tessera.platform import Part, StoredWeight
+from tessera.platform.device import Arena
+from tessera.plugins.extensions import weight_format
+from tessera.testing.reference import host_device
+from tests.platforms.engine_run import PLATFORMS, EngineRun
+
+WRITTEN = Path(__file__).parents[2] / "fixtures/packed_words"
+KINDS = sorted(path.parent.name for path in WRITTEN.glob("*/config.json"))
+ROUNDING = 1e-4  # of a log probability, in float32
+SHAPES = {"mlp.up_proj": (160, 96), "mlp.down_proj": (96, 160), "self_attn.k_proj": (32, 96)}
+
+
+def config_of(kind: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((WRITTEN / kind / "config.json").read_text(encoding="utf-8"))
+    return config
+
+
+def part(name: str, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None) -> Part:
+    return Part(f"model.layers.0.{name}.weight", SHAPES[name], rows, columns)
+
+
+def load(folder: Path, weight: Part, config: dict[str, Any]) -> Tensor:
+    form = weight_format(config)
+    assert form is not None
+    stored = form.stored(weight, "Linear", "float32")
+    assert isinstance(stored, Part)
+    parameter = Parameter({"weight": [stored]}, lambda raw, into: raw)
+    load_weights([parameter], Safetensors(str(folder)), "float32", host_device(), Arena("weights"), lambda _: None)
+    return parameter.tensor
+
+
+@pytest.mark.parametrize("platform", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_the_libraries_give_their_own_numbers(kind: str, platform: str) -> None:
+    """Packed by auto-gptq and auto-round, and answered by transformers with the weights that these unpack
+    (tests/fixtures/packed_words/write.py)."""
+    expected = load_file(WRITTEN / kind / "expected.safetensors")
+    with EngineRun(WRITTEN / kind, platform) as run:
+        vocab = run.engine.config.model.vocab_size
+        key = run.add(expected["tokens"].tolist(), 1, prompt_logprobs=vocab)
+        run.finish()
+        ids, found = (np.concatenate([getattr(one, name) for one in run.scored[key]]) for name in ("ids", "logprobs"))
+    placed = np.empty((len(ids), vocab), np.float32)
+    np.put_along_axis(placed, ids[:, 1:].astype(np.int64), found[:, 1:], axis=1)
+    wanted = expected["logits"].log_softmax(-1)[:-1].numpy()
+    assert np.abs(placed - wanted).max() < ROUNDING < 0.01 < wanted.std()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_shard_is_the_shard_of_the_whole(kind: str) -> None:
+    """Of rows and columns that no word and no group begins or ends with."""
+    config, chance = config_of(kind), random.Random(5)
+    for name, shape in SHAPES.items():
+        whole = load(WRITTEN / kind, part(name), config)
+        assert whole.shape == shape
+        for _ in range(5):
+            rows, columns = (tuple(sorted(chance.sample(range(size + 1), 2))) for size in shape)
+            shard = load(WRITTEN / kind, part(name, rows, columns), config)
+            assert torch.equal(shard, whole[slice(*rows), slice(*columns)]), (name, rows, columns)
+
+
+def test_the_second_version_stores_zero_points_as_they_are() -> None:
+    config = config_of("gptq-4")
+    first = load(WRITTEN / "gptq-4", part("mlp.up_proj"), config)
+    config["quantization_config"]["checkpoint_format"] = "gptq_v2"
+    second = load(WRITTEN / "gptq-4", part("mlp.up_proj"), config)
+    scales = load_file(WRITTEN / "gptq-4/model.safetensors")["model.layers.0.mlp.up_proj.scales"].float()
+    assert torch.allclose(second - first, scales.T.repeat_interleave(32, 1), atol=1e-6)
+
+
+def test_symmetric_weights_do_not_depend_on_stored_zero_points() -> None:
+    """Files exist whose zero points are those of the other version."""
+    config = config_of("gptq-4-symmetric")
+    whole = load(WRITTEN / "gptq-4-symmetric", part("mlp.up_proj"), config)
+    config["quantization_config"]["checkpoint_format"] = "gptq_v2"
+    assert torch.equal(load(WRITTEN / "gptq-4-symmetric", part("mlp.up_proj"), config), whole)
+
+
+def rewritten(kind: str, folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
+    tensors = load_file(WRITTEN / kind / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_groups_of_inputs_that_were_never_filled_are_in_order(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.g_idx"
+    config = config_of("gptq-4")
+    whole = load(WRITTEN / "gptq-4", part("mlp.up_proj"), config)
+    config["quantization_config"]["desc_act"] = True
+    folder = rewritten("gptq-4", tmp_path, lambda tensors: tensors[name].zero_())
+    assert torch.equal(load(folder, part("mlp.up_proj"), config), whole)
+
+
+def test_a_group_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.g_idx"
+    folder = rewritten("gptq-4-permuted", tmp_path, lambda tensors: tensors[name].fill_(3))
+    with pytest.raises(ModelError, match=r"^'model.layers.0.mlp.up_proj.g_idx' names a group that is not among 3; use"):
+        load(folder, part("mlp.up_proj"), config_of("gptq-4-permuted"))
+
+
+def stored(said: dict[str, Any], name: str = "model.layers.0.mlp.up_proj") -> StoredWeight | Part | str:
+    form = weight_format({"quantization_config": said})
+    assert form is not None
+    return form.stored(Part(f"{name}.weight", (160, 96)), "Linear", "bfloat16")
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "why"),
+    [
+        (GPTQ, "lm_head", "does not quantize the head"),
+        (AWQ, "lm_head", "does not quantize the head"),
+        ({**AWQ, "modules_to_not_convert": ["mlp"]}, "", "modules_to_not_convert names it"),
+        ({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"]]}, "", "does not name it"),
+        ({**GPTQ, "dynamic": {r"-:.*\.up_proj": {}}}, "", "dynamic leaves it out"),
+    ],
+)
+def test_weights_that_are_not_quantized(said: dict[str, Any], name: str, why: str) -> None:
+    answer = stored(said, name or "model.layers.0.mlp.up_proj")
+    assert isinstance(answer, str)
+    assert why in answer
+
+
+@pytest.mark.parametrize(
+    ("said", "shape", "stands_for"),
+    [
+        (GPTQ, (12, 160), "gptq int4 in groups of 32"),
+        ({**GPTQ, "group_size": -1}, (12, 160), "gptq int4 in one group"),
+        ({**GPTQ, "lm_head": True}, (12, 160), "gptq int4 in groups of 32"),
+        ({**GPTQ, "dynamic": {r"-:.*down.*": {}, r"+:.*up.*": {"bits": 8}}}, (24, 160), "gptq int8 in groups of 32"),
+        ({**GPTQ, "dynamic": {r".*up.*": {"bits": 3, "group_size": 48}}}, (9, 160), "gptq int3 in groups of 48"),
+        (AWQ, (96, 20), "awq int4 in groups of 32"),
+    ],
+)
+def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], stands_for: str) -> None:
+    answer = stored(said)
+    assert isinstance(answer, Part)
+    assert answer.decoding is not None
+    assert answer.decoding.parts[0].whole == shape
+    assert answer.decoding.stored == stands_for
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({**GPTQ, "bits": 5}, "bits in config.json is 5, which is not supported; it can be 2, 3, 4, 8"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, 'checkpoint_format in config.json is "marlin"'),
+        ({**GPTQ, "group_size": 0}, "group_size in config.json is 0, which is not supported; it can be -1 or 1 to"),
+        ({**GPTQ, "sym": "yes"}, 'sym in config.json is "yes"'),
+        ({**GPTQ, "dynamic": []}, None),
+        ({**GPTQ, "dynamic": [1]}, "dynamic in config.json is"),
+        ({**GPTQ, "dynamic": {"+:(": {}}}, "has a pattern that cannot be used"),
+        ({**GPTQ, "modules_in_block_to_quantize": [3]}, "is not a list of names"),
+        ({**AWQ, "version": "gemv"}, 'version in config.json is "gemv", which is not supported; it can be gemm'),
+        ({**AWQ, "bits": 8}, "bits in config.json is 8"),
+    ],
+)
+def test_settings_that_are_not_supported_are_named(said: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert isinstance(stored(said), Part)
+        return
+    with pytest.raises(ModelError, match=".") as refused:
+        stored(said)
+    assert message in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("said", [{**GPTQ, "group_size": 36}, {**AWQ, "group_size": 36}])
+def test_a_group_that_does_not_divide_the_inputs(said: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"group_size \(36\) does not divide the 96 inputs of 'model.layers.0"):
+        stored(said)
+
+
+@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq"])
+def test_random_weights_of_the_same_form(kind: str) -> None:
+    with EngineRun(WRITTEN / kind, "reference", load_format="dummy") as run:
+        key = run.add([1, 2, 3], 4)
+        run.finish()
+        assert len(run.answers[key]) == 4
+
+
+def test_the_plan_says_how_weights_are_stored() -> None:
+    config = build_config(str(WRITTEN / "awq"), skip_tokenizer_init=True, platform=PLATFORMS["reference"])
+    chosen = {choice.chosen: choice.place for choice in plan_here(config).choices if choice.what == "quantization"}
+    assert chosen["awq int4 in groups of 32, decoded to bfloat16"] == "weights of 4 products"
