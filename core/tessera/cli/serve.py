@@ -27,8 +27,8 @@ def _other(option: str) -> OtherName | None:
 
 TABLE = FlagTable(
     usage="serve [MODEL] [FLAGS]",
-    summary="Serve MODEL: a folder (config.json, *.safetensors, tokenizer.json) or ORGANIZATION/NAME on the Hugging "
-    "Face Hub. Without MODEL, serve the bundled demo.",
+    summary="Serve MODEL: a folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or ORGANIZATION/NAME on "
+    "the Hugging Face Hub. Without MODEL, serve the bundled demo.",
     flags=(*ENGINE_FLAGS, *TEMPLATE_FLAGS, *SERVER_FLAGS),
     groups={**GROUPS, "server": "HTTP server", "security": "Access and TLS", "logging": "Logging"},
     other=_other,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import names_in, read_json, refuse_model
+from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
 
@@ -53,13 +53,14 @@ class Checkpoint:
 
 def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     """Reads config.json. weights: whether *.safetensors are required. Raises ModelError for an unsupported model."""
-    refuse_model(str(folder), names_in(folder), weights=weights)
+    if not is_gguf(folder):
+        refuse_model(str(folder), names_in(folder), weights=weights)
     config = _read_config(folder)
     text = _text_config(folder, config)
     for name, most in MAX_SIZES.items():
         if isinstance(value := text.get(name), int) and value > most:
             raise ModelError(f"{name} in '{printable(folder / FILE)}' is more than {most:,}; no model has so many.")
-    if weights:
+    if weights and not is_gguf(folder):
         find_weights(folder)
     field = next((name for name in _POSITIONS if text.get(name) is not None), None)
     made_for = _LEFT_OUT.get(str(text.get("model_type"))) if field is None else _count(folder, text, field)

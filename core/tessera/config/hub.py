@@ -22,6 +22,7 @@ from tessera.config.checkpoint import read_checkpoint
 from tessera.config.model_folder import INDEX, names_in, nearest, refuse_model, refuse_tokenizer
 from tessera.config.weight_files import refuse_missing, weight_files
 from tessera.errors import ModelError, TesseraError
+from tessera.gguf.choice import chosen_gguf
 from tessera.sizes import show_bytes
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,22 @@ def fetch_model(
         return path
 
 
+def fetch_gguf(name: str, choice: str, revision: str | None, token: str | None, folder: str | None) -> Path:
+    """The local path of a repository's GGUF file, or of the first of its parts. Downloads what is not in the cache.
+    choice: the file's name, or a part of it such as Q4_K_M; the others as in fetch_model. Raises ModelError."""
+    repository = _Repository(name, revision, token, folder)
+    with in_one_line(name, revision, repository.cache):
+        listing = repository.listing()
+        if listing is None:
+            cached = repository.snapshot()
+            return cached / chosen_gguf(name, [*map(str, _files_in(cached))], choice)[0]
+        first, *others = chosen_gguf(name, listing, choice)
+        repository.check_room([first, *others], listing)
+        path = repository.enter(first) / first
+        repository.take(others, listing)
+        return path
+
+
 def fetch_tokenizer(name: str, revision: str | None, token: str | None, folder: str | None) -> Path:
     """The local folder of a repository with only its tokenizer files; token and folder as in fetch_model. Raises
     ModelError."""
@@ -112,15 +129,13 @@ class _Repository:
 
     def enter(self, file: str) -> Path:
         """Downloads a first file and returns the folder of this revision's commit."""
-        folder = self._fetch(file).parent
+        folder = self._fetch(file).parents[file.count("/")]
         self.commit = folder.name
         return folder
 
     def take(self, files: Sequence[str], sizes: Mapping[str, int]) -> None:
         """Downloads the files that are not in the cache. Raises ModelError if the disk lacks space for them."""
-        missing = [file for file in files if not isinstance(self._look_up(file), str)]
-        self._check_room(sum(sizes.get(file, 0) for file in missing))
-        for file in missing:
+        for file in self.check_room(files, sizes):
             size = show_bytes(sizes.get(file, 0))
             log.info("fetching %s of %s (%s) into %s", file, self.name, size, self.cache)
             self._fetch(file)
@@ -135,6 +150,14 @@ class _Repository:
             if set(wanted) <= set(names) and (wanted or not weights):
                 return folder
         raise ModelError(not_cached(self.name, self._unreachable, self.cache))
+
+    def snapshot(self) -> Path:
+        """The folder of this revision in the cache."""
+        return Path(
+            huggingface_hub.snapshot_download(
+                self.name, revision=self.revision, cache_dir=self.cache, local_files_only=True
+            )
+        )
 
     def _look_up(self, file: str) -> Any:
         """The path of a file in the cache; something other than a string if it is not there."""
@@ -154,7 +177,10 @@ class _Repository:
             )
         )
 
-    def _check_room(self, nbytes: int) -> None:
+    def check_room(self, files: Sequence[str], sizes: Mapping[str, int]) -> Sequence[str]:
+        """The files that are not in the cache. Raises ModelError if the disk lacks space for them."""
+        missing = [file for file in files if not isinstance(self._look_up(file), str)]
+        nbytes = sum(sizes.get(file, 0) for file in missing)
         there = next(folder for folder in (self.cache, *self.cache.absolute().parents) if folder.is_dir())
         free = shutil.disk_usage(there).free
         if nbytes > free:
@@ -162,6 +188,12 @@ class _Repository:
                 f"'{self.name}' needs {show_bytes(nbytes)}, but the disk of {self.cache} has {show_bytes(free)} free; "
                 "free some of it, or name a folder elsewhere with --download-dir."
             )
+        return missing
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """All files below a folder, as paths within it."""
+    return (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
 def _tokenizer_files(names: Collection[str]) -> list[str]:

@@ -8,8 +8,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tessera.config.model_folder import GGUF, find_folder, names_in, refuse_tokenizer
+from tessera.config.model_folder import find_folder, is_gguf, names_in, refuse_tokenizer
 from tessera.errors import ConfigError
+from tessera.gguf.choice import GGUF
 
 DEMO = "tessera-demo"
 
@@ -41,19 +42,30 @@ def is_repository(name: str) -> bool:
     return len(name) <= _LONGEST_NAME and _REPOSITORY.fullmatch(name) is not None and not re.search(r"--|\.\.", name)
 
 
+def split_choice(name: str) -> tuple[str, str]:
+    """A repository's name and the choice of one of its GGUF files, from ORGANIZATION/NAME:CHOICE; "" for no choice."""
+    repository, _, choice = name.partition(":")
+    return repository, choice
+
+
 def is_on_hub(name: str) -> bool:
-    """Whether a name is a repository's; a local folder of that name takes precedence, and a GGUF file is no folder."""
-    return is_repository(name) and not Path(name).exists() and not name.lower().endswith(GGUF)
+    """Whether a name is a repository's, which may be followed by the choice of a GGUF file; a local folder of that name
+    takes precedence, and so does a GGUF file."""
+    repository, _ = split_choice(name)
+    return is_repository(repository) and not Path(name).exists() and not repository.lower().endswith(GGUF)
 
 
 def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
-    """The model's folder, downloaded if it is on the Hub, and its name; None is the bundled demo. weights, tokenizer:
-    whether to download these files of a repository too. Raises ConfigError or ModelError."""
+    """The model's folder or GGUF file, downloaded if it is on the Hub, and its name; None is the bundled demo. weights,
+    tokenizer: whether to download these files of a repository too. Raises ConfigError or ModelError."""
     if model is None:
         return demo_folder(), DEMO
     if is_on_hub(model):
-        from tessera.config.hub import fetch_model
+        from tessera.config.hub import fetch_gguf, fetch_model
 
+        repository, choice = split_choice(model)
+        if choice:
+            return fetch_gguf(repository, choice, hub.revision, hub.token, hub.folder), model
         own = tokenizer and hub.tokenizer_revision is None
         return fetch_model(model, hub.revision, hub.token, hub.folder, weights=weights, tokenizer=own), model
     folder = find_folder(model)
@@ -61,7 +73,7 @@ def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer:
         raise ConfigError(
             f"--revision applies to models on the hub, but '{model}' is a local folder; remove it.", param="revision"
         )
-    return folder, folder.resolve().name
+    return folder, folder.resolve().stem if is_gguf(folder) else folder.resolve().name
 
 
 def demo_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tessera.config.checkpoint import FILE, Checkpoint, read_checkpoint
@@ -10,6 +11,7 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, tokenizer_of_model
+from tessera.config.model_folder import is_gguf
 from tessera.errors import ConfigError, ModelError, printable
 
 
@@ -29,15 +31,20 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         ModelConfig,
         ENGINE_FLAGS,
         values,
-        path=str(folder.resolve()),
+        path=str(_resolved(folder)),
         served_name=_served_name(options.served_model_name or name),
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
         max_model_len=_max_model_len(checkpoint, options.max_model_len),
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
-        tokenizer="" if tokenizer is None else str(tokenizer.resolve()),
+        tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
         sampling_defaults=sampling_defaults(recommended, options.override_generation_config),
     )
+
+
+def _resolved(folder: Path) -> Path:
+    """The absolute path. A GGUF file is opened by the name that it was given: what it links to may have another."""
+    return folder.absolute() if is_gguf(folder) else folder.resolve()
 
 
 def _served_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """A model's folder: finding it, refusing unsupported ones by their file names, and the only code that reads its files.
 
-The files are not trusted. Only regular files in the folder itself are opened, up to a size limit for each kind, and
+A GGUF file stands for a folder: it has the same settings and weights in one file (tessera.gguf). The files are not
+trusted. Only regular files in the folder itself are opened, up to a size limit for each kind, and
 every fault in them is a one-line ModelError."""
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from tessera.errors import ModelError, printable
+from tessera.gguf.choice import GGUF, gguf_models
+from tessera.gguf.model import open_model
 
 INDEX = "model.safetensors.index.json"
 
@@ -49,34 +52,51 @@ _KINDS = {
 # ---- finding the folder --------------------------------------------------------
 
 
-GGUF = ".gguf"
-"""How the names of llama.cpp's model files end."""
-_GGUF_ADVICE = (
-    "a GGUF file, which is not supported; name the model that it was made from: a folder with config.json and "
-    "*.safetensors, or ORGANIZATION/NAME on the hub. --quantization int4 makes it smaller."
-)
-
-
 def find_folder(model: str) -> Path:
-    """The folder that a user named. Raises ModelError with similar names beside it."""
+    """The folder or GGUF file that a user named; of a folder that holds a GGUF model alone, the file. Raises ModelError
+    with similar names beside it."""
     path = Path(model).expanduser()
     try:
         if path.is_dir():
-            return path
+            return _only_gguf(path)
         is_file = path.is_file()
     except OSError as error:
         raise ModelError(f"'{printable(model)}' cannot be read: {error.strerror}.") from error
-    if path.suffix.lower() == GGUF:
-        raise ModelError(f"'{printable(model)}' is {_GGUF_ADVICE}")
+    if is_file and is_gguf(path):
+        return path
     if is_file:
-        raise ModelError(f"'{printable(model)}' is a file; name the folder that holds config.json and *.safetensors.")
+        raise ModelError(
+            f"'{printable(model)}' is a file; name the folder that holds config.json and *.safetensors, or a GGUF file."
+        )
+    if is_gguf(path):
+        raise ModelError(f"There is no file '{printable(model)}'.")
     raise ModelError(
         f"There is no folder '{printable(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
     )
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a path is that of a GGUF file, by its name."""
+    return path.suffix.lower() == GGUF
+
+
+def _only_gguf(folder: Path) -> Path:
+    """The GGUF model in a folder without config.json, by its first file; else the folder. Raises ModelError if there
+    are several."""
+    names = names_in(folder)
+    models = [] if "config.json" in names else [*gguf_models(names).values()]
+    if len(models) > 1:
+        raise ModelError(
+            f"'{printable(folder)}' holds several GGUF models; name one file, such as "
+            f"{printable(folder / models[0][0])}."
+        )
+    return folder / models[0][0] if models else folder
+
+
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder. Raises ModelError if it cannot be read."""
+    """The names in a folder, or of what a GGUF file has for one. Raises ModelError if it cannot be read."""
+    if is_gguf(folder):
+        return [*open_model(folder).names]
     try:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
@@ -107,7 +127,7 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
         )
     if "config.json" not in names:
         if matching(names, "*.gguf"):
-            raise ModelError(_gguf(where))
+            raise ModelError(_gguf(where, names))
         raise ModelError(f"'{where}' has no config.json, so it is not a model's folder.")
     if not weights or served_weights(names):
         return
@@ -119,7 +139,7 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
             "writes *.safetensors."
         )
     if matching(names, "*.gguf"):
-        raise ModelError(_gguf(where))
+        raise ModelError(_gguf(where, names))
     if other := sorted(matching(names, _OTHER_NAMES)):
         raise ModelError(
             f"'{where}' has its weights as {printable(other[0], 60)}, whose tensors have other names than transformers "
@@ -149,8 +169,9 @@ def served_weights(names: Collection[str]) -> list[str]:
     return sorted(name for name in found if not name.startswith(("adapter_", "consolidated")))
 
 
-def _gguf(where: str) -> str:
-    return f"'{where}' holds {_GGUF_ADVICE}"
+def _gguf(where: str, names: Collection[str]) -> str:
+    first = printable(next(iter(gguf_models(names)), "FILE"), 60)
+    return f"'{where}' holds GGUF files: name one of them, as {where}:{first}, or the file itself."
 
 
 # ---- reading a file ------------------------------------------------------------
@@ -158,6 +179,8 @@ def _gguf(where: str) -> str:
 
 def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
     """Reads a file of a model's folder; None if there is none of that name. limit: in bytes. Raises ModelError."""
+    if is_gguf(folder):
+        return open_model(folder).read(name)
     path = regular_file(folder, name)
     if path is None:
         return None

@@ -34,11 +34,13 @@ COMPARED = 1 << 22
 
 class WeightSource(Protocol):
     """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. notes: lines about
-    the files, to say at start-up. differ(): as in layers.build.Stored. release() gives up resources held for reading,
-    until the next part is read."""
+    the files, to say at start-up. decodes: whether reading computes the numbers, so that it pays to read few at a time,
+    on several threads. differ(): as in layers.build.Stored. release() gives up resources held for reading, until the
+    next part is read."""
 
     dtype: str
     notes: Sequence[str]
+    decodes: bool
 
     def read(self, part: Part) -> Tensor: ...
     def differ(self, names: Sequence[str], dtype: str) -> bool: ...
@@ -48,6 +50,8 @@ class WeightSource(Protocol):
 class Safetensors:
     """The *.safetensors files of a folder, memory-mapped, so that a shard reads only its own bytes. A mapping is closed
     when every tensor read from it is dropped. Raises ModelError, in one line, for missing or broken files."""
+
+    decodes = False
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)

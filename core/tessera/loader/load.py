@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 
 import torch
@@ -22,6 +23,8 @@ from tessera.platform.runner import Progress
 Place = Callable[[str, str, Tensor], Tensor]
 """A parameter's name (first_name), the name of one of its tensors, and the tensor -> what the parameter holds."""
 
+DECODED = 4 << 20
+"""Numbers that a thread decodes at a time."""
 LEAST = 4 << 20
 """Bytes of a copy that are worth a thread."""
 
@@ -114,7 +117,7 @@ class _Loader:
             return self.shared_tensors[part]
         dtype = self.dtype if part.dtype is None else torch_dtype(part.dtype)
         if part.decoding is None:
-            tensor = _converted(self.source.read(part), dtype, part)
+            tensor = self._read(part, dtype)
         else:
             tensor = part.decoding.call(*map(self._part, part.decoding.parts)).to(dtype)
         if tensor.shape != part.shape:
@@ -125,6 +128,23 @@ class _Loader:
         if part in self.shared:
             self.shared_tensors[part] = tensor
         return tensor
+
+    def _read(self, part: Part, dtype: torch.dtype) -> Tensor:
+        if not self.source.decodes or part.unpacking is not None or len(part.whole) != 2:
+            return _converted(self.source.read(part), dtype, part)
+        start, stop = (0, part.whole[0]) if part.rows is None else part.rows
+        stop = max(start, min(stop, part.whole[0]))
+        result = torch.empty(stop - start, part.shape[1], dtype=dtype)
+        step = max(1, DECODED // max(1, part.shape[1]))
+
+        def decode(first: int) -> None:
+            rows = first, min(stop, first + step)
+            result[first - start : rows[1] - start] = _converted(
+                self.source.read(replace(part, rows=rows)), dtype, part
+            )
+
+        self.copies.each(decode, range(start, stop, step))
+        return result
 
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -178,10 +198,15 @@ class CopyThreads:
             target[begin : begin + step] = values[begin : begin + step]
 
         step = max(LEAST, -(-len(target) // self._number))
-        if len(target) <= step:
-            copy(0)
+        self.each(copy, range(0, len(target), step))
+
+    def each(self, work: Callable[[int], None], places: Sequence[int]) -> None:
+        """Does some work at all places, on the threads if there are several."""
+        if len(places) > 1:
+            list(self._threads.map(work, places))
         else:
-            list(self._threads.map(copy, range(0, len(target), step)))
+            for place in places:
+                work(place)
 
 
 def _plain(tensor: Tensor) -> bool:

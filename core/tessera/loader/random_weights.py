@@ -27,6 +27,7 @@ class Dummy:
 
     dtype = "bfloat16"
     notes: Sequence[str] = ()
+    decodes = False
 
     def __init__(self, seed: int, target: torch.device | None = None) -> None:
         self.seed = seed

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tessera.config import EngineConfig
+from tessera.config.model_folder import is_gguf
 from tessera.errors import PlatformError
 from tessera.loader.checkpoint import Safetensors, WeightSource
+from tessera.loader.gguf import GgufWeights
 from tessera.loader.random_weights import Dummy
 from tessera.platform.device import Device
 from tessera.platform.platform import Capabilities
+
+CheckpointWeights = Safetensors | GgufWeights
+"""The sources that are checkpoints, whose weights have names."""
+
+
+def open_checkpoint(path: str) -> CheckpointWeights:
+    """path: a model's folder or GGUF file. Raises ModelError."""
+    return GgufWeights(path) if is_gguf(Path(path)) else Safetensors(path)
 
 
 def open_source(config: EngineConfig, device: Device) -> WeightSource:
     """Where a configuration's weights come from. device: that loads them. Raises ModelError."""
     if config.model.load_format == "dummy":
         return Dummy(config.seed, device.target if device.eager else None)
-    return Safetensors(config.model.path)
+    return open_checkpoint(config.model.path)
 
 
 def resolve_dtype(dtype: str, checkpoint: str, capabilities: Capabilities) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tessera.errors import RefusedError
 from tessera.layers.weights import Parameter
-from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
+from tessera.loader.source import CheckpointWeights
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.platform.device import Arena, HostDevice, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
@@ -23,7 +23,11 @@ from tessera.quantization.weights import Weights
 
 
 def stored_weights(
-    source: Safetensors, linear_layers: Mapping[str, tuple[int, int]], weights: Weights, platform: Platform, dtype: str
+    source: CheckpointWeights,
+    linear_layers: Mapping[str, tuple[int, int]],
+    weights: Weights,
+    platform: Platform,
+    dtype: str,
 ) -> Iterator[ReadWeight]:
     """See RunnerServices.stored_weights. dtype: the model's."""
     host = HostDevice(torch, MemoryFigures(0, 0, host=True))

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.engine import ModelConfig
-from tessera.config.model_folder import names_in, served_weights
+from tessera.config.model_folder import is_gguf, names_in, served_weights
 from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
-from tessera.loader.checkpoint import Safetensors
+from tessera.loader.source import CheckpointWeights, open_checkpoint
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
@@ -84,8 +84,9 @@ class Shapes:
     checkpoint, if it is there."""
 
     notes: Sequence[str] = ()
+    decodes = False
 
-    def __init__(self, dtype: str, stored: Safetensors | None = None) -> None:
+    def __init__(self, dtype: str, stored: CheckpointWeights | None = None) -> None:
         self.dtype, self.stored = dtype, stored
 
     def read(self, part: Part) -> Tensor:
@@ -107,8 +108,8 @@ class OneOf(Alone):
 
 def shapes_of(model: ModelConfig) -> Shapes:
     """Of the files, if they are there, else of config.json. Raises ModelError."""
-    if served_weights(names_in(Path(model.path))):
-        stored = Safetensors(model.path)
+    if is_gguf(path := Path(model.path)) or served_weights(names_in(path)):
+        stored = open_checkpoint(model.path)
         return Shapes(stored.dtype, None if model.load_format == "dummy" else stored)
     return Shapes(said_dtype(model))
 

@@ -14,9 +14,9 @@ from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
-from tessera.loader.checkpoint import Safetensors, WeightSource
+from tessera.loader.checkpoint import WeightSource
 from tessera.loader.load import Place, load_weights
-from tessera.loader.source import open_source, resolve_dtype
+from tessera.loader.source import CheckpointWeights, open_source, resolve_dtype
 from tessera.loader.stored_weights import stored_weights
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE
@@ -150,7 +150,7 @@ class Services:
 
     def checkpoint(self) -> Mapping[str, Any]:
         said, head = self.config.model.checkpoint, f"{HEAD}.weight"
-        if not isinstance(self.source, Safetensors) or not self.source.holds(head):
+        if not isinstance(self.source, CheckpointWeights) or not self.source.holds(head):
             return said
         if said.get("tie_word_embeddings"):
             note = (
@@ -178,8 +178,8 @@ class Services:
         yield from stored_weights(source, linear_layers, weights, self.platform, self.dtype)
         self.notes += describe_skipped_weights(weights)
 
-    def _checkpoint(self) -> Safetensors:
-        if not isinstance(self.source, Safetensors):
+    def _checkpoint(self) -> CheckpointWeights:
+        if not isinstance(self.source, CheckpointWeights):
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
         return self.source
 

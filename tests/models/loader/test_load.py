@@ -53,7 +53,7 @@ class Counting:
     """A source, and how often it was asked for what."""
 
     def __init__(self, source):
-        self.source, self.dtype, self.reads = source, source.dtype, Counter()
+        self.source, self.dtype, self.decodes, self.reads = source, source.dtype, source.decodes, Counter()
 
     def read(self, part):
         self.reads[part] += 1

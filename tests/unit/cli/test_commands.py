@@ -98,7 +98,7 @@ def test_a_plugins_command(site):
         (["serve", "-np", "4"], 2, "-np is called --max-num-seqs here."),
         (["serve", "-c", "4096"], 2, "-c is called --max-model-len here."),
         (["serve", "-hf", "a/b"], 2, "-hf: name the model right after serve"),
-        (["serve", "some/model.gguf", "--port", "0"], 3, "is a GGUF file, which is not supported; name the model"),
+        (["serve", "some/model.gguf", "--port", "0"], 3, "There is no file 'some/model.gguf'"),
         (["run", "llama3"], 2, "tessera chat MODEL chats"),
         (["list"], 2, "tessera serve takes a folder or ORGANIZATION/NAME."),
         (["ps"], 2, "each tessera serve is a process of its own"),

@@ -323,7 +323,7 @@ def test_the_largest_index_is_read_at_once(good):
         ("x" * 5000, "cannot be read: File name too long"),
         ("a\nb", "There is no folder"),
         ("a\0b", "There is no folder"),
-        ("model.gguf", "is a GGUF file"),
+        ("model.gguf", "is empty"),
         ("p", "There is no folder"),
     ],
 )

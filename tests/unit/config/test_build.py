@@ -218,14 +218,9 @@ def test_wrong_adapter_flags_are_one_line(folder, flags, what):
     ("files", "what"),
     [
         ({"config__json": None}, "has no config.json, so it is not a model's folder"),
-        (
-            {"config__json": None, "weights__gguf": ""},
-            "holds a GGUF file, which is not supported; name the model that it was made from",
-        ),
-        (
-            {"model__safetensors": None, "weights__gguf": ""},
-            "holds a GGUF file, which is not supported; name the model that it was made from",
-        ),
+        ({"config__json": None, "weights__gguf": ""}, r"weights\.gguf' is empty; download it again"),
+        ({"config__json": None, "a__gguf": "", "b__gguf": ""}, "holds several GGUF models; name one file, such as"),
+        ({"model__safetensors": None, "weights__gguf": ""}, "holds GGUF files: name one of them"),
         ({"config__json": None, "model__safetensors": None, "adapter_config__json": "{}"}, "is an adapter"),
         ({"model__safetensors": None, "adapter_config__json": "{}", "adapter_model__safetensors": ""}, "an adapter"),
         ({"config__json": "{broken"}, "is not valid JSON: "),
@@ -262,10 +257,7 @@ def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
         build(near.parent / "qwen3-06b")
     with pytest.raises(ModelError, match="is a file; name the folder"):
         build(near / "config.json")
-    (near / "model.gguf").touch()
-    with pytest.raises(
-        ModelError, match="is a GGUF file, which is not supported; name the model that it was made from"
-    ):
+    with pytest.raises(ModelError, match=r"There is no file '.*model\.gguf'"):
         build(near / "model.gguf")
 
 

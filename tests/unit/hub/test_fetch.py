@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 from tests.hub.stand_in import MEMBER, Repository
@@ -75,6 +77,46 @@ def test_without_an_index_one_set_of_shards_is_fetched_or_nothing(site, hub):
     assert {path.name for path in Path(whole["path"]).glob("*.safetensors")} == set(shards)
     assert "has a.safetensors and b.safetensors, and neither model.safetensors nor" in several["error"]
     assert not any(hub.sent[name] for name in ("run2.safetensors", "a.safetensors", "b.safetensors"))
+
+
+def write_gguf(path, tensors_in_a_file=0):
+    """A model without layers, with the gguf package; all files by name."""
+    path.parent.mkdir()
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_in_a_file)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tensor("token_embd.weight", np.zeros((100, 32), np.float32))
+    writer.add_tensor("output_norm.weight", np.zeros(32, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+
+def test_the_gguf_file_of_a_choice_is_fetched_with_its_parts(site, hub, tmp_path):
+    parts = write_gguf(tmp_path / "split/m-Q8_0.gguf", tensors_in_a_file=1)
+    assert set(parts) == {"m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"}
+    others = {"m-Q4_K_S.gguf": b"never", "mmproj-m-Q4_K_M.gguf": b"never", "README.md": b"never"}
+    whole = write_gguf(tmp_path / "whole/m-Q4_K_M.gguf")
+    hub.add("org/m-GGUF", {**{f"large/{name}": data for name, data in parts.items()}, **whole, **others})
+    names = ("Q4_K_M", "q8_0", "m-Q4_K_M.gguf", "Q4", "IQ2_XS")
+    calls = [{"model": f"org/m-GGUF:{name}", "skip_tokenizer_init": True} for name in names]
+    one, split, named, several, none = site.ask(*calls).answers
+    assert Path(one["path"]).name == Path(named["path"]).name == "m-Q4_K_M.gguf"
+    assert one["name"] == "org/m-GGUF:Q4_K_M"
+    assert Path(split["path"]).name == "m-Q8_0-00001-of-00002.gguf"
+    assert len(list(Path(split["path"]).parent.glob("*.gguf"))) == 2
+    assert "'org/m-GGUF': 'Q4' is not one of its GGUF models; name one of them: " in several["error"]
+    assert (
+        "'IQ2_XS' is not one of its GGUF models; name one of them: large/m-Q8_0, m-Q4_K_M, m-Q4_K_S." in none["error"]
+    )
+    assert not any(hub.sent[name] for name in ("m-Q4_K_S.gguf", "mmproj-m-Q4_K_M.gguf"))
+    assert site.ask(*calls[:2], HF_HUB_OFFLINE="1").answers == [one, split]
 
 
 def test_a_branch_a_tag_and_a_commit(site, hub):

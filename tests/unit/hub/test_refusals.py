@@ -15,7 +15,7 @@ from tests.unit.hub.conftest import CONFIG, FILES
 
 UNSERVED = {
     "org/bin": ({"model.safetensors": None, "consolidated.safetensors": None}, "has its weights as *.bin"),
-    "org/gguf": ({"config.json": None}, "holds a GGUF file"),
+    "org/gguf": ({"config.json": None}, "holds GGUF files: name one of them, as org/gguf:model-q4,"),
     "org/consolidated": (
         {"model.safetensors": None, "pytorch_model.bin": None, "model-q4.gguf": None},
         "has its weights as consolidated.safetensors, whose tensors have other names",

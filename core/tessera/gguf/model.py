@@ -1,0 +1,118 @@
+"""A GGUF file as a model: its weights under transformers' names, and the files that a folder of transformers has beside
+them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tessera.gguf.architectures import GgufArchitecture, architecture_of
+from tessera.gguf.fields import GgufFields
+from tessera.gguf.file import GgufFile
+from tessera.gguf.rope import ROPE_TENSORS
+from tessera.gguf.tensors import NamedTensor, named_tensors
+from tessera.gguf.tokenizer import tokenizer_config, tokenizer_json
+
+_ENDS = ("eos", "eot", "eom")
+_SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+"""Of general.sampling.*, the recommended settings, to those of generation_config.json."""
+FLOATS: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class GgufModel:
+    """Raises ModelError for a file that is broken or of a model that is not served."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.fields = GgufFields(file.metadata)
+
+    @cached_property
+    def architecture(self) -> GgufArchitecture:
+        return architecture_of(self.fields)
+
+    @cached_property
+    def weights(self) -> Mapping[str, NamedTensor]:
+        """By transformers' name."""
+        paired = self.architecture.paired_rows
+        heads = self.fields.count("attention.head_count")
+        kv_heads = self.fields.count("attention.head_count_kv", heads)
+        return named_tensors(
+            self.file,
+            self.architecture.tensors,
+            heads={"attn_q": heads, "attn_k": kv_heads} if paired else {},
+            norm_offset=self.architecture.norm_offset,
+            other=frozenset(ROPE_TENSORS),
+        )
+
+    # ---- the files of a folder
+
+    @property
+    def names(self) -> Sequence[str]:
+        return ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+    def read(self, name: str) -> bytes | None:
+        """One of these files; None for another name."""
+        match name:
+            case "config.json":
+                return json.dumps(self.config()).encode()
+            case "generation_config.json":
+                return json.dumps(self.generation_config()).encode()
+            case "tokenizer.json":
+                return self._tokenizer
+            case "tokenizer_config.json":
+                return json.dumps(tokenizer_config(self.file.metadata)).encode()
+        return None
+
+    @cached_property
+    def _tokenizer(self) -> bytes:
+        return tokenizer_json(self.file.metadata)
+
+    def config(self) -> dict[str, Any]:
+        fields, architecture = self.fields, self.architecture
+        hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
+        embedding = self.weights.get("model.embed_tokens.weight")
+        ends = [token for name in _ENDS if (token := fields.token(name)) is not None]
+        return {
+            "architectures": [architecture.name],
+            "model_type": architecture.model_type,
+            "vocab_size": None if embedding is None else embedding.shape[0],
+            "hidden_size": hidden,
+            "num_hidden_layers": fields.count("block_count"),
+            "intermediate_size": fields.count("feed_forward_length"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": fields.count("attention.head_count_kv", heads),
+            "head_dim": fields.count("attention.key_length", hidden // heads),
+            "max_position_embeddings": fields.count("context_length"),
+            "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+            "tie_word_embeddings": "lm_head.weight" not in self.weights,
+            "bos_token_id": fields.token("bos"),
+            "eos_token_id": list(dict.fromkeys(ends)) or None,
+            "dtype": self.dtype,
+            **architecture.rope(fields, self.file),
+            **architecture.settings(fields, self.file),
+        }
+
+    def generation_config(self) -> dict[str, Any]:
+        """The settings that the file recommends."""
+        said = {name: self.file.metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
+        return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the matrices that are not quantized, if none is; else bfloat16."""
+        kinds = {tensor.type.name for tensor in self.file.tensors.values() if len(tensor.shape) > 1}
+        return FLOATS.get(next(iter(kinds)), "bfloat16") if len(kinds) == 1 else "bfloat16"
+
+
+def open_model(path: Path) -> GgufModel:
+    """The model in a file; one that has been opened is not read again while it is unchanged. Raises ModelError."""
+    status = path.stat()
+    return _opened(path.absolute(), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, changed: int, size: int) -> GgufModel:
+    return GgufModel(GgufFile.open(path))

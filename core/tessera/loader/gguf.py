@@ -1,0 +1,75 @@
+"""The weights of a GGUF file, decoded as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tessera.errors import ModelError, printable
+from tessera.gguf.model import open_model
+from tessera.gguf.tensors import NamedTensor
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.quantization import Part
+
+
+class GgufWeights:
+    """The weights of a GGUF file under transformers' names. Raises ModelError, in one line, for a broken file."""
+
+    decodes = True
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.model = open_model(self.path)
+        self.dtype = self.model.dtype
+        self.notes: Sequence[str] = ()
+
+    def names(self) -> Iterator[str]:
+        return iter(self.model.weights)
+
+    def holds(self, name: str) -> bool:
+        return name in self.model.weights
+
+    def whole(self, name: str) -> Tensor:
+        """Reads a whole tensor by name, in the file's dtype."""
+        return self._decoded(self._named(name), slice(None), slice(None)).to(torch_dtype(self.dtype))
+
+    def read(self, part: Part) -> Tensor:
+        named = self._named(next((name for name in (part.name, *part.also) if self.holds(name)), part.name))
+        if named.shape != part.whole:
+            raise ModelError(
+                f"'{part.name}' has shape {named.shape} where the settings of the file imply {part.whole}; "
+                f"'{printable(self.path)}' does not fit together."
+            )
+        rows, columns = (slice(None) if bounds is None else slice(*bounds) for bounds in (part.rows, part.columns))
+        return self._decoded(named, rows, columns)
+
+    def differ(self, names: Sequence[str], dtype: str) -> bool:
+        """A file without a head of its own ties it; one that has it says so by that."""
+        return False
+
+    def release(self) -> None:
+        self.model.file.release()
+
+    def _named(self, name: str) -> NamedTensor:
+        if name not in self.model.weights:
+            raise ModelError(
+                f"'{printable(self.path)}' has no '{name}', which this architecture needs; the file is not whole."
+            )
+        return self.model.weights[name]
+
+    def _decoded(self, named: NamedTensor, rows: slice, columns: slice) -> Tensor:
+        """float32. Of a vector, `rows` are its elements."""
+        if len(named.shape) == 1:
+            (values,) = named.read(self.model.file, slice(None))
+            return torch.from_numpy(values[0, rows])
+        start, stop, _ = rows.indices(named.shape[0])
+        first, last, _ = columns.indices(named.shape[1])
+        result = torch.empty(stop - start, last - first)
+        place = 0
+        for values in named.read(self.model.file, rows, columns):
+            result[place : place + len(values)] = torch.from_numpy(values)
+            place += len(values)
+        return result

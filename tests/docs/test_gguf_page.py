@@ -1,0 +1,25 @@
+"""docs/gguf.md: the architectures and block types are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tessera.gguf.architectures import ARCHITECTURES
+from tessera.gguf.blocks import BLOCK_TYPES
+
+PAGE = (Path(__file__).parents[2] / "docs/gguf.md").read_text(encoding="utf-8")
+FAMILIES = ("Q2_K to Q6_K", "the IQ formats")
+
+
+def test_the_architectures_are_those_of_the_table() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)`", PAGE, re.MULTILINE))
+    assert rows == {name: architecture.name for name, architecture in ARCHITECTURES.items()}
+
+
+def test_each_block_type_is_named() -> None:
+    assert all(family in PAGE for family in FAMILIES)
+    named = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", *re.findall(r"\b(?:[A-Z]+\d+(?:_\d)?)\b", PAGE)}
+    for kind in BLOCK_TYPES.values():
+        inner = kind.name.startswith(("I8", "I16", "I32", "I64", "F64", "Q8_K"))  # of other tensors than weights
+        assert inner or kind.name.startswith("IQ") or kind.name in named, kind.name

@@ -1,0 +1,86 @@
+"""The weights of a GGUF file under transformers' names, whole and in shards that no block or head aligns with."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+from tessera.errors import ModelError
+from tessera.loader.gguf import GgufWeights
+from tessera.platform.quantization import Part
+from tests.models.gguf.writer import write_gguf
+from tools.parity.family import Family, maker, save_model
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 160,
+    "intermediate_size": 224,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+}
+LLAMA = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES))
+MIXTRAL = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, num_local_experts=3, **SIZES))
+KINDS = [Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0]
+
+
+def rounded(model: Any, kind: Type) -> dict[str, torch.Tensor]:
+    """The weights as a file of this kind gives them back, by the gguf package."""
+
+    def through(value: torch.Tensor) -> torch.Tensor:
+        if value.dim() < 2:
+            return value
+        rows = value.detach().reshape(-1, value.shape[-1]).numpy()
+        return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind)).reshape(value.shape)
+
+    return {name: through(value) for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=["llama", "mixtral"])
+def test_each_weight_is_what_the_writer_gives_back(family, kind, tmp_path):
+    model = save_model(family, tmp_path)
+    weights = GgufWeights(str(write_gguf(model, tmp_path / "model.gguf", kind)))
+    expected = rounded(model, kind)
+    seen = set()
+    for name in weights.names():
+        part = Part(name, weights.model.weights[name].shape)
+        layer, found, rest = name.partition("block_sparse_moe.experts.")
+        if found:
+            expert, which = rest.split(".")[:2]
+            stack = "down_proj" if which == "w2" else "gate_up_proj"
+            whole = expected[f"{layer}mlp.experts.{stack}"][int(expert)]
+            wanted = whole if which == "w2" else whole.chunk(2)[which == "w3"]
+        else:
+            wanted = expected[name.replace("block_sparse_moe.gate", "mlp.gate")]
+        assert torch.equal(weights.read(part), wanted), name
+        seen.add(name)
+    assert len(seen) == 3 + 2 * (9 if family is LLAMA else 7 + 3 * 3)  # of each of two layers
+
+
+@pytest.mark.parametrize("kind", [Type.F32, Type.Q4_1, Type.Q8_0], ids=["F32", "Q4_1", "Q8_0"])
+def test_any_rows_and_columns_are_those_of_the_whole(kind, tmp_path):
+    weights = GgufWeights(str(write_gguf(save_model(MIXTRAL, tmp_path), tmp_path / "model.gguf", kind)))
+    chance = random.Random(7)
+    for name in weights.names():
+        shape = weights.model.weights[name].shape
+        whole = weights.read(Part(name, shape))
+        for _ in range(6):
+            rows, *columns = (tuple(sorted((chance.randrange(size), chance.randrange(1, size + 1)))) for size in shape)
+            if rows[0] == rows[1] or any(first == last for first, last in columns):
+                continue
+            cut = weights.read(Part(name, shape, rows, *columns))
+            assert torch.equal(cut, whole[slice(*rows)][:, slice(*columns[0])] if columns else whole[slice(*rows)])
+
+
+def test_what_does_not_fit_is_one_line(tmp_path):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf")
+    weights = GgufWeights(str(path))
+    with pytest.raises(ModelError, match=r"has no 'model.layers.9.mlp.up_proj.weight', which this architecture needs"):
+        weights.read(Part("model.layers.9.mlp.up_proj.weight", (224, 160)))
+    with pytest.raises(ModelError, match=r"has shape \(224, 160\) where the settings of the file imply \(160, 224\)"):
+        weights.read(Part("model.layers.0.mlp.up_proj.weight", (160, 224)))

@@ -1,0 +1,146 @@
+"""Writes a model of transformers as a GGUF file, as llama.cpp's converters do: with the gguf package, its table of
+names and its quantizer. What the converters change of the weights is stated here once more, apart from the code under
+test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from torch import Tensor
+
+PAIRED = ("llama", "granite", "smollm3")
+"""Architectures whose queries and keys are rotated in neighbouring pairs."""
+OFFSET = ("gemma", "gemma2", "gemma3")
+"""Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
+_ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+_EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+
+
+def write_gguf(model: Any, path: Path, kind: Type = Type.F32) -> Path:
+    """kind: of the matrices whose rows divide by its blocks; the others are float32."""
+    config = model.config
+    name = _ARCHITECTURES.get(config.model_type, config.model_type)
+    architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
+    writer = gguf.GGUFWriter(path, name)
+    _write_settings(writer, config, name)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    state = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight" or not _tied(model)}
+    for key, value in _stacked(state).items():
+        own = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert own is not None, key
+        _write_tensor(writer, own, _changed(value, own, config, name), kind)
+    for own, factors in _rope_factors(config).items():
+        writer.add_tensor(own, np.array(factors, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _tied(model: Any) -> bool:
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope = config.rope_parameters
+    full = rope.get("full_attention", rope)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * full.get("partial_rotary_factor", 1.0)))
+    if full["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+        writer.add_rope_scaling_factor(full["factor"])
+    if full["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(full["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(full["beta_slow"])
+    if full["rope_type"] == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    if "sliding_attention" in rope:
+        writer.add_float32(f"{name}.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
+    if name in ("gemma2", "gemma3", "phi3") and config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    if name == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if name == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
+
+
+def _stacked(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With transformers' stacks of experts, [E, 2 n, k] gate and up and [E, k, n] down, as one stack a projection."""
+    stacked: dict[str, Tensor] = {}
+    for key, value in state.items():
+        before, found, _ = key.partition(".experts.gate_up_proj")
+        if found:
+            gate, up = value.chunk(2, dim=1)
+            stacked |= {f"{before}.experts.gate_proj.weight": gate, f"{before}.experts.up_proj.weight": up}
+        elif key.endswith(".experts.down_proj"):
+            stacked[f"{key}.weight"] = value
+        else:
+            stacked[key] = value
+    return stacked
+
+
+def _changed(value: Tensor, own: str, config: Any, name: str) -> np.ndarray:
+    array = value.detach().to(torch.float32).numpy()
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    layer_name = own.split(".")[-2]
+    if name in PAIRED and layer_name in heads:
+        count = heads[layer_name]
+        halves = array.reshape(count, 2, array.shape[0] // count // 2, *array.shape[1:])
+        array = halves.swapaxes(1, 2).reshape(array.shape)
+    if name in OFFSET and own.endswith("norm.weight"):
+        array = array + 1
+    return np.ascontiguousarray(array)
+
+
+def _write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Type) -> None:
+    block, _ = gguf.GGML_QUANT_SIZES[kind]
+    if array.ndim < 2 or array.shape[-1] % block or kind == Type.F32:
+        writer.add_tensor(own, array)
+    else:
+        writer.add_tensor(own, gguf.quants.quantize(array, kind), raw_dtype=kind)
+
+
+def _rope_factors(config: Any) -> dict[str, Any]:
+    rope = config.rope_parameters
+    if rope.get("rope_type") == "longrope":
+        return {"rope_factors_long.weight": rope["long_factor"], "rope_factors_short.weight": rope["short_factor"]}
+    if rope.get("rope_type") != "llama3":
+        return {}
+    head_dim = config.hidden_size // config.num_attention_heads
+    frequencies = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    original, factors = rope["original_max_position_embeddings"], []
+    for wavelength in 2 * np.pi / frequencies:
+        if wavelength < original / high:
+            factors.append(1.0)
+        elif wavelength > original / low:
+            factors.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return {"rope_freqs.weight": factors}
