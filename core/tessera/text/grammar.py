@@ -28,6 +28,7 @@ from tessera.text.json_schema import (
     escape_slashes,
     explain_refusal,
 )
+from tessera.text.lark_dead_ends import endless_rule
 from tessera.text.lark_depth import MAX_DEPTH, is_too_deep
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
@@ -128,7 +129,10 @@ class Grammar:
     def compile(self, special: Mapping[str, int] = NONE) -> LLMatcher:
         """See compile_grammar."""
         matcher = _matcher(self._tokenizer, self._grammars(special))
-        error = matcher.get_error() or _first_mask_error(matcher, self._tokenizer)
+        error = matcher.get_error()
+        if not error:
+            self._check_ends()
+            error = _first_mask_error(matcher, self._tokenizer)
         if error:
             raise self._error(error)
         if self.params.structural_tag is not None:
@@ -157,6 +161,13 @@ class Grammar:
             if alone.is_error():
                 return self._explain(part, alone.get_error())
         return _refusal(self._place, reason if reason in (TOO_COMPLEX, _NO_TEXT) else TOO_COMPLEX)
+
+    def _check_ends(self) -> None:
+        """Raises RequestError for a client's grammar with a rule that an answer could begin and never end."""
+        for part in self._parts.values():
+            rule = endless_rule(part.definition["lark_grammar"]) if part.kind == "grammar" else None
+            if rule is not None:
+                raise _refusal(part.place, f"the rule {rule} needs itself, without end")
 
     def _check_parts(self) -> None:
         """Raises RequestError for a part of a structural tag that allows no text: an answer that began it could not go

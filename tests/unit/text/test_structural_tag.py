@@ -141,6 +141,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     (
         {"format": {"type": "sequence", "elements": [CALL, {"type": "grammar", "grammar": 'start: start "a"'}]}},
         ".structural_tag.format.elements[1].grammar",
+        "the rule start needs itself, without end",
+    ),
+    (
+        {"format": {"type": "sequence", "elements": [CALL, {"type": "grammar", "grammar": "start: T\nT: /a/ & /b/"}]}},
+        ".structural_tag.format.elements[1].grammar",
         "no text is allowed",
     ),
 ]
