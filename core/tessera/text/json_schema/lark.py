@@ -205,8 +205,7 @@ class GrammarWriter:
             body = rf"({body} & {_NOT_WHOLE})"
         if numbers.excluded:
             body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
-            body += r" & /[^eE]*/"
-            body = f"({body})"
+            body = f"({body} & {_DISTINCT})"
         tokens.append(body)
 
     def _string(self, strings: Strings) -> str:
@@ -405,6 +404,8 @@ class _Listing:
 _NOTHING = '""'
 _NOT_WHOLE = r"/-?[0-9]{1,9}\.[0-9]{0,5}[1-9]/"
 """Of at most 15 digits, for a reader that has binary numbers would round others to whole ones."""
+_DISTINCT = r"/-?(?:[0-9]+|[0-9.]{3,16})/"
+"""Without an exponent, and as a fraction of at most 15 digits, of which no two are the same binary number."""
 _COMMA = '"," '
 _MOST_HELD = 32
 _LARGEST = 10**15
