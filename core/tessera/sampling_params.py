@@ -34,6 +34,8 @@ MAX_CHOICES = 1024
 MAX_CHOICE_CHARS = 1024
 MAX_GRAMMAR_CHARS = 2**14
 MAX_SCHEMA_CHARS = 2**18
+MAX_TAG_CHARS = 2**20
+"""Of a structural tag, as for 256 tools."""
 MAX_WHITESPACE_CHARS = 256
 TRUNCATION_SIDES = ("left", "right")
 MAX_EXTRA_ARGS = 64
@@ -474,8 +476,9 @@ def _json_text(name: str, schema: Any) -> str:
         raise _wrong_output(f"{place} is not valid JSON, or nested too deeply.", name) from None
     if not isinstance(value, Mapping) and not (name == "json" and isinstance(value, bool)):
         raise _wrong_output(f"{place} must be an object, got {describe_value(value)}.", name)
-    if len(text) > MAX_SCHEMA_CHARS:
-        raise _wrong_output(f"{place} has at most {MAX_SCHEMA_CHARS} characters of JSON, got {len(text)}.", name)
+    most = MAX_TAG_CHARS if name == "structural_tag" else MAX_SCHEMA_CHARS
+    if len(text) > most:
+        raise _wrong_output(f"{place} has at most {most} characters of JSON, got {len(text)}.", name)
     return text
 
 

@@ -181,7 +181,7 @@ def test_a_wrong_prompt_among_many_is_refused_before_anything_runs(llm):
 
 
 def test_an_answer_that_cannot_be_completed_names_its_prompt_and_others_are_answered_later(llm):
-    dead = SamplingParams(structured_outputs={"grammar": 'start: "a" rest\nrest: rest "b"'})
+    dead = SamplingParams(structured_outputs={"grammar": 'start: "a" rest::0x0\nrest::_: "b" %if bit_set(0)'})
     with pytest.raises(RequestError, match=r"^prompts\[1\]: The answer cannot be completed") as refused:
         llm.generate(["Hello", "Hello"], [SamplingParams(max_tokens=4), dead], use_tqdm=False)
     assert refused.value.code == "dead_end"

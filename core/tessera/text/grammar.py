@@ -28,6 +28,7 @@ from tessera.text.json_schema import (
     escape_slashes,
     explain_refusal,
 )
+from tessera.text.lark_dead_ends import endless_rule
 from tessera.text.lark_depth import MAX_DEPTH, is_too_deep
 from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
@@ -45,6 +46,7 @@ _NO_SPACE: Mapping[str, Any] = MappingProxyType({"whitespace_flexible": False})
 _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _NO_TEXT = "no text is allowed, or only the empty one"
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep, by what its parts refer to"
+_NOTES = frozenset(("title", "description", "default", "examples", "$comment"))
 _PROBED = 4  # bytes of a text that is tried
 _LETTERS = b"a0A Z_-.:/@"
 _DEAD_END, _LEXER_ERROR = "NoExtension", "lexer error"
@@ -123,12 +125,17 @@ class Grammar:
         self.params = params
         self._tokenizer = tokenizer
         self._parts: dict[str, GrammarPart] = {}  # by their places
+        self._mentions: dict[str, str] = {}  # how the grammar mentions these, by all places that they have
+        self._schemas: dict[str, str] = {}  # the same by what a schema says, and how it is taken
         self._bytes: LLTokenizer | None = None
 
     def compile(self, special: Mapping[str, int] = NONE) -> LLMatcher:
         """See compile_grammar."""
         matcher = _matcher(self._tokenizer, self._grammars(special))
-        error = matcher.get_error() or _first_mask_error(matcher, self._tokenizer)
+        error = matcher.get_error()
+        if not error:
+            self._check_ends()
+            error = _first_mask_error(matcher, self._tokenizer)
         if error:
             raise self._error(error)
         if self.params.structural_tag is not None:
@@ -157,6 +164,13 @@ class Grammar:
             if alone.is_error():
                 return self._explain(part, alone.get_error())
         return _refusal(self._place, reason if reason in (TOO_COMPLEX, _NO_TEXT) else TOO_COMPLEX)
+
+    def _check_ends(self) -> None:
+        """Raises RequestError for a client's grammar with a rule that an answer could begin and never end."""
+        for part in self._parts.values():
+            rule = endless_rule(part.definition["lark_grammar"]) if part.kind == "grammar" else None
+            if rule is not None:
+                raise _refusal(part.place, f"the rule {rule} needs itself, without end")
 
     def _check_parts(self) -> None:
         """Raises RequestError for a part of a structural tag that allows no text: an answer that began it could not go
@@ -195,8 +209,12 @@ class Grammar:
     def json_schema(self, schema: Any, place: str, *, strict: bool | None = None, lenient: bool = False) -> str:
         """A JSON text that is valid by this schema. strict, lenient: as text/json_schema has them. Raises
         RequestError."""
-        if place in self._parts:
-            return self._mention(place)
+        if place in self._mentions:
+            return self._mentions[place]
+        meaning = f"{strict} {lenient} {_without_notes(schema)}"
+        if meaning in self._schemas:
+            self._mentions[place] = self._schemas[meaning]
+            return self._mentions[place]
         params = self.params
         whitespace = None if params.disable_any_whitespace else params.whitespace_pattern or WHITESPACE
         rules = Rules(
@@ -216,17 +234,17 @@ class Grammar:
             {"name": name, "json_schema": {**schema, "x-guidance": dict(_NO_SPACE if initial else within)}}
             for name, (schema, initial) in embedded.items()
         )
-        return self._add(
-            GrammarPart("json_schema", place, schema, {"lark_grammar": f"{lark}\n{options}"}, tuple(named))
-        )
+        part = GrammarPart("json_schema", place, schema, {"lark_grammar": f"{lark}\n{options}"}, tuple(named))
+        self._schemas[meaning] = self._add(part)
+        return self._schemas[meaning]
 
     def regex(self, pattern: str, place: str, *, quoted: bool = False) -> str:
         """A text that a regular expression matches as a whole. quoted: as a JSON string writes it. Raises
         RequestError."""
         from llguidance import LLMatcher
 
-        if place in self._parts:
-            return self._mention(place)
+        if place in self._mentions:
+            return self._mentions[place]
         if len(pattern) - len(pattern.rstrip("\\")) & 1:  # llguidance would leave the last one out
             raise _refusal(place, f"incomplete escape sequence (at character {len(pattern)})")
         (translated,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
@@ -236,8 +254,8 @@ class Grammar:
         """A text of a grammar in Lark's or GBNF's syntax. quoted: as a JSON string writes it. Raises RequestError."""
         from llguidance.gbnf_to_lark import any_to_lark
 
-        if place in self._parts:
-            return self._mention(place)
+        if place in self._mentions:
+            return self._mentions[place]
         try:
             lark = any_to_lark(grammar)
         except RecursionError:
@@ -267,11 +285,9 @@ class Grammar:
         return frozenset(byte for byte in range(min(256, 8 * len(bits))) if bits[byte >> 3] >> (byte & 7) & 1)
 
     def _add(self, part: GrammarPart) -> str:
+        self._mentions[part.place] = f"@g{len(self._parts)}"
         self._parts[part.place] = part
-        return self._mention(part.place)
-
-    def _mention(self, place: str) -> str:
-        return f"@g{list(self._parts).index(place)}"
+        return self._mentions[part.place]
 
     def _explain(self, part: GrammarPart, error: str) -> RequestError:
         match part.kind:
@@ -293,6 +309,14 @@ def _matcher(tokenizer: LLTokenizer, grammars: str) -> LLMatcher:
     from llguidance import LLMatcher
 
     return LLMatcher(tokenizer, grammars, log_level=0, limits=limits())
+
+
+def _without_notes(schema: Any) -> str:
+    """A schema but for its author's notes, by which alone parameters of many tools differ. A $ref may lead there."""
+    said = json.dumps(schema)
+    if not isinstance(schema, dict) or "$ref" in said:
+        return said
+    return json.dumps({key: value for key, value in schema.items() if key not in _NOTES})
 
 
 def _check_depth(lark: str, place: str) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 MAX_DEPTH = 32
-MAX_FORMATS = 2_000
+MAX_FORMATS = 10_000
 
 _NOTHING = '""'
 

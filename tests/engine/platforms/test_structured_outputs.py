@@ -167,7 +167,7 @@ def test_a_grammar_that_comes_to_a_dead_end_never_looks_finished(
     """However much the model wants to end there; beside others, which go on."""
     run = run_of(max_num_seqs=8, **speculative)
     wants = {"logit_bias": {EOS: 50.0, ord("b") - 27: 100.0}}
-    dead = {"structured_outputs": {"grammar": 'start: ("ab")+ ["c" rest]\nrest: rest "d"'}}
+    dead = {"structured_outputs": {"grammar": 'start: ("ab")+ ["c" rest::0x0]\nrest::_: "d" %if bit_set(0)'}}
     dying = [
         run.add(QUESTIONS[0], 20, **dead, logit_bias={EOS: 50.0, ord("b") - 27: 100.0, ord("c") - 27: 99.0}),
         run.add(QUESTIONS[1], 20, **dead, ignore_eos=True, logit_bias={ord("c") - 27: 100.0}),

@@ -70,6 +70,37 @@ def test_a_schema_without_a_finite_value_is_refused(schema: Any, place: str, rea
     assert refused.value.param == f"structured_outputs.json{place}"
 
 
+OUTSIDE = {"enum": [1], "const": 2}
+CROSSED = {"type": "number", "minimum": 3, "maximum": 2}
+SHORT = {"type": "string", "pattern": "^a$", "minLength": 3}
+BOTH = {"allOf": [{"type": "integer"}, {"type": "string"}]}
+
+
+def demands(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        *(({**impossible}, "") for impossible in (OUTSIDE, CROSSED, SHORT, BOTH)),
+        *((demands(a={}, x=impossible), ".properties.x") for impossible in (OUTSIDE, CROSSED, SHORT, BOTH, False)),
+        (demands(x=demands(y=CROSSED)), ".properties.x.properties.y"),
+        (demands(x=demands(y=OUTSIDE)), ".properties.x.properties.y"),
+        (demands(again={"$ref": "#"}, x=SHORT), ".properties.x"),
+        (demands(x={"$ref": "#/$defs/m"}) | {"$defs": {"m": demands(y=SHORT)}}, ".$defs.m.properties.y"),
+        ({"type": "array", "items": CROSSED, "minItems": 1}, ".items"),
+        ({"type": "array", "prefixItems": [{}, SHORT], "minItems": 2}, ".prefixItems[1]"),
+        ({"type": "array", "contains": OUTSIDE}, ".contains"),
+        ({"type": "array", "items": demands(x=SHORT), "minItems": 2}, ".items.properties.x"),
+    ],
+)
+def test_what_is_impossible_by_itself_is_named_where_it_stands(schema: Any, place: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        compiled(schema)
+    assert refused.value.message == f"structured_outputs.json{place} cannot be used: no value is valid by it."
+
+
 @pytest.mark.parametrize(
     ("schema", "valid"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -141,6 +142,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     (
         {"format": {"type": "sequence", "elements": [CALL, {"type": "grammar", "grammar": 'start: start "a"'}]}},
         ".structural_tag.format.elements[1].grammar",
+        "the rule start needs itself, without end",
+    ),
+    (
+        {"format": {"type": "sequence", "elements": [CALL, {"type": "grammar", "grammar": "start: T\nT: /a/ & /b/"}]}},
+        ".structural_tag.format.elements[1].grammar",
         "no text is allowed",
     ),
 ]
@@ -158,7 +164,48 @@ def test_a_tag_has_limits() -> None:
     deep: dict[str, Any] = NUMBER
     for _ in range(40):
         deep = {"type": "or", "elements": [deep]}
-    wide = {"type": "or", "elements": [NUMBER] * 2_001}
-    for given, reason in ((deep, "nested more than 32 levels deep"), (wide, "more than 2000 formats within it")):
+    wide = {"type": "or", "elements": [NUMBER] * 10_001}
+    for given, reason in ((deep, "nested more than 32 levels deep"), (wide, "more than 10000 formats within it")):
         with pytest.raises(RequestError, match=reason):
             accepts(given, "1")
+
+
+def test_many_tools_are_served_and_what_says_the_same_is_compiled_once() -> None:
+    """256 tools of 8 parameters, as agents bring them. Each parameter has a note of its own."""
+
+    def parameter(tool: int, number: int) -> dict[str, Any]:
+        kind = ("integer", "boolean", "number", "null")[number % 4]
+        schema = {"type": kind, "description": f"What {tool} does by {number}" + 200 * "."}
+        content = {"type": "json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": f"<{number}>", "content": content, "end": ""}
+
+    tags = [
+        {"type": "tag", "begin": f"<tool_{tool}>", "content": {"type": "sequence", "elements": [
+            parameter(tool, number) for number in range(8)
+        ]}, "end": "</tool>"}
+        for tool in range(256)
+    ]  # fmt: skip
+    whole = {"type": "structural_tag", "format": {"type": "tags_with_separator", "tags": tags, "at_least_one": True}}
+    asked = StructuredOutputsParams(structural_tag=whole)
+    grammar = Grammar(asked, BYTES)
+    matcher = grammar.compile()
+    assert len(json.loads(grammar.source({}).grammars)["grammars"]) == 1 + 4
+    said = "<tool_255><0>5<1>true<2>0.5<3>null<4>7<5>false<6>1<7>null</tool>"
+    assert matcher.consume_tokens(list(said.encode()))
+    assert matcher.is_accepting()
+
+
+def test_schemas_that_say_something_else_are_not_taken_for_the_same() -> None:
+    def allowed(first: Any, second: Any, text: str) -> bool:
+        parts = [{"type": "json_schema", **part} for part in (first, second)]
+        return accepts({"type": "sequence", "elements": parts}, text)
+
+    one, two = {"const": 1, "title": "a"}, {"const": 2, "title": "a"}
+    assert allowed({"json_schema": one}, {"json_schema": two}, "12")
+    assert not allowed({"json_schema": one}, {"json_schema": two}, "11")
+    led = [{"$ref": "#/default", "default": {"const": number}} for number in (1, 2)]
+    assert allowed({"json_schema": led[0]}, {"json_schema": led[1]}, "12")
+    twice = {"type": "array", "items": {"type": "number"}, "uniqueItems": True}
+    assert allowed({"json_schema": twice, "strict": False}, {"json_schema": twice, "lenient": True}, "[1,1][2,2]")
+    with pytest.raises(RequestError, match=r"elements\[1\].json_schema.uniqueItems cannot be used"):
+        allowed({"json_schema": twice, "strict": False}, {"json_schema": twice}, "[1][2]")

@@ -21,7 +21,10 @@ _Share = Annotated[float, field_schema(minimum=0, maximum=1)]
 _Penalty = Annotated[float, field_schema(minimum=-most.MOST_PENALTY, maximum=most.MOST_PENALTY)]
 PositiveInt = Annotated[int, field_schema(minimum=1)]
 NumLogprobs = Annotated[int, field_schema(minimum=-1)]
-_OBJECT_OR_JSON = {"anyOf": [{"type": "object"}, {"type": "string", "maxLength": most.MAX_SCHEMA_CHARS}]}
+_SCHEMA, _TAG = (
+    {"anyOf": [{"type": "object"}, {"type": "string", "maxLength": chars}]}
+    for chars in (most.MAX_SCHEMA_CHARS, most.MAX_TAG_CHARS)
+)
 _STRUCTURED_OUTPUTS = {
     "properties": {
         "choice": {
@@ -31,10 +34,10 @@ _STRUCTURED_OUTPUTS = {
             "maxItems": most.MAX_CHOICES,
         },
         "regex": {"type": "string", "minLength": 1, "maxLength": most.MAX_GRAMMAR_CHARS},
-        "json": _OBJECT_OR_JSON,
+        "json": _SCHEMA,
         "json_object": {"type": "boolean"},
         "grammar": {"type": "string", "minLength": 1, "maxLength": most.MAX_GRAMMAR_CHARS},
-        "structural_tag": _OBJECT_OR_JSON,
+        "structural_tag": _TAG,
         "disable_any_whitespace": {"type": "boolean"},
         "whitespace_pattern": {"type": "string", "minLength": 1, "maxLength": most.MAX_WHITESPACE_CHARS},
         "disable_additional_properties": {"type": "boolean"},

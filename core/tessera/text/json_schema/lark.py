@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tessera.text.json_schema.cases import Cases
 from tessera.text.json_schema.document import SchemaError, format_place
 from tessera.text.json_schema.forms import Arrays, Conjunction, Form, Literals, ObjectForm
-from tessera.text.json_schema.keywords import is_number
+from tessera.text.json_schema.keywords import is_number, mapping, required
 from tessera.text.json_schema.numbers import Numbers
 from tessera.text.json_schema.patterns import Patterns
 from tessera.text.json_schema.rules import ENDLESS, NONE, TOO_COMPLEX
@@ -43,8 +43,9 @@ class Embedded(NamedTuple):
 class State:
     """A conjunction on its way to a rule."""
 
-    def __init__(self, name: str, forms: list[Form]) -> None:
+    def __init__(self, name: str, conjunction: Conjunction, forms: list[Form]) -> None:
         self.name = name
+        self.conjunction = conjunction
         self.forms = forms
         self.alive = False
 
@@ -73,7 +74,7 @@ class GrammarWriter:
         if not start.alive:
             if any(isinstance(form, Numbers) and not form.writable for form in start.forms):
                 raise SchemaError("", MULTIPLES)
-            raise SchemaError("", ENDLESS if start.forms else NONE)
+            raise self._impossible(start)
         whole = ""
         for state in self._states.values():
             if state.alive:
@@ -103,7 +104,7 @@ class GrammarWriter:
         if len(self._states) >= MAX_STATES:
             raise SchemaError("", TOO_COMPLEX)
         forms = self._cases.forms(conjunction)
-        found = self._states[key] = State(f"v{len(self._states)}", forms)
+        found = self._states[key] = State(f"v{len(self._states)}", conjunction, forms)
         return found, list(forms)
 
     def _alive(self, conjunction: Conjunction) -> bool:
@@ -118,6 +119,37 @@ class GrammarWriter:
             for state in reversed(self._states.values()):
                 if not state.alive and any(self._lives(form) for form in state.forms):
                     state.alive = changed = True
+
+    def _impossible(self, start: State) -> SchemaError:
+        """Why no value is valid: for what has none itself, wherever it is demanded, or else without an end."""
+        for state in self._states.values():
+            state.alive = True
+        dead: list[State] = []
+        while more := [each for each in self._states.values() if each.alive and not any(map(self._lives, each.forms))]:
+            for state in more:
+                state.alive = False
+            dead += more
+        if start.alive:
+            return SchemaError("", ENDLESS)
+        found = start
+        while below := [self._states[frozenset(part)] for form in found.forms[:1] for part in _demanded(form)]:
+            first = next((state for state in dead if state in below), found)
+            if dead.index(first) >= dead.index(found):
+                break
+            found = first
+        conjunction = found.conjunction
+        while inner := self._required_and_impossible(conjunction):
+            conjunction = inner
+        return SchemaError(format_place(conjunction[0].place), NONE)
+
+    def _required_and_impossible(self, conjunction: Conjunction) -> Conjunction:
+        """A property that has no value by itself, if one is required."""
+        for schema in conjunction:
+            listed = mapping(schema, "properties") if isinstance(schema.schema, dict) else {}
+            for name in required(schema) if listed else ():
+                if name in listed and not self._cases.forms((schema.child("properties", name),)):
+                    return (schema.child("properties", name),)
+        return ()
 
     def _lives(self, form: Form) -> bool:
         match form:
@@ -205,8 +237,7 @@ class GrammarWriter:
             body = rf"({body} & {_NOT_WHOLE})"
         if numbers.excluded:
             body += "".join(f" & ~/{_number(value)}/" for value in numbers.excluded)
-            body += r" & /[^eE]*/"
-            body = f"({body})"
+            body = f"({body} & {_DISTINCT})"
         tokens.append(body)
 
     def _string(self, strings: Strings) -> str:
@@ -405,6 +436,8 @@ class _Listing:
 _NOTHING = '""'
 _NOT_WHOLE = r"/-?[0-9]{1,9}\.[0-9]{0,5}[1-9]/"
 """Of at most 15 digits, for a reader that has binary numbers would round others to whole ones."""
+_DISTINCT = r"/-?(?:[0-9]+|[0-9.]{3,16})/"
+"""Without an exponent, and as a fraction of at most 15 digits, of which no two are the same binary number."""
 _COMMA = '"," '
 _MOST_HELD = 32
 _LARGEST = 10**15
@@ -421,6 +454,16 @@ def _below(form: Form) -> list[Conjunction]:
         return [*form.prefix, *rest, *([] if form.contains is None else [_contained(form)])]
     if isinstance(form, ObjectForm):
         return [*(each.conjunction for each in form.properties), *(region.conjunction for region in form.regions)]
+    return []
+
+
+def _demanded(form: Form) -> list[Conjunction]:
+    """Parts without which a value of this form is none."""
+    if isinstance(form, Arrays):
+        rest = [] if form.rest is None or form.min_items <= len(form.prefix) else [form.rest]
+        return [*form.prefix[: form.min_items], *rest, *([] if form.contains is None else [_contained(form)])]
+    if isinstance(form, ObjectForm):
+        return [each.conjunction for each in form.properties if each.required]
     return []
 
 

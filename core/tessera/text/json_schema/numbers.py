@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -43,12 +44,13 @@ class Numbers:
     def bounds(self) -> tuple[int | None, int | None]:
         """The least and the greatest integer."""
         low = high = None
-        if self.low is not None:
-            low = int(self.low.to_integral_value("ROUND_CEILING"))
-            low += self.low_open and low == self.low
-        if self.high is not None:
-            high = int(self.high.to_integral_value("ROUND_FLOOR"))
-            high -= self.high_open and high == self.high
+        closed = self._closed
+        if closed.low is not None:
+            low = int(closed.low.to_integral_value("ROUND_CEILING"))
+            low += closed.low_open and low == closed.low
+        if closed.high is not None:
+            high = int(closed.high.to_integral_value("ROUND_FLOOR"))
+            high -= closed.high_open and high == closed.high
         return low, high
 
     @property
@@ -56,10 +58,23 @@ class Numbers:
         """Whether no number is of the range."""
         if self.integer and self.fractional:
             return True
-        low, high = self.bounds if self.integer else (self.low, self.high)
+        closed = self._closed
+        low, high = self.bounds if self.integer else (closed.low, closed.high)
         if low is None or high is None:
             return False
-        return low > high or (not self.integer and low == high and (self.low_open or self.high_open or self.fractional))
+        is_open = closed.low_open or closed.high_open or self.fractional
+        return low > high or (not self.integer and low == high and is_open)
+
+    @property
+    def _closed(self) -> Numbers:
+        """The same range for a reader that has binary numbers: what it would round to an open bound is not in it. A
+        bound of 0 stays open, for no decimal of few digits is rounded to 0."""
+        found = replace(self)
+        if self.low_open and self.low and (low := _beside(self.low, math.inf)).is_finite():
+            found.low, found.low_open = low, False
+        if self.high_open and self.high and (high := _beside(self.high, -math.inf)).is_finite():
+            found.high, found.high_open = high, False
+        return found
 
     @property
     def writable(self) -> bool:
@@ -70,7 +85,12 @@ class Numbers:
         """A regular expression of the numbers in the range, whatever else is said of them."""
         if self.integer:
             return integers(*self.bounds)
-        return _decimals(self)
+        return _decimals(self._closed)
+
+
+def _beside(bound: Decimal, towards: float) -> Decimal:
+    """The binary number of 64 bits that is next to a bound."""
+    return Decimal(repr(math.nextafter(float(bound), towards)))
 
 
 def integers(low: int | None, high: int | None) -> str:
