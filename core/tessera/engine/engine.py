@@ -117,6 +117,10 @@ class Engine:
         """Asserts that no row or block is lost or held twice, and, when idle, that none is in use."""
         self._scheduler.check_integrity()
 
+    def enter_thread(self) -> None:
+        """Called in a thread other than the one that made the engine, before it runs steps or closes it."""
+        self._executor.enter_thread()
+
     def close(self) -> None:
         self._executor.close()
 

@@ -63,6 +63,7 @@ class OfflineEngine:
         EngineStepError, EngineDeadError, KeyboardInterrupt, and RequestError for a request that could not go on."""
         with self._one_call:
             self.check_usable()
+            self._engine.enter_thread()
             self._abort_asked = False
             with HeldInterrupt() as interrupt:
                 try:
@@ -114,6 +115,7 @@ class OfflineEngine:
             self._unusable = "This LLM is closed."
             if not self._closed:
                 self._closed = True
+                self._engine.enter_thread()
                 self._engine.close()
 
     def _run(self, jobs: Sequence[Job], interrupt: HeldInterrupt, done: Done) -> list[RequestOutput]:

@@ -52,6 +52,9 @@ class InProcessExecutor(Executor):
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
         return self.worker.runner.sample(pending, masks)
 
+    def enter_thread(self) -> None:
+        self.worker.enter_thread()
+
     def close(self) -> None:
         self.worker.close()
 

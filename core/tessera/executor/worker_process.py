@@ -49,12 +49,14 @@ log = logging.getLogger(__name__)
 
 class OutputSender(threading.Thread):
     """Waits for the outputs of steps and sends them, in the order of the steps, while the main thread takes the next
-    order. send: called with each output. failed: called with the first error of a step or of sending; nothing is sent
-    after it."""
+    order. enter: called in the thread before it touches an output. send: called with each output. failed: called with
+    the first error of a step or of sending; nothing is sent after it."""
 
-    def __init__(self, send: Callable[[StepOutput], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, enter: Callable[[], None], send: Callable[[StepOutput], None], failed: Callable[[Exception], None]
+    ) -> None:
         super().__init__(name="results", daemon=True)
-        self.send, self.failed = send, failed
+        self.enter, self.send, self.failed = enter, send, failed
         self._outputs: SimpleQueue[Future[StepOutput] | None] = SimpleQueue()
 
     def add(self, output: Future[StepOutput]) -> None:
@@ -64,6 +66,7 @@ class OutputSender(threading.Thread):
 
     def run(self) -> None:
         try:
+            self.enter()
             while (output := self._outputs.get()) is not None:
                 self.send(output.result())
         except Exception as error:  # noqa: BLE001  # whatever it is, failed() tells the executor
@@ -80,7 +83,7 @@ class WorkerProcess:
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
         self.folder: Path | None = None
-        self.results = OutputSender(self._send, self._failed)
+        self.results = OutputSender(self._enter_thread, self._send, self._failed)
         self.worker: Worker | None = None
         self.loaded: LoadedModel
         self.pending: Any = None
@@ -125,6 +128,10 @@ class WorkerProcess:
                 self.pending = worker.runner.execute(step)
             case Sample(masks):
                 self.results.add(worker.runner.sample(self.pending, masks))
+
+    def _enter_thread(self) -> None:
+        assert self.worker is not None
+        self.worker.enter_thread()
 
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None

@@ -97,6 +97,12 @@ class Device(ABC):
     # kit, it keeps nothing
     artifacts: Artifacts = Artifacts(None)
 
+    def enter_thread(self) -> None:
+        """Makes the device the current one of the calling thread. Core calls it, once for each open device, in every
+        thread that touches futures, events or tensors of the device, before it does; the thread that opens a device has
+        entered. Where devices are selected by thread, a library that is called in another thread would use the first
+        device, and take memory of it. May be called again. Default: nothing."""
+
     @abstractmethod
     def memory(self) -> MemoryFigures:
         """Current memory figures. Called at start-up, for the memory budget, and again after the weights are loaded.
@@ -143,6 +149,9 @@ class TorchDevice(Device):
         self.torch = torch
         self.target = torch.device(kind, index)
         self._staging = _Staging(torch, self.target) if pinned else None
+
+    def enter_thread(self) -> None:
+        self.torch.accelerator.set_device_index(self.target)
 
     def memory(self) -> MemoryFigures:
         free, total = self.torch.accelerator.get_memory_info(self.target)
@@ -195,6 +204,9 @@ class ModuleDevice(TorchDevice):
         device.name = name
         return device
 
+    def enter_thread(self) -> None:
+        self.module.set_device(self.target)
+
     def memory(self) -> MemoryFigures:
         free, total = self.module.mem_get_info(self.target)
         return MemoryFigures(total=int(total), free=int(free))
@@ -232,6 +244,9 @@ class HostDevice(TorchDevice):
         self.torch, self.name = torch, name
         self.target = torch.device("cpu")
         self._memory = memory
+
+    def enter_thread(self) -> None:
+        return None
 
     def memory(self) -> MemoryFigures:
         return self._memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -37,13 +37,15 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
 
 class Worker:
     """One worker of an engine: makes the model runner that its executor runs steps with. spec: its rank and devices.
-    rendezvous: a URL where the workers meet; unused if there is only one. threads_before: torch's number of threads, if
-    load() has changed it."""
+    rendezvous: a URL where the workers meet; unused if there is only one."""
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
         self.world: Communicator = Alone()
         self.groups: Mapping[str, Communicator] = {}
+        # What load() opened.
+        self.devices: Sequence[Device] = ()
+        # Torch's number of threads, if load() has changed it.
         self.threads_before: int | None = None
         self.runner: ModelRunner
 
@@ -53,7 +55,7 @@ class Worker:
         if self.spec.threads is not None:
             self.threads_before = torch.get_num_threads()
             torch.set_num_threads(self.spec.threads)
-        devices = [platform.open(index) for index in self.spec.devices]
+        devices = self.devices = [platform.open(index) for index in self.spec.devices]
         artifacts = artifacts_of(config, platform, devices)
         for device in devices:
             device.artifacts = artifacts
@@ -70,6 +72,11 @@ class Worker:
             refuse_variance(platform, config, loaded.facts)
         services.accept(loaded.facts)
         return replace(loaded, facts=replace(loaded.facts, notes=(*loaded.facts.notes, *services.notes)))
+
+    def enter_thread(self) -> None:
+        """Called in every further thread that touches the devices, before it does."""
+        for device in self.devices:
+            device.enter_thread()
 
     def join_group(self, device: Device) -> Communicator:
         """The group of all workers."""

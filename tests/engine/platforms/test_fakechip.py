@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,15 @@ def test_to_host_starts_a_copy_of_what_is_there_then(chip: Any) -> None:
     assert future.result().tolist() == [0, 1, 2]
     assert future.done()
     assert chip.reads() == {}
+
+
+def test_a_thread_has_the_first_device_until_it_enters_another(chip: Any) -> None:
+    current = torch.get_device_module("fakechip").current_device
+    device = TorchDevice(torch, "fakechip", 1)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(current).result() == 0
+        thread.submit(device.enter_thread).result()
+        assert thread.submit(current).result() == 1
 
 
 def test_threads_copy_and_ask_at_once() -> None:

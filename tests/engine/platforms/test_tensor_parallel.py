@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tessera import LLM, SamplingParams
 from tessera.config import EngineConfig, build_config
 from tessera.engine.plan import plan_here
 from tessera.errors import EngineStepError, PlatformError
 from tessera.executor.workers import WorkersExecutor
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
+from tests.platforms import entered
 from tests.platforms.engine_run import PLATFORMS, EngineRun
 from tests.platforms.fake_feature import EVEN_PLUGIN
 
@@ -54,6 +57,25 @@ def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequ
         assert planned.choices == run.engine.info.choices != []
     assert [process.wait(0) for process in processes] == [0, 0]
     assert not folder.exists()
+
+
+def test_no_thread_of_a_worker_touches_a_device_that_it_has_not_entered(llama: Path) -> None:
+    """Or it would use the first device, and take memory of it. The thread that waits for outputs does."""
+    with EngineRun(llama, entered.PATH, depth=2, executor=None, tensor_parallel_size=2) as run:
+        assert len(run.ask(QUESTIONS, 10, logprobs=2)) == len(QUESTIONS)
+
+
+def test_a_user_s_threads_enter_the_device_before_they_use_it(llama: Path) -> None:
+    llm = LLM(str(llama), platform=entered.PATH, skip_tokenizer_init=True, kv_cache_memory_bytes=2**20)
+    executor: Any = llm._offline._engine._executor
+    (device,) = executor.worker.devices
+    threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    asked = [{"prompt_token_ids": ids} for ids in QUESTIONS]
+    answers = threads[0].submit(llm.generate, asked, SamplingParams(max_tokens=8)).result()
+    threads[1].submit(llm.close).result()
+    assert len(answers) == len(QUESTIONS)
+    assert device.strangers == set()
+    assert len(device.entered) == 3
 
 
 def test_a_step_that_fails_on_any_rank_is_one_line(llama: Path) -> None:

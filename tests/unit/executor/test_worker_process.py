@@ -42,7 +42,7 @@ class Sent:
         self.steps: list[int] = []
         self.threads: set[str] = set()
         self.errors: list[Exception] = []
-        self.results = OutputSender(self.send, self.errors.append)
+        self.results = OutputSender(lambda: None, self.send, self.errors.append)
         self.results.start()
 
     def send(self, output: StepOutput) -> None:
@@ -66,7 +66,7 @@ def test_outputs_are_sent_in_the_order_of_their_steps() -> None:
 def test_the_next_order_is_taken_while_the_executor_does_not_receive() -> None:
     """Else a worker and its executor, each with a long message for the other, would wait for ever."""
     receives, sent = threading.Event(), []
-    results = OutputSender(lambda _: sent.append(receives.wait(SECONDS)), lambda _: None)
+    results = OutputSender(lambda: None, lambda _: sent.append(receives.wait(SECONDS)), lambda _: None)
     results.start()
     for step in range(3):
         results.add(Ready(output(step)))

@@ -66,3 +66,12 @@ def test_a_device_is_made_the_current_one_and_named() -> None:
     assert (device.target, device.name, said) == ("chip:0", "chip 0", [1, 0])
     with pytest.raises(PlatformError, match=r"^there is no device 2: torch finds 2; lower --tensor-parallel-size"):
         make_current(torch_of_chips(said), "chip", 2)
+
+
+def test_a_thread_enters_the_device_of_its_process() -> None:
+    said: list[Any] = []
+    ModuleDevice(torch_of_chips(said), "chip", 1).enter_thread()
+    accelerator = SimpleNamespace(set_device_index=lambda target: said.append(f"select {target}"))
+    torch = SimpleNamespace(device=lambda kind, index: f"{kind}:{index}", accelerator=accelerator)
+    TorchDevice(torch, "chip", 3).enter_thread()
+    assert said == ["chip:1", "select chip:3"]
