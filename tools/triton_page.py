@@ -10,7 +10,7 @@ from typing import Any
 PAGE = Path(__file__).parents[1] / "docs/triton-kernels.md"
 
 Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By device, and by kernel and place: registers, spills, shared, matrix."""
+"""By device, and by kernel and place: the fields of triton_targets.Compiled."""
 
 _HEADING = """# Triton kernels, as compiled
 
@@ -20,8 +20,10 @@ compares them with platforms/triton/targets.json; `--write` renews that table an
 GPU**: it is what compilers said, not a time.
 
 A cell has the registers of a thread (r), the shared memory of a program, and the number of matrix instructions in the
-code (mma). "Specialized": some warps copy while others multiply, which shows by `setmaxnreg`; a kernel that is meant to
-be so and is not is an error. What is **spilled** from registers to memory is in bytes of a thread's stack. An empty
+code (mma). A loop over the blocks of a cache has so many buffers for the keys and values of its turns, and begins a
+turn while so many copies are still ahead; without buffers, only other programs of a processor compute while one reads.
+"Specialized": some warps copy while others multiply, which shows by `setmaxnreg`; a kernel that is meant to be so and
+is not is an error. What is **spilled** from registers to memory is in bytes of a thread's stack. An empty
 cell was not compiled: the device lacks the dtype, or the launch is the same as at a place above. {spilling}
 """
 
@@ -51,6 +53,8 @@ def cell(said: Mapping[str, Any] | None) -> str:
         parts.append(f"{said['matrix']} mma")
     if said["setmaxnreg"]:
         parts.append("specialized")
+    if "buffers" in said:
+        parts.append(f"{said['buffers']} buffers, {said['ahead']} ahead")
     if said["spills"]:
         parts.append(f"**{said['spills']} spilled**")
     return ", ".join(parts)

@@ -1,7 +1,7 @@
 """Compiles every kernel of platforms/triton for every device that it is meant for, without the device, and says what
 the compiler made of it: `python -m tools.triton_targets`. It compares that with platforms/triton/targets.json, which
-`--write` renews, with the page that shows it (tools/triton_page.py). What is in the cache build/triton-cache is not
-compiled again.
+`--write` renews, with the page that shows it (tools/triton_page.py), unless kernels overlap less or spill more than
+before. What is in the cache build/triton-cache is not compiled again.
 
 The launches are those that the library makes for served sizes (tools/triton_launches.py). Each device is compiled for
 in a process of its own, since a compiler may abort or hang."""
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -43,22 +43,52 @@ KNOWN: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
 MATRIX = {"cuda": r"\b(?:HGMMA|HMMA|QGMMA|QMMA|IMMA|IGMMA|UTC\w*MMA|OMMA)\b", "hip": r"\bv_(?:mfma|wmma|swmmac)_"}
 """Instructions that multiply matrices, in the assembly."""
 
+COPYING = ("decode_rows", "prefill_tiles", "copied_tiles")
+"""Kernels that loop over the blocks of a cache, whose copies a pipeline should overlap with products."""
+
 MULTIPLYING = (
-    "_product", "_expert_rows", "_shrink", "_expand", "decode_rows", "prefill_tiles", "copied_tiles",
+    "_product", "_expert_rows", "_shrink", "_expand", *COPYING,
 )  # fmt: skip
 """Kernels that are slow without such instructions."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """registers: of a thread, vector registers on AMD. spills: bytes of its stack. shared: bytes. matrix: number of
-    matrix instructions. setmaxnreg: whether warps exchange registers, as specialized ones do."""
+    """What a compiler made of a launch."""
 
+    # of a thread; vector registers on AMD
     registers: int
+    # bytes of a thread's stack
     spills: int
+    # bytes of shared memory of a program
     shared: int
+    # number of matrix instructions
     matrix: int
+    # whether warps exchange registers, as specialized ones do
     setmaxnreg: bool = False
+    # of COPYING, for how many turns' keys and values of a loop there is shared memory at once; 0 where they do not go
+    # through shared memory ahead of their turn; None: of other kernels
+    buffers: int | None = None
+    # of COPYING, copies that may still be under way when a turn begins, by the loop where they are fewest; 0 also where
+    # hardware copies, which counts in another way; None: of other kernels
+    ahead: int | None = None
+
+
+_COPIES = re.compile(r"ttg\.local_alloc *: *\(\) *-> *!ttg\.memdesc<(\d+)x\d+x\d+x(?:bf|f|i)\d")
+_WAITS = re.compile(r"(?:ttg|amdg?)\.async_wait .*\{num = (\d+)")
+
+
+_LOOP = re.compile(r"^( *)\S[^\n]*\bscf\.for\b.*?^\1\}", re.MULTILINE | re.DOTALL)
+
+
+def overlap(ttgir: str, *, specialized: bool = False) -> tuple[int, int]:
+    """The fields `buffers` and `ahead` of a kernel, from Triton's intermediate code. The queries of specialized warps
+    lie there like keys, but once."""
+    buffers = [int(number) for number in _COPIES.findall(ttgir)]
+    if specialized:
+        buffers = [number for number in buffers if number > 1]
+    waits = [[int(number) for number in _WAITS.findall(loop[0])] for loop in _LOOP.finditer(ttgir)]
+    return min(buffers, default=0), min((max(numbers) for numbers in waits if numbers), default=0)
 
 
 class NotSpecializedError(Exception):
@@ -87,13 +117,21 @@ def compiled(one: Any, facts: Any) -> Compiled:
     shared = int(result.metadata.shared)
     if one.constant("SPECIALIZES"):
         require_specialized(result.asm, one.constant("BLOCK_M"))
+    found = _from_code(result.asm, shared, facts, Path(triton.__file__).parent)
+    if one.kernel.__name__ in COPYING:
+        buffers, ahead = overlap(result.asm["ttgir"], specialized=bool(one.constant("SPECIALIZES")))
+        found = replace(found, buffers=buffers, ahead=ahead)
+    return found
+
+
+def _from_code(asm: Mapping[str, Any], shared: int, facts: Any, package: Path) -> Compiled:
     if facts.backend == "hip":
-        text = result.asm["amdgcn"]
+        text = asm["amdgcn"]
         said = re.findall(r"\.(vgpr_count|private_segment_fixed_size):\s*(\d+)", text)
         numbers = {key: int(value) for key, value in said}
         stack = numbers["private_segment_fixed_size"]
         return Compiled(numbers["vgpr_count"], stack, shared, len(re.findall(MATRIX["hip"], text)))
-    return _from_cubin(result.asm["cubin"], result.asm["ptx"], shared, Path(triton.__file__).parent)
+    return _from_cubin(asm["cubin"], asm["ptx"], shared, package)
 
 
 def _from_cubin(cubin: bytes, ptx: str, shared: int, package: Path) -> Compiled:
@@ -112,26 +150,29 @@ def _from_cubin(cubin: bytes, ptx: str, shared: int, package: Path) -> Compiled:
 # ---- one process per device
 
 
-def main_of_target(name: str) -> None:
-    """Prints a JSON line before each kernel and one after it."""
+def main_of_target(name: str, kernels: Sequence[str]) -> None:
+    """Prints a JSON line before each kernel and one after it. kernels: only these, if there are some."""
     from tools.triton_launches import recorded
 
     facts = KNOWN[name]
     for one in recorded(facts):
+        if kernels and one.kernel.__name__ not in kernels:
+            continue
         print(json.dumps({"begin": one.place}), flush=True)
         try:
-            found = vars(compiled(one, facts))
+            found = {name: value for name, value in vars(compiled(one, facts)).items() if value is not None}
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
             found = {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"}
         print(json.dumps({"end": one.place, **found}), flush=True)
 
 
-def compile_for(name: str) -> Found:
+def compile_for(name: str, kernels: Sequence[str]) -> Found:
     """What main_of_target() found, by kernel and place. A kernel at which the process ended, or that was not done in
     time, has "failed"."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(ROOT / "build/triton-cache")}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", "tools.triton_targets", "--one", name]
+    command += [part for kernel in kernels for part in ("--kernel", kernel)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
@@ -178,9 +219,29 @@ def differences(found: Found, committed: Found, name: str) -> Iterator[str]:
             yield f"{name}: {where}: {found.get(where)}, and {committed.get(where)} in the table"
 
 
+def worse(found: Found, committed: Found, name: str) -> Iterator[str]:
+    """Where a device's kernels overlap less, or spill more, than in the table."""
+    for where in found.keys() & committed.keys():
+        now, before = found[where], committed[where]
+        for field, sign in (("buffers", 1), ("ahead", 1), ("spills", -1)):
+            if field in now and field in before and sign * now[field] < sign * before[field]:
+                yield f"{name}: {where}: {field} {now[field]}, and {before[field]} in the table"
+
+
 def turn(names: Sequence[str], day: date) -> Sequence[str]:
     """A third of the devices, so that three days one after the other have all of them."""
     return names[day.toordinal() % 3 :: 3]
+
+
+def of_kernels(found: Found, kernels: Sequence[str]) -> Found:
+    """Only those of some kernels; all if there are none."""
+    return {where: said for where, said in found.items() if not kernels or where.partition(" of ")[0] in kernels}
+
+
+def merged(committed: Found, found: Found, kernels: Sequence[str]) -> Found:
+    """A device's rows with those of some kernels replaced, in the order of the table."""
+    stale = of_kernels(committed, kernels).keys() - found.keys()
+    return {where: said for where, said in (committed | found).items() if where not in stale}
 
 
 def as_text(table: Mapping[str, Found]) -> str:
@@ -197,13 +258,15 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="renew the committed table, and the page")
     parser.add_argument("--page", action="store_true", help="only write the page of the committed table")
     parser.add_argument("--target", action="append", help="only this device, such as sm_90; may be repeated")
+    parser.add_argument("--kernel", action="append", default=[], help="only this one, such as decode_rows; likewise")
+    parser.add_argument("--accept-worse", action="store_true", help="with --write, also where kernels became worse")
     parser.add_argument("--day", type=date.fromisoformat, help="only the third of the devices whose day it is")
     parser.add_argument("--no-table", action="store_true", help="compile, and compare with nothing")
     parser.add_argument("--later", action="store_true", help="also devices that need a newer Triton")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        main_of_target(asked.one)
+        main_of_target(asked.one, asked.kernel)
         return 0
     committed: dict[str, Found] = json.loads(TABLE.read_text(encoding="utf-8"))
     if asked.page:
@@ -214,13 +277,16 @@ def main() -> int:
     begin = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = asked.target or (turn(list(known), asked.day) if asked.day else known)
-        running = {pool.submit(compile_for, name): name for name in names}
+        running = {pool.submit(compile_for, name, asked.kernel): name for name in names}
         for done in as_completed(running):
             name, found = running[done], done.result()
-            made[name] = found
+            made[name] = found if not asked.kernel else merged(committed.get(name, {}), found, asked.kernel)
             own = list(complaints(found, KNOWN[name]))
+            before = of_kernels(committed.get(name, {}), asked.kernel)
             if not own and not asked.write and not asked.no_table:
-                own = list(differences(found, committed.get(name, {}), name))
+                own = list(differences(found, before, name))
+            if asked.write and not asked.accept_worse:
+                own += worse(found, before, name)
             spilling = sum(said.get("spills", 0) > 0 for said in found.values())
             print(
                 f"{name}: {len(found)} kernels, {spilling} of them spill registers, {len(own)} wrong, after "

@@ -17,6 +17,7 @@ def test_the_page_is_what_the_table_says() -> None:
 
 def test_a_cell_says_what_a_kernel_takes() -> None:
     assert cell(SMALL) == "40 r"
+    assert cell({**SMALL, "buffers": 2, "ahead": 4}) == "40 r, 2 buffers, 4 ahead"
     assert cell({**SMALL, "shared": 512}) == "40 r, 512 B"
     assert cell(LARGE) == "255 r, 48 KiB, 32 mma, **8 spilled**"
     assert cell({**LARGE, "spills": 0, "setmaxnreg": True}) == "255 r, 48 KiB, 32 mma, specialized"

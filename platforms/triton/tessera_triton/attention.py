@@ -32,7 +32,7 @@ from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.layer import CachedLayer
 from tessera_triton.prefill import prefill_tiles
-from tessera_triton.tiles import attention_tile
+from tessera_triton.tiles import decode_tile, prefill_tile
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
@@ -201,7 +201,9 @@ class PagedLayer(CachedLayer):
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
         spec, splits, sinks = self.spec, plan.splits, self._sinks
         heads = spec.num_heads
-        tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group * plan.few_width, prefill=False)
+        planes = self._planes(caches)
+        queries, key_bytes = self.group * plan.few_width, planes[0].element_size()
+        tile = decode_tile(self.facts, spec.dtype, spec.head_dim, queries, key_bytes)
         alone = splits == 1
         parts, logs = out, q if sums is None else sums
         if not alone:
@@ -209,7 +211,7 @@ class PagedLayer(CachedLayer):
             logs = torch.empty(len(q), heads, splits, dtype=torch.float32, device=q.device)
         self.launch(
             decode_rows, (plan.few, spec.num_kv_heads, splits),
-            q, q.stride(0), q.stride(1), *self._planes(caches), plan.table, plan.table.stride(0), plan.starts,
+            q, q.stride(0), q.stride(1), *planes, plan.table, plan.table.stride(0), plan.starts,
             plan.lengths, plan.ends, q if sinks is None else sinks, parts, parts.stride(0), parts.stride(1), logs,
             *self.factors, **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
             BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
@@ -236,7 +238,8 @@ class PagedLayer(CachedLayer):
         self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
     ) -> None:
         """As Attend says, with prefill.py."""
-        tile = attention_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, prefill=True)
+        key_bytes = planes[0].element_size()
+        tile = prefill_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, key_bytes)
         self.launch(
             prefill_tiles, (of.tiles(tile.queries // self.group), self.spec.num_kv_heads),
             q, q.stride(0), q.stride(1), *planes, of.table, of.table.stride(0), of.starts, of.lengths, of.ends, sinks,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tessera_triton.online import LN_2, LOG2_E, NOTHING, capped, sees, weighed
+from tessera_triton.online import LN_2, LOG2_E, NOTHING, block_of, capped, sees, weighed
 from tessera_triton.prefill import row_of
 
 
@@ -58,8 +58,14 @@ def copied_tiles(
     if SINKS:
         peak = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
         total += 1.0
+    if not SPECIALIZES:
+        next_block = block_of(row_table, first, end, SIZE)
     for start in tl.range(first, end, BLOCK_N, warp_specialize=SPECIALIZES):
-        block = tl.load(row_table + start // SIZE)
+        if SPECIALIZES:  # the warps that copy wait for the number, and no others; carried, it does not compile
+            block = tl.load(row_table + start // SIZE)
+        else:
+            block = next_block
+            next_block = block_of(row_table, start + BLOCK_N, end, SIZE)
         back = tl.maximum(start + BLOCK_N - end, 0)  # of the last tile
         place = start % SIZE - back
         k = of_k.load([block, place, across]).reshape([BLOCK_N, DIM])

@@ -53,6 +53,13 @@ def weighed(scores, peak, total) -> Any:
 
 
 @triton.jit
+def block_of(table, key, end, SIZE: tl.constexpr) -> Any:
+    """The block that has a key; for one that is not before `end`, the last key's. Without a mask, which would cost
+    AMD's compilers a branch for each key."""
+    return tl.load(table + tl.minimum(key, tl.maximum(end - 1, 0)) // SIZE)
+
+
+@triton.jit
 def over_keys(
     q, position, mixed, peak, total, table, keys, key_block, values, value_block, key_scales, value_scales, scale_block,
     first, end, oldest, scale, cap,
@@ -64,17 +71,16 @@ def over_keys(
     three. table: of the row. keys, values, key_scales, value_scales: those of the head. oldest: keys before it are not
     read. MASKED: some of the keys are beyond `end`, before `oldest`, or hidden from some of the queries."""
     column = tl.arange(0, BLOCK_D)
+    # of a turn's keys, which may be in one block
+    place = 0 if SIZE % BLOCK_N == 0 else tl.arange(0, BLOCK_N)
+    next_block = block_of(table, first + place, end, SIZE)
     for start in range(first, end, BLOCK_N):
+        block = next_block.to(tl.int64)
+        next_block = block_of(table, start + BLOCK_N + place, end, SIZE)
         key = start + tl.arange(0, BLOCK_N)
         there = key < end
         if WINDOW:
             there &= key >= oldest
-        if SIZE % BLOCK_N == 0:  # the keys are in one block
-            block = tl.load(table + start // SIZE).to(tl.int64)
-        elif MASKED:
-            block = tl.load(table + key // SIZE, mask=there, other=0).to(tl.int64)
-        else:
-            block = tl.load(table + key // SIZE).to(tl.int64)
         token = (key % SIZE) * KV_HEADS
         key_at = (block * key_block + token * DIM)[:, None] + column[None, :]
         value_at = (block * value_block + token * DIM)[:, None] + column[None, :]

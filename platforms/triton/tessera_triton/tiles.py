@@ -67,12 +67,13 @@ def warps_of(facts: DeviceFacts, sums: int, *, two: bool = False, unpacking: boo
 
 
 class AttentionTile(NamedTuple):
-    """queries: the least, times heads of a group. keys: per turn of the loop. stages: how many turns' keys and values
-    are in shared memory or registers at once."""
-
+    # the least, times heads of a group
     queries: int
+    # per turn of the loop
     keys: int
+    # of a program
     warps: int
+    # of the loop: with 3, a turn's keys and values are copied while those of the turn before are multiplied
     stages: int
 
 
@@ -85,7 +86,7 @@ class AttentionTiles(NamedTuple):
     prefill_wide: AttentionTile
 
 
-_NARROW_HEADS = 128
+_SMALL_HEADS, _NARROW_HEADS = 64, 128
 _FLOAT32 = AttentionTiles(
     AttentionTile(16, 32, 4, 1), AttentionTile(16, 16, 4, 1), AttentionTile(32, 32, 4, 1), AttentionTile(32, 16, 4, 1)
 )
@@ -95,13 +96,13 @@ _ATTENTION: Mapping[str, AttentionTiles] = MappingProxyType(
             AttentionTile(16, 64, 4, 3),
             AttentionTile(16, 32, 4, 3),
             AttentionTile(128, 64, 8, 3),
-            AttentionTile(128, 32, 8, 2),
+            AttentionTile(128, 32, 8, 3),
         ),
         "warps": AttentionTiles(
-            AttentionTile(16, 64, 4, 2),
-            AttentionTile(16, 32, 4, 2),
-            AttentionTile(128, 32, 8, 2),
-            AttentionTile(64, 32, 8, 2),
+            AttentionTile(16, 64, 4, 3),
+            AttentionTile(16, 32, 4, 3),
+            AttentionTile(128, 32, 8, 3),
+            AttentionTile(64, 32, 8, 3),
         ),
         "wave64": AttentionTiles(
             AttentionTile(16, 64, 4, 1),
@@ -125,12 +126,47 @@ _ATTENTION: Mapping[str, AttentionTiles] = MappingProxyType(
 )
 
 
-def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, *, prefill: bool) -> AttentionTile:
-    """queries: at least so many, times heads of a group."""
-    tiles = _FLOAT32 if dtype == "float32" else _ATTENTION[kind_of(facts)]
-    narrow, wide = (tiles.prefill, tiles.prefill_wide) if prefill else (tiles.decode, tiles.decode_wide)
-    tile = narrow if head_dim <= _NARROW_HEADS else wide
-    return tile._replace(queries=max(tile.queries, power_of_two(queries)))
+_DECODING = 2
+"""How many programs of decode.py should find room on a processor. While one takes a maximum or a sum over scores, which
+keeps its matrix instructions idle, the other has work."""
+_FEWEST_KEYS = 16
+_BYTES: Mapping[str, int] = MappingProxyType({"bfloat16": 2, "float16": 2, "float32": 4})
+
+
+def prefill_tile(facts: DeviceFacts, dtype: str, head_dim: int, group: int, key_bytes: int) -> AttentionTile:
+    """group: heads of queries that share one of keys. key_bytes: of a number of a key in the cache."""
+    tiles = _tiles(facts, dtype)
+    tile = tiles.prefill if head_dim <= _NARROW_HEADS else tiles.prefill_wide
+    tile = tile._replace(queries=max(tile.queries, power_of_two(group)))
+    if head_dim <= _SMALL_HEADS and facts.arch in (100, 103):  # a third buffer's places do not fit the registers there
+        tile = tile._replace(stages=2)
+    return _fitting(tile, facts.shared_bytes, _BYTES[dtype], head_dim, key_bytes)
+
+
+def decode_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, key_bytes: int) -> AttentionTile:
+    """queries: at least so many, times heads of a group. key_bytes: of a number of a key in the cache."""
+    tiles = _tiles(facts, dtype)
+    tile = tiles.decode if head_dim <= _NARROW_HEADS else tiles.decode_wide
+    tile = tile._replace(queries=max(tile.queries, power_of_two(queries)))
+    return _fitting(tile, facts.shared_bytes // _DECODING, _BYTES[dtype], head_dim, key_bytes)
+
+
+def _tiles(facts: DeviceFacts, dtype: str) -> AttentionTiles:
+    return _FLOAT32 if dtype == "float32" else _ATTENTION[kind_of(facts)]
+
+
+def _fitting(tile: AttentionTile, room: int, element: int, head_dim: int, key_bytes: int) -> AttentionTile:
+    """A tile with fewer keys a turn where copies ahead do not find room beside queries and weights, which have elements
+    of so many bytes. room: bytes of shared memory. With one stage nothing is copied ahead."""
+    dim, ahead = power_of_two(head_dim), 2 * (tile.stages - 1)
+
+    def taken(keys: int) -> int:
+        return tile.queries * (dim + keys) * element + ahead * keys * dim * key_bytes
+
+    keys = tile.keys
+    while ahead and keys > _FEWEST_KEYS and taken(keys) > room:
+        keys //= 2
+    return tile._replace(keys=keys)
 
 
 class CopiedTile(NamedTuple):
