@@ -79,7 +79,7 @@ class GgufHeader:
 
 def read_header(data: mmap, path: str, file: int) -> GgufHeader:
     """data: a file. path: its name in messages. file: which of a split, for its tensors. Raises ModelError."""
-    reader = _Reader(data, path)
+    reader = _HeaderReader(data, path)
     reader.begin()
     tensors, keys = reader.count(), reader.count()
     reader.refuse_count(tensors, "tensors", MAX_TENSORS, _TENSOR_BYTES)
@@ -89,7 +89,7 @@ def read_header(data: mmap, path: str, file: int) -> GgufHeader:
     return GgufHeader(metadata, _placed(reader, listed, metadata.get("general.alignment", _ALIGNMENT)))
 
 
-def _listed(reader: _Reader, count: int, kind: str, read: Callable[[str], _Entry]) -> dict[str, _Entry]:
+def _listed(reader: _HeaderReader, count: int, kind: str, read: Callable[[str], _Entry]) -> dict[str, _Entry]:
     """Named entries. kind: what they are, for messages."""
     entries: dict[str, _Entry] = {}
     for _ in range(count):
@@ -100,7 +100,7 @@ def _listed(reader: _Reader, count: int, kind: str, read: Callable[[str], _Entry
     return entries
 
 
-def _placed(reader: _Reader, tensors: dict[str, GgufTensor], alignment: Any) -> dict[str, GgufTensor]:
+def _placed(reader: _HeaderReader, tensors: dict[str, GgufTensor], alignment: Any) -> dict[str, GgufTensor]:
     """The tensors, whose offsets are from the end of the header, with offsets from the start of the file."""
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         reader.refuse(f"general.alignment is {printable(str(alignment), 40)}, which is not a power of two")
@@ -120,7 +120,7 @@ def _placed(reader: _Reader, tensors: dict[str, GgufTensor], alignment: Any) -> 
     return placed
 
 
-class _Reader:
+class _HeaderReader:
     """Reads a header from its start to its end, within the limits."""
 
     def __init__(self, data: mmap, path: str) -> None:

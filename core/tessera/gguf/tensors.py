@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import ModelError
-from tessera.gguf.file import GgufFile, GgufTensor
+from tessera.gguf.file import GgufFile
+from tessera.gguf.header import GgufTensor
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 """float32"""

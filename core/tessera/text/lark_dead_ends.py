@@ -51,7 +51,7 @@ class _Need:
 
 
 @dataclass
-class _Group:
+class _Alternatives:
     """What is being read: a rule, or what stands in brackets."""
 
     alternatives: list[_Need | None] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Reader:
     def __init__(self, lark: str) -> None:
         self._lark = lark
         self._rules: dict[str, _Need] = {}
-        self._groups = [_Group()]
+        self._groups = [_Alternatives()]
         self._rule = _Need()
         # The texts of %lark, each a grammar of its own.
         self.nested: list[str] = []
@@ -109,7 +109,7 @@ class _Reader:
             group.alternatives.append(_all(group.sequence))
             group.sequence = []
         elif mark in ("(", "["):
-            self._groups.append(_Group())
+            self._groups.append(_Alternatives())
         elif mark in (")", "]") and len(self._groups) > 1:
             self._groups.pop()
             within = _any([*group.alternatives, _all(group.sequence)])
@@ -135,7 +135,7 @@ class _Reader:
         whole = _any([*group.alternatives, _all(group.sequence)])
         if whole is not None:
             self._rule.join([whole], 1)
-        self._groups, self._rule = [_Group()], rule
+        self._groups, self._rule = [_Alternatives()], rule
 
     def _after_json(self, place: int) -> int:
         begin = len(self._lark) - len(self._lark[place:].lstrip())
