@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.rope import rope_settings
@@ -190,12 +190,12 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
 """By general.architecture."""
 
 
-def architecture_of(fields: GgufFields) -> GgufArchitecture:
+def architecture_of(fields: GgufFields, file: GgufFile) -> GgufArchitecture:
     """Raises ModelError for one that is not served, naming it."""
     found = ARCHITECTURES.get(fields.architecture)
     if found is None:
         raise ModelError(
-            f"GGUF files of architecture '{fields.architecture[:60]}' are not supported; supported are "
-            f"{', '.join(ARCHITECTURES)}."
+            f"'{printable(file.path)}' is of the architecture '{printable(fields.architecture, 60)}', which is not "
+            f"supported; supported are {', '.join(ARCHITECTURES)}."
         )
     return _MIXTRAL if found is _LLAMA and fields.get("expert_count") else found

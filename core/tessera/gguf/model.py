@@ -31,7 +31,7 @@ class GgufModel:
 
     @cached_property
     def architecture(self) -> GgufArchitecture:
-        return architecture_of(self.fields)
+        return architecture_of(self.fields, self.file)
 
     @cached_property
     def weights(self) -> Mapping[str, NamedTensor]:

@@ -6,12 +6,15 @@ import random
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from tessera.errors import ModelError
+from tessera.gguf.file import GgufFile
+from tessera.gguf.model import GgufModel
 from tessera.loader.gguf import GgufWeights
 from tessera.platform.quantization import Part
 from tests.models.gguf.writer import write_gguf
@@ -84,3 +87,43 @@ def test_what_does_not_fit_is_one_line(tmp_path):
         weights.read(Part("model.layers.9.mlp.up_proj.weight", (224, 160)))
     with pytest.raises(ModelError, match=r"has shape \(224, 160\) where the settings of the file imply \(160, 224\)"):
         weights.read(Part("model.layers.0.mlp.up_proj.weight", (160, 224)))
+
+
+def test_what_is_not_served_is_named(tmp_path):
+    def refusal(fill):
+        writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+        fill(writer)
+        writer.add_tensor("token_embd.weight", np.zeros((5, 32), np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with pytest.raises(ModelError) as refused:
+            GgufModel(GgufFile.open(tmp_path / "m.gguf")).config()
+        assert "\n" not in refused.value.message
+        return refused.value.message
+
+    def whole(writer):
+        writer.add_context_length(64)
+        writer.add_embedding_length(32)
+        writer.add_block_count(1)
+        writer.add_feed_forward_length(64)
+        writer.add_head_count(2)
+        writer.add_layer_norm_rms_eps(1e-5)
+
+    def other(writer):
+        writer.arch = "mamba"
+        writer.kv_data[0]["general.architecture"].value = "mamba"
+
+    def scaled(writer):
+        whole(writer)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+
+    def foreign(writer):
+        whole(writer)
+        writer.add_tensor("blk.0.ssm_in.weight", np.zeros((4, 32), np.float32))
+
+    assert "m.gguf' is of the architecture 'mamba', which is not supported; supported are llama, " in refusal(other)
+    assert refusal(lambda writer: None) == "llama.embedding_length of the GGUF file is missing."
+    assert "rotary scaling 'longrope' of the GGUF file is not supported" in refusal(scaled)
+    assert "has a tensor 'blk.0.ssm_in.weight'" in refusal(foreign)
