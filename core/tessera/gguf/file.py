@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tessera.errors import ModelError, printable
 from tessera.gguf.header import GgufHeader, GgufTensor, read_header
@@ -56,7 +57,7 @@ class GgufFile:
             )
         return opened
 
-    def rows(self, tensor: GgufTensor, start: int, stop: int) -> np.ndarray:
+    def rows(self, tensor: GgufTensor, start: int, stop: int) -> NDArray[np.uint8]:
         """Rows of a tensor seen as a matrix whose rows are its last dimension, as they are stored: uint8 [stop - start,
         bytes of a row]. They are a view of the file, which stays mapped as long as one of its views is used. Raises
         ModelError if the file has changed."""
@@ -89,13 +90,15 @@ def _mapped(path: Path) -> mmap:
     try:
         # Do not wait for a pipe. Links are followed: the files are large, and often stored elsewhere.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
+        try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"'{printable(path)}' is not a file that can be read; name the model's *.gguf.")
             if not status.st_size:
                 raise ModelError(f"'{printable(path)}' is empty; download it again.")
-            return mmap(file.fileno(), 0, access=ACCESS_READ)
+            return mmap(descriptor, 0, access=ACCESS_READ)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ModelError(f"'{printable(path)}' cannot be read: {error.strerror}.") from error
 

@@ -20,8 +20,8 @@ MAX_VALUES = 2**21
 """The most values in arrays of a file's metadata; a vocabulary of 262,144 tokens has 1.3 million with its merges."""
 MAX_TEXTS = 2**20
 """The most strings among them."""
-MAX_TEXT_BYTES = 32 * 2**20
-"""The most bytes in all strings of the metadata."""
+MAX_TEXT_BYTES = 24 * 2**20
+"""The most bytes in all strings of the metadata; they may take four times that in memory. That vocabulary has 10 MB."""
 MAX_KEYS = 2**16
 MAX_TENSORS = 2**16
 MAX_DIMENSIONS = 4
@@ -196,7 +196,7 @@ class _Reader:
 
     def _array(self, kind: int, count: int, what: str) -> list[Any]:
         if kind == _TEXT:
-            return [*self._strings(count, what)]
+            return self._strings(count, what)
         if kind not in _NUMBERS:
             self.refuse(f"{what} is of type {kind}, which GGUF does not have")
         dtype = np.dtype(_NUMBERS[kind])
