@@ -47,7 +47,9 @@ class GgufFile:
         headers, sizes = zip(*(_read(one, number) for number, one in enumerate(paths)), strict=True)
         for number, (one, other) in enumerate(zip(paths, headers, strict=True)):
             if other.metadata.get("split.no") != number or other.metadata.get("split.count") != total:
-                raise ModelError(f"'{printable(one)}' is not file {number + 1} of {total} inside; download it again.")
+                raise ModelError(
+                    f"'{printable(one)}' does not say that it is file {number + 1} of {total}; download it again."
+                )
         opened = cls(paths, list(headers), list(sizes))
         expected = opened.metadata.get("split.tensors.count", len(opened.tensors))
         if expected != len(opened.tensors):
@@ -111,7 +113,8 @@ def _paths_of_split(path: Path, total: int) -> list[Path]:
             f"'{printable(path)}' is one of {total} files, which are found by their names; name it as it was, like "
             f"NAME-00001-of-{total:05}.gguf, and put the others beside it."
         )
-    paths = [path.with_name(f"{name['stem']}-{number:05}-of-{total:05}.gguf") for number in range(1, total + 1)]
+    numbers = range(1, total + 1)
+    paths = [path.with_name(f"{name['stem']}-{number:05}-of-{total:05}{path.suffix}") for number in numbers]
     for other in paths:
         if not other.exists():
             raise ModelError(f"'{printable(other)}' is missing, one of the model's {total} files; download it as well.")

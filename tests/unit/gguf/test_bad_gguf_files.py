@@ -289,6 +289,35 @@ def test_what_is_no_file(tmp_path, kind):
     assert caught.value.message.endswith(f"model.gguf' {message}")
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "message"),
+    [
+        ("model-00001-of-00002.gguf", 3, "is one of 3 files, which are found by their names; name it as it was"),
+        ("model-00001-of-99999.gguf", 10**9, "is one of 1000000000 files, which are found by their names"),
+        ("model-00001-of-00003.gguf", 3, "model-00002-of-00003.gguf' is missing, one of the model's 3 files"),
+        ("model-00001-of-99999.gguf", 99_999, "model-00002-of-99999.gguf' is missing, one of the model's 99999 files"),
+        ("model-00000-of-00002.gguf", 2, "model-00001-of-00002.gguf' is missing, one of the model's 2 files"),
+    ],
+)
+def test_a_split_that_is_not_there(tmp_path, name, count, message):
+    path = tmp_path / name
+    path.write_bytes(gguf_file([key("split.count", U32, u32(count))]))
+    assert message in refused(path)
+
+
+def test_files_that_are_not_those_of_one_split(tmp_path):
+    path = tmp_path / "model-00001-of-00002.gguf"
+    path.write_bytes(gguf_file([key("split.count", U32, u32(2)), key("split.no", U32, u32(0))]))
+    other = tmp_path / "model-00002-of-00002.gguf"
+    for content in (gguf_file(), gguf_file([key("split.count", U32, u32(2))]), path.read_bytes()):
+        other.write_bytes(content)
+        assert refused(path).endswith(
+            "model-00002-of-00002.gguf' does not say that it is file 2 of 2; download it again."
+        )
+    other.write_bytes(GOOD[:-1])
+    assert "model-00002-of-00002.gguf' is truncated: tensor 'b' lies beyond" in refused(path)
+
+
 # ---- mutations -----------------------------------------------------------------
 
 
