@@ -148,6 +148,14 @@ def test_ids_and_texts_are_equal_on_two_thousand_texts(smollm: tokenizers.Tokeni
     assert differences(ours, smollm, random_texts(2000, seed=3, extra=SPECIAL + USER_DEFINED)) == []
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["llama-bpe", "qwen2", "deepseek-v3", "falcon"])
+def test_ids_are_equal_on_a_hundred_thousand_texts(name: str) -> None:
+    theirs = trained(*FAMILIES[name])
+    ours = tokenizers.Tokenizer.from_buffer(tokenizer_json(converted(theirs, "gpt2", pre=name, add_bos_token=False)))
+    assert differences(ours, theirs, random_texts(100_000, seed=11, extra=SPECIAL + USER_DEFINED)) == []
+
+
 def test_the_families_cut_differently() -> None:
     """Otherwise equal ids would show nothing."""
     text = "Don't 12345 camelCase naïve cafe\u0301s 今日world हिन्दी\n\n  \tx \r\n\r\n'RE ५६७ 50% a/b//\n HTMLParser🙂"

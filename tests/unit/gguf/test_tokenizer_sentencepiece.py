@@ -117,6 +117,13 @@ def test_files_with_merges_have_the_models_ids(gemma: tokenizers.Tokenizer) -> N
     assert chat.encode("hi").ids == ours.encode("hi").ids[1:]
 
 
+@pytest.mark.nightly
+def test_ids_are_equal_on_a_hundred_thousand_texts(llama: tokenizers.Tokenizer, gemma: tokenizers.Tokenizer) -> None:
+    texts = [*random_texts(100_000, seed=11, extra=SPECIAL + USER_DEFINED)]
+    assert differences(read(scored(llama)), llama, iter(texts)) == []
+    assert differences(read(scored(gemma, add_space_prefix=False)), gemma, iter(texts)) == []
+
+
 def test_what_llama_files_leave_out(llama: tokenizers.Tokenizer, gemma: tokenizers.Tokenizer) -> None:
     """A space before each text and BOS, unless the file says otherwise."""
     plain = read(scored(llama))

@@ -13,7 +13,7 @@ SPACE_MARK = "▁"
 
 Component = dict[str, Any]
 
-_MAX_MERGES = 2**22
+_MAX_MERGES = 2**21
 
 
 def split(pattern: str, behavior: str = "Isolated") -> Component:

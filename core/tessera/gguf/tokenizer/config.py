@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.errors import ModelError
-from tessera.gguf.tokenizer.metadata import PREFIX, REMEDY, TokenizerMetadata
+from tessera.gguf.tokenizer.metadata import PREFIX, REMEDY, TokenizerMetadata, shorten
 
 _TEMPLATE = "tokenizer.chat_template"
 # Name in tokenizer_config.json, and the key's name in a GGUF file.
@@ -48,17 +48,17 @@ def _chat_template(metadata: TokenizerMetadata) -> str | list[dict[str, str]] | 
     for key, template in metadata.values.items():
         name = "default" if key == _TEMPLATE else key.removeprefix(f"{_TEMPLATE}.")
         if key == _TEMPLATE or name != key:
-            templates[name] = _text(key, template)
+            templates[_text(key, name)] = _text(key, template)
     if not templates or [*templates] == ["default"]:
         return templates.get("default")
     return [{"name": name, "template": template} for name, template in templates.items()]
 
 
-def _text(key: str, template: Any) -> str:
-    if not isinstance(template, str):
-        raise ModelError(f"{key} in the GGUF file is not a string. {REMEDY}")
+def _text(key: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise ModelError(f"{shorten(key)} in the GGUF file is not a string. {REMEDY}")
     try:
-        template.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        raise ModelError(f"{key} in the GGUF file holds text that is not UTF-8. {REMEDY}") from error
-    return template
+        raise ModelError(f"{shorten(key)} in the GGUF file holds text that is not UTF-8. {REMEDY}") from error
+    return text

@@ -17,9 +17,9 @@ from tessera.errors import ModelError
 PREFIX = "tokenizer.ggml."
 REMEDY = "Give --tokenizer FOLDER, a folder with the model's tokenizer.json."
 
-MAX_TOKENS = 2**21
+MAX_TOKENS = 2**20
 MAX_TOKEN_CHARACTERS = 2**12
-MAX_CHARACTERS = 2**26
+MAX_CHARACTERS = 2**25
 """The most characters in all tokens, or in all merges."""
 _MAX_SHOWN = 60
 
@@ -81,11 +81,13 @@ class TokenizerMetadata:
     @cached_property
     def types(self) -> list[int]:
         """A TokenType by token id; another number is a type that has no meaning here."""
-        found = self.numbers("token_type")
+        found = self._array("token_type")
         if found is None:
             return [TokenType.NORMAL] * len(self.tokens)
+        if not all(type(kind) is int for kind in found):
+            raise _wrong_type("token_type", "an array of integers")
         self._check_length("token_type", found)
-        return [int(kind) for kind in found]
+        return found
 
     @cached_property
     def scores(self) -> list[float]:
@@ -94,7 +96,7 @@ class TokenizerMetadata:
         if found is None:
             raise ModelError(f"The GGUF file has no scores of its tokens: {PREFIX}scores is missing. {REMEDY}")
         self._check_length("scores", found)
-        if not all(map(math.isfinite, found)):
+        if not all(map(math.isfinite, found)):  # which JSON cannot have
             raise ModelError(f"{PREFIX}scores in the GGUF file holds a value that is not finite. {REMEDY}")
         return found
 
@@ -144,9 +146,14 @@ class TokenizerMetadata:
     def numbers(self, name: str) -> list[float] | None:
         """tokenizer.ggml.NAME, an array of numbers; None without it."""
         found = self._array(name)
-        if found is not None and not all(type(number) in (int, float) for number in found):
+        if found is None:
+            return None
+        if not all(type(number) in (int, float) for number in found):
             raise _wrong_type(name, "an array of numbers")
-        return found
+        try:
+            return [*map(float, found)]
+        except OverflowError as error:
+            raise _wrong_type(name, "an array of numbers") from error
 
     def _array(self, name: str) -> list[Any] | None:
         found = self.values.get(PREFIX + name)

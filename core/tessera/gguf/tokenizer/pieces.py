@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from tessera.errors import ModelError
 from tessera.gguf.tokenizer.metadata import REMEDY
 
-_MAX_CUTS = 2**24
+# A piece of n characters takes about n * n steps: any cut of it is copied and looked up.
+_MAX_STEPS = 2**27
 
 
 def merges_by_rank(vocabulary: Sequence[str], order: Iterable[int]) -> list[tuple[str, str]]:
@@ -23,12 +24,12 @@ def merges_by_rank(vocabulary: Sequence[str], order: Iterable[int]) -> list[tupl
     """
     token_id_of = {text: token_id for token_id, text in enumerate(vocabulary)}.get
     pairs: list[tuple[int, int]] = []
-    cuts = 0
+    steps = 0
     for token_id in order:
         piece = vocabulary[token_id]
-        cuts += len(piece)
-        if cuts > _MAX_CUTS:
-            raise ModelError(f"The GGUF file's vocabulary has more than {_MAX_CUTS} characters to merge. {REMEDY}")
+        steps += len(piece) ** 2
+        if steps > _MAX_STEPS:
+            raise ModelError(f"The pieces of the GGUF file's vocabulary are too long to find their merges. {REMEDY}")
         made = [
             (left, right)
             for at in range(1, len(piece))
