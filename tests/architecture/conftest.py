@@ -1,4 +1,4 @@
-"""A copy of the tree that a test may break."""
+"""A copy of the tree that a test may break, and trees of one file for checks that look at each file alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 Break = Callable[[str, str], Path]
 
+NOT_COPIED = shutil.ignore_patterns("*.safetensors", "build", "dist")
+"""What no test needs of a copy. Compiled modules are copied: they save each process that imports the copy seconds."""
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:
@@ -22,11 +25,24 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def _copied_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
-    without_caches = shutil.ignore_patterns("__pycache__", "*.safetensors", "build", "dist")
     for folder in ("core", "platforms"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=without_caches)
+        shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_COPIED)
     shutil.copy(ROOT / "pyproject.toml", copy)
     return copy
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Break:
+    """Call it with a path and a text: the root of a tree of this file comes back, which also has those of earlier
+    calls."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
 
 
 @pytest.fixture

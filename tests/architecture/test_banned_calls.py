@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.architecture.conftest import Break
 from tools.checks.banned_calls import banned_calls
 
 BANNED = [
@@ -28,26 +27,14 @@ BANNED = [
 ALLOWED = ["model.eval()", "run(['x'], shell=False)", "torch.loads", "safetensors.torch.load('x')"]
 
 
-def test_nothing_runs_what_it_reads(root: Path) -> None:
-    assert banned_calls(root) == []
-
-
 @pytest.mark.parametrize("code", BANNED)
 @pytest.mark.parametrize("file", ["core/tessera/engine/broken.py", "platforms/cpu/tessera_cpu/broken.py"])
-def test_each_way_of_doing_it_is_found(tmp_path: Path, file: str, code: str) -> None:
-    findings = banned_calls(alone(tmp_path, file, code))
+def test_each_way_of_doing_it_is_found(alone: Break, file: str, code: str) -> None:
+    findings = banned_calls(alone(file, f"{code}\n"))
     assert len(findings) == 1
     assert findings[0].startswith(f"{file}:")
 
 
 @pytest.mark.parametrize("code", ALLOWED)
-def test_what_only_looks_like_it_is_not(tmp_path: Path, code: str) -> None:
-    assert banned_calls(alone(tmp_path, "core/tessera/engine/broken.py", code)) == []
-
-
-def alone(root: Path, file: str, code: str) -> Path:
-    """A tree of one file."""
-    path = root / file
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{code}\n", encoding="utf-8")
-    return root
+def test_what_only_looks_like_it_is_not(alone: Break, code: str) -> None:
+    assert banned_calls(alone("core/tessera/engine/broken.py", f"{code}\n")) == []

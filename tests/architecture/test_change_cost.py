@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.conftest import NOT_COPIED
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,9 +24,8 @@ class Change:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.edited: set[str] = set()
-        without_caches = shutil.ignore_patterns("__pycache__", "*.safetensors", "build", "dist")
         for name in ("core", "docs", "tools"):
-            shutil.copytree(ROOT / name, folder / name, ignore=without_caches)
+            shutil.copytree(ROOT / name, folder / name, ignore=NOT_COPIED)
 
     def after(self, path: str, line: str, text: str) -> None:
         """Inserts lines into a file behind the one line that begins so."""

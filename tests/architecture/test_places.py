@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.architecture.conftest import Break
@@ -22,18 +20,14 @@ PLACES = [
 ]
 
 
-def test_the_repository_names_no_machine_and_no_registry(root: Path) -> None:
-    assert named_places(root) == []
-
-
 @pytest.mark.parametrize("parts", PLACES, ids=[first for first, _ in PLACES])
 @pytest.mark.parametrize("file", ["core/tessera/engine/broken.py", "platforms/cpu/broken.md"])
-def test_each_is_found(broken: Break, file: str, parts: tuple[str, str]) -> None:
-    findings = named_places(broken(file, f"see {''.join(parts)}\n"))
+def test_each_is_found(alone: Break, file: str, parts: tuple[str, str]) -> None:
+    findings = named_places(alone(file, f"see {''.join(parts)}\n"))
     assert len(findings) == 1
     assert findings[0].startswith(f"{file}:1: names ")
 
 
 @pytest.mark.parametrize("text", ["network/main", "a/home", "https://example.com/work/", "pytorch.org/get-started"])
-def test_other_paths_are_not(broken: Break, text: str) -> None:
-    assert named_places(broken("platforms/cpu/broken.md", f"{text}\n")) == []
+def test_other_paths_are_not(alone: Break, text: str) -> None:
+    assert named_places(alone("platforms/cpu/broken.md", f"{text}\n")) == []

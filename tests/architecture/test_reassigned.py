@@ -47,10 +47,6 @@ ALLOWED = [
 ]
 
 
-def test_platforms_change_nothing_of_anothers(root: Path) -> None:
-    assert reassigned(root) == []
-
-
 def test_a_patch_among_the_platforms_is_found(broken: Break) -> None:
     (finding,) = reassigned(broken("platforms/gaudi/tessera_gaudi/ops.py", "torch.add = None\n"))
     assert finding.startswith("platforms/gaudi/tessera_gaudi/ops.py:")

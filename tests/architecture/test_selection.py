@@ -19,6 +19,7 @@ def suite(root: Path, tmp_path: Path) -> Path:
     shutil.copytree(root / "tools/checks", tmp_path / "tools/checks", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / "tests/conftest.py", tmp_path / "tests")
     shutil.copy(root / "pyproject.toml", tmp_path)
+    (tmp_path / "torch.py").touch()  # stands for it: what counts is who imports it
     (tmp_path / "tests/test_plain.py").write_text(
         "import sys\n\ndef test_plain():\n    assert 'torch' not in sys.modules\n", encoding="utf-8"
     )

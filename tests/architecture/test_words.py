@@ -27,10 +27,6 @@ def write(tmp_path: Path) -> Write:
     return file
 
 
-def test_the_tree_uses_the_fields_words(root: Path) -> None:
-    assert words(root) == []
-
-
 @pytest.mark.parametrize(
     ("code", "named"),
     [
