@@ -151,9 +151,11 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Puts the environment's programs first, and limits each test process to one thread."""
+    """Puts the environment's programs first, limits each test process to one thread, and lets Python keep what it
+    compiles: the tests start thousands of processes, of which each would compile core and its tests again."""
     search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": search_path, "PYTHONUNBUFFERED": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"OMP_NUM_THREADS": "1", **inherited, "PATH": search_path, "PYTHONUNBUFFERED": "1"}
 
 
 def _workers() -> int:

@@ -125,6 +125,14 @@ def test_folders_that_exist_are_run(tmp_path: Path) -> None:
     assert int(result.closing.split()[1]) >= 1
 
 
+def test_python_keeps_what_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "module.py").touch()
+    (result,) = run_stages([Stage("imports", "python -c 'import module'", "test")], tmp_path, require_all=True)
+    assert result.outcome == "passed"
+    assert list(tmp_path.glob("__pycache__/module.*.pyc"))
+
+
 def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     stage = Stage("hangs", "sh -c 'echo started; sleep 60 & sleep 60'", "test", minutes=0.5 / 60)
     (result,) = run_stages([stage], tmp_path, require_all=False)
