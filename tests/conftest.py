@@ -45,8 +45,9 @@ for _name in [name for name in os.environ if name.startswith("TESSERA_")]:
 os.environ["HF_HUB_OFFLINE"] = "1"
 _CACHE = tempfile.TemporaryDirectory(prefix="tessera-cache-", ignore_cleanup_errors=True)
 os.environ["TESSERA_CACHE"] = _CACHE.name
-# A shell that starts this in the background has SIGINT ignored, and children inherit that.
+# A shell that starts this in the background has SIGINT ignored, and nohup SIGHUP; children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis.settings.register_profile("test", deadline=None, derandomize=True, max_examples=50, print_blob=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
