@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import venv
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 
 import openai
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.e2e.served import Served
 from tools.build_dist import build_wheel
@@ -63,17 +66,27 @@ def test_the_demo_scores_through_the_server(demo: Served) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wheels_alone_serve_a_right_answer(tmp_path: Path) -> None:
-    """Both wheels into a fresh environment outside the clone, with nothing of the clone on its path."""
+@pytest.mark.parametrize("installed", ["by links", pytest.param("by pip", marks=pytest.mark.nightly)])
+def test_the_wheels_alone_serve_a_right_answer(installed: str, tmp_path: Path) -> None:
+    """Both wheels in a fresh environment outside the clone, with nothing of the clone on its path. What they declare
+    that they need is there too: as pip finds it, which takes most of a minute, or as links to what is here."""
     wheels = tmp_path / "dist"
     for folder in (ROOT, ROOT / "platforms/cpu"):
         build_wheel(folder, wheels)
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = environment / "bin/python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    constraints = ["-c", str(ROOT / "constraints.txt")]
-    subprocess.run([*install, *constraints, "--find-links", str(wheels), "tessera-llm[cpu]"], cwd=tmp_path, check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    install = [*pip, "install", "--quiet", "--no-compile", "--find-links", str(wheels)]
+    if installed == "by pip":
+        constraints = ["-c", str(ROOT / "constraints.txt")]
+        subprocess.run([*install, *constraints, "tessera-llm[cpu]"], cwd=tmp_path, check=True)
+    else:
+        subprocess.run([*install, "--no-index", "--no-deps", "tessera-llm[cpu]", "tessera-cpu"], check=True)
+        (site,) = environment.glob("lib/python*/site-packages")
+        link_required(site)
+        assert not (site / "pytest").exists(), "nothing declares it"
+        subprocess.run([*pip, "check"], check=True)
     own = subprocess.run(
         [str(python), "-c", "import tessera; print(tessera.__file__)"],
         cwd=tmp_path,
@@ -87,3 +100,21 @@ def test_the_wheels_alone_serve_a_right_answer(tmp_path: Path) -> None:
         [], tmp_path / "log", [str(environment / "bin/tessera")], environment=variables, folder=tmp_path
     ) as served:
         assert "Paris" in ask(served.url, QUESTION)
+
+
+def link_required(site: Path) -> None:
+    """Links to all that what is installed in a folder declares that it needs, at any depth, and to nothing else."""
+    waiting = [(there, "") for there in distributions(path=[str(site)])]
+    seen = {(canonicalize_name(there.name), "") for there, _ in waiting}
+    while waiting:
+        holder, extra = waiting.pop()
+        for requirement in map(Requirement, holder.requires or ()):
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+                continue
+            for wanted in {(canonicalize_name(requirement.name), extra) for extra in ("", *requirement.extras)} - seen:
+                seen.add(wanted)
+                needed = distribution(wanted[0])
+                waiting.append((needed, wanted[1]))
+                for name in {file.parts[0] for file in needed.files or ()} - {"..", "__pycache__"}:
+                    if not (site / name).exists():
+                        (site / name).symlink_to(str(needed.locate_file(name)))
