@@ -50,22 +50,22 @@ def agreement(answers: Sequence[Sequence[int]], reference: Reference) -> Agreeme
     return Agreement(equal, compared, _widest(gaps), reference.version)
 
 
-def worst(found: Sequence[Agreement]) -> Agreement:
+def worst(agreements: Sequence[Agreement]) -> Agreement:
     """All of them combined."""
-    equal, compared = sum(one.equal for one in found), sum(one.compared for one in found)
-    return Agreement(equal, compared, _widest([one.gap for one in found]), found[0].reference)
+    equal, compared = sum(one.equal for one in agreements), sum(one.compared for one in agreements)
+    return Agreement(equal, compared, _widest([one.gap for one in agreements]), agreements[0].reference)
 
 
-def kept(path: Path, prompts: Sequence[Sequence[int]]) -> Reference | None:
+def load(path: Path, prompts: Sequence[Sequence[int]]) -> Reference | None:
     """The reference's answers to these prompts from a file; None if it does not hold them."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Reference)
+        reference = msgspec.json.decode(path.read_bytes(), type=Reference)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
-    return found if found.prompts == list(prompts) else None
+    return reference if reference.prompts == list(prompts) else None
 
 
-def keep(path: Path, reference: Reference) -> None:
+def save(path: Path, reference: Reference) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(reference))
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.attention_task import AttentionTask, asked
+from benchmarks.attention_task import AttentionTask, as_json
 from benchmarks.limits import compiled, read_rate
 from benchmarks.tuning import preload
 
@@ -50,14 +50,14 @@ def main() -> int:
 
 
 def _vllm(environment: Path, task: AttentionTask) -> float:
-    libraries, _ = preload(environment, system=("tcmalloc_minimal",), own=("libiomp5.so",))
+    libraries, _ = preload(environment, system=("tcmalloc_minimal",), bundled=("libiomp5.so",))
     return _run(str(environment / "bin" / "python"), "vllm", task, {"LD_PRELOAD": libraries})
 
 
-def _run(python: str, peer: str, task: AttentionTask, more: Mapping[str, str]) -> float:
+def _run(python: str, peer: str, task: AttentionTask, variables: Mapping[str, str]) -> float:
     """Seconds per call."""
-    command = [python, "-m", f"benchmarks.peers.{peer}_attention", asked(task)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(task.threads), **more}
+    command = [python, "-m", f"benchmarks.peers.{peer}_attention", as_json(task)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(task.threads), **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 

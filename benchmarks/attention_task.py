@@ -53,5 +53,5 @@ def drive(prepare: Callable[[AttentionTask], Sequence[Callable[[], object]]]) ->
     print(json.dumps(statistics.median(took)))
 
 
-def asked(task: AttentionTask) -> str:
+def as_json(task: AttentionTask) -> str:
     return json.dumps(asdict(task))

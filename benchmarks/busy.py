@@ -89,7 +89,7 @@ def explained(cores: int) -> float:
     return cores / (cores - 0.5)
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.busy", description=" ".join(__doc__.split("\n\n")[0].split())
     )
@@ -102,23 +102,23 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--platform", help="as in LLM")
     parser.add_argument("--real-time", action="store_true", help="go before all other load while it is measured")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     cores, found = allowed_cores(), {}
     print(
         f"{machine.describe()}; ms a token, elapsed (processor time); half a core less explains {explained(cores):.2f}"
     )
     with tempfile.TemporaryDirectory() as folder:
-        flags: dict[str, Any] = {"threads": asked.threads, "platform": asked.platform}
-        if asked.model is None:
+        flags: dict[str, Any] = {"threads": options.threads, "platform": options.platform}
+        if options.model is None:
             Path(folder, "config.json").write_text(json.dumps(SHAPE), encoding="utf-8")
             flags["load_format"] = "dummy"
-        for dtype in asked.dtypes:
-            model = asked.model or folder
+        for dtype in options.dtypes:
+            model = options.model or folder
             room = {"kv_cache_memory_bytes": 1 << 28, "max_model_len": 1024}
             with LLM(model, dtype=dtype, skip_tokenizer_init=True, **room, **flags) as llm:
-                timed(llm, asked.rows, 4)  # starts all threads
-                with real_time() if asked.real_time else nullcontext():
-                    times = found[dtype] = measured(llm, asked.rows, asked.tokens, asked.rounds)
+                timed(llm, options.rows, 4)  # starts all threads
+                with real_time() if options.real_time else nullcontext():
+                    times = found[dtype] = measured(llm, options.rows, options.tokens, options.rounds)
             (alone, used), (beside, used_beside) = times["alone"], times["beside"]
             ratio = beside / alone
             print(
@@ -126,9 +126,9 @@ def main(given: Sequence[str] | None = None) -> None:
                 f"   {ratio:5.2f}x, {ratio / explained(cores):.2f} of what its share explains",
                 flush=True,
             )
-    if asked.json is not None:
+    if options.json is not None:
         record = {"machine": machine.describe(), "policy": os.environ.get("OMP_WAIT_POLICY"), "cores": cores}
-        asked.json.write_text(json.dumps({**record, "ms": found}, indent=1), encoding="utf-8")
+        options.json.write_text(json.dumps({**record, "ms": found}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

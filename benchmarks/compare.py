@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, onl
 import msgspec
 
 from benchmarks import limits, machine
-from benchmarks.agreement import Reference, agreement, keep, kept
+from benchmarks.agreement import Reference, agreement, load, save
 from benchmarks.engines import Engine, find_peers, in_turn, ours
 from benchmarks.parts import PARTS
 from benchmarks.record import Record, RecordError, Setup, Shape
 from benchmarks.report import report
-from benchmarks.rounds import Around, Surroundings, run_rounds
+from benchmarks.rounds import RoundCallbacks, Surroundings, run_rounds
 from benchmarks.running import EngineError, results
 from benchmarks.task import PRECISIONS, SHORT, Prompts, Task, checked_length
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers, others = _peers(options)
     for name in others:
         _say(f"{name} has no driver and is left out")
-    engines = _asked(options, peers)
+    engines = _select_engines(options, peers)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that running engines are ended on SIGTERM too
     try:
         if options.prepare:
@@ -66,14 +66,14 @@ def _compare(
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         library = limits.compiled(Path(folder))
-        around = Around(
+        callbacks = RoundCallbacks(
             say=_say,
             look=lambda: Surroundings(machine.busy(WATCH_SECONDS), limits.probe(library, task.threads)),
             judge=lambda answers: None if reference is None else agreement(answers, reference),
             bound=limits.bound,
             is_over=lambda: time.monotonic() > until,
         )
-        outcome = run_rounds(in_turn(engines), task, record, options.rounds, around)
+        outcome = run_rounds(in_turn(engines), task, record, options.rounds, callbacks)
     print(f"\n{report(record, PARTS[options.part], options.batch)}")
     for line in failed + outcome.failed:
         print(f"Failed: {line}")
@@ -100,7 +100,7 @@ def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tupl
     length, prompts = checked_length(task.input), Prompts(task).checked()
     path = _converted(options) / f"{options.model.name}.reference-{length}.json"
     peer = next((peer for peer in peers if peer.name == REFERENCE), None)
-    found = kept(path, prompts)
+    found = load(path, prompts)
     if found is not None or peer is None:
         return found, []
     _say(f"the reference answers prompts of {length} tokens")
@@ -110,7 +110,7 @@ def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tupl
     except EngineError as error:
         return None, [str(error)]
     found = msgspec.convert(line, Reference, strict=False)
-    keep(path, found)
+    save(path, found)
     return found, []
 
 
@@ -144,7 +144,7 @@ def _peers(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
     return find_peers(options.peers, options.dtype, _converted(options)) if options.peers else ([], [])
 
 
-def _asked(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
+def _select_engines(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
     """The engines to compare."""
     engines = [
         engine

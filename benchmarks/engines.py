@@ -27,15 +27,19 @@ READ_BYTES = 2**24  # read at once, to bring a file into the page cache
 
 @dataclass(frozen=True)
 class Engine:
-    """A row of the comparison. module: its driver. environment: the peer's, None for this program's. tuning: of its
-    process. variant: the engine's name for the precision. converted: folder of models in peers' formats."""
+    """A row of the comparison."""
 
     name: str
+    # Its driver.
     module: str
+    # The peer's; None for this program's.
     environment: Path | None = None
+    # Of its process.
     tuning: Tuning = field(default_factory=Tuning)
     precision: str = PLAIN
+    # The engine's name for the precision.
     variant: str = "bf16"
+    # Folder of models in peers' formats.
     converted: Path = Path("converted")
 
     @property

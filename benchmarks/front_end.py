@@ -109,11 +109,11 @@ def front_seconds(pid: int) -> float:
             children[int(fields[1])].append(child)
             used[child] = (int(fields[11]) + int(fields[12])) / TICKS
 
-    def total(of: int) -> float:
-        line = Path(f"/proc/{of}/cmdline").read_text()
+    def total(process: int) -> float:
+        line = Path(f"/proc/{process}/cmdline").read_text()
         if any(name in line for name in ENGINES):
             return 0.0
-        return used[of] + sum(map(total, children[of]))
+        return used[process] + sum(map(total, children[process]))
 
     return total(pid)
 

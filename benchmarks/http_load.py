@@ -57,11 +57,11 @@ def percentile(values: Sequence[float], share: int) -> float:
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
 
 
-def body(prompt: Sequence[int], tokens: int, more: Mapping[str, Any]) -> dict[str, Any]:
+def body(prompt: Sequence[int], tokens: int, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a greedy request for exactly `tokens` tokens."""
     fixed = {"model": "bench", "temperature": 0, "ignore_eos": True, "stream": True}
     usage = {"stream_options": {"include_usage": True}}
-    return {**fixed, **usage, **more, "prompt": list(prompt), "max_tokens": tokens}
+    return {**fixed, **usage, **fields, "prompt": list(prompt), "max_tokens": tokens}
 
 
 async def closed_loop(port: int, bodies: Sequence[Mapping[str, Any]], clients: int) -> Load:
@@ -71,8 +71,8 @@ async def closed_loop(port: int, bodies: Sequence[Mapping[str, Any]], clients: i
 
     async def client() -> None:
         while waiting:
-            index, asked = waiting.popleft()
-            answers[index] = await _complete(port, asked)
+            index, request = waiting.popleft()
+            answers[index] = await _complete(port, request)
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
@@ -94,8 +94,8 @@ async def is_ready(port: int) -> bool:
         writer.close()
 
 
-async def _complete(port: int, asked: Mapping[str, Any]) -> Answer:
-    content = json.dumps(asked).encode()
+async def _complete(port: int, request: Mapping[str, Any]) -> Answer:
+    content = json.dumps(request).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     sent = time.perf_counter()
     reader, writer = await asyncio.open_connection(HOST, port)
@@ -112,8 +112,8 @@ async def _complete(port: int, asked: Mapping[str, Any]) -> Answer:
         raise HttpError(f"an answer broke off: {error}") from error
     finally:
         writer.close()
-    if tokens != asked["max_tokens"] or not arrived:
-        raise HttpError(f"an answer has {tokens} tokens and {len(arrived)} events, not {asked['max_tokens']} tokens")
+    if tokens != request["max_tokens"] or not arrived:
+        raise HttpError(f"an answer has {tokens} tokens and {len(arrived)} events, not {request['max_tokens']} tokens")
     return Answer(sent, arrived, "".join(texts), tokens)
 
 

@@ -82,14 +82,14 @@ def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens
     return prefill, decode
 
 
-def bound(task: Task, batch: int, found: Mapping[str, float]) -> dict[str, float]:
-    """The limits in the task's precision on a machine with probe()'s results `found`; empty if not known. output: for
+def bound(task: Task, batch: int, rates: Mapping[str, float]) -> dict[str, float]:
+    """The limits in the task's precision on a machine with probe()'s results `rates`; empty if not known. output: for
     clients in a closed loop, first all prompts and then all answers."""
     kind = task.dtype if task.precision == PLAIN else "int8"
-    multiply = found.get(f"{kind} {MULTIPLIES}")
+    multiply = rates.get(f"{kind} {MULTIPLIES}")
     if multiply is None:
         return {}
-    machine = Machine(1e9 * found[READS_MEMORY], 1e9 * multiply)
+    machine = Machine(1e9 * rates[READS_MEMORY], 1e9 * multiply)
     item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
     prefill, decode = allowed(weights(Path(task.model)), machine, item=item, batch=batch, tokens=task.input)
     return {"prefill": prefill, "decode": decode, "output": task.output / (task.input / prefill + task.output / decode)}

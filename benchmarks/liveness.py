@@ -37,7 +37,7 @@ ANSWERS = 128
 ALTERNATIVES = 20
 
 
-def asked(port: int, seconds: float, times: multiprocessing.Queue[list[float]]) -> None:
+def poll_liveness(port: int, seconds: float, times: multiprocessing.Queue[list[float]]) -> None:
     """Puts the seconds that each answer took."""
     took = []
     end = time.monotonic() + seconds
@@ -99,24 +99,24 @@ class Front:
 
     def __init__(self, process: int) -> None:
         self._process = psutil.Process(process)
-        self._most = 0
+        self._peak = 0
         threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             while True:
-                self._most = max(self._most, self._process.memory_info().rss)
+                self._peak = max(self._peak, self._process.memory_info().rss)
                 time.sleep(EVERY)
 
-    def most(self) -> float:
-        """MiB since the last call."""
-        most, self._most = self._most, 0
-        return most / 2**20
+    def take_peak(self) -> float:
+        """The most MiB since the last call."""
+        peak, self._peak = self._peak, 0
+        return peak / 2**20
 
 
 def measured(port: int, seconds: float, load: Callable[[float], None]) -> list[float]:
     times: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
-    asking = multiprocessing.Process(target=asked, args=(port, seconds, times))
+    asking = multiprocessing.Process(target=poll_liveness, args=(port, seconds, times))
     asking.start()
     try:
         load(time.monotonic() + seconds)
@@ -146,7 +146,7 @@ def main() -> None:
             high = statistics.quantiles(took, n=100)[98]
             print(
                 f"{name:20} worst {max(took):.3f} s, 99 % within {high:.3f} s, of {len(took)}; "
-                f"front {front.most():.0f} MiB",
+                f"front {front.take_peak():.0f} MiB",
                 flush=True,
             )
 

@@ -23,11 +23,11 @@ from tessera.testing.conformance.tiny import save_adapter
 PROMPT = list(range(100, 116))  # token ids
 
 
-def timed(llm: LLM, asked: list[LoRARequest | None], tokens: int) -> float:
+def timed(llm: LLM, adapters: list[LoRARequest | None], tokens: int) -> float:
     """Seconds of a batch."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     began = time.perf_counter()
-    llm.generate([{"prompt_token_ids": PROMPT}] * len(asked), params, use_tqdm=False, lora_request=asked)
+    llm.generate([{"prompt_token_ids": PROMPT}] * len(adapters), params, use_tqdm=False, lora_request=adapters)
     return time.perf_counter() - began
 
 

@@ -54,7 +54,7 @@ def measured(cases: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
     return seconds
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.masks", description=" ".join(__doc__.split("\n\n")[0].split())
     )
@@ -67,18 +67,19 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--platform", help="name of a platform")
     parser.add_argument("--depth", type=int, help="steps in flight")
     parser.add_argument("--json", type=Path, help="file for the seconds of each round")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(arguments)
     rows, tokens = chosen.rows, chosen.tokens
     options = {"platform": chosen.platform, "steps_in_flight": chosen.depth, "max_num_seqs": rows}
     options |= {"load_format": chosen.load_format} if chosen.load_format else {}
     with LLM(chosen.model, **options) as llm:
-        asked = {"none": (0, {})} | {
+        cases = {"none": (0, {})} | {
             f"{kind}, {name}": (asking, KINDS[kind])
             for kind in chosen.kinds
             for name, asking in (("one", 1), ("all", rows))
         }
         seconds = measured(
-            {name: lambda of=of: timed(llm, rows, of[0], tokens, of[1]) for name, of in asked.items()}, chosen.rounds
+            {name: lambda case=case: timed(llm, rows, case[0], tokens, case[1]) for name, case in cases.items()},
+            chosen.rounds,
         )
     told = f"{machine.describe()}; {rows} rows, {tokens} tokens each, {chosen.rounds} rounds in turn"
     print(told)

@@ -56,11 +56,16 @@ def called(name: str, text: str) -> str:
     return f"{begin}{tag['begin']}{arguments}{tag['end']}{end}"
 
 
-def median(found: ResponseFormat | None, text: str, *, reasons: bool = False) -> float:
-    assert found is not None
+def median(answer_format: ResponseFormat | None, text: str, *, reasons: bool = False) -> float:
+    assert answer_format is not None
     prompt = "<think>" if reasons else ""
     return statistics.median(
-        seconds(ResponseParser(found, (TOOL,), reasons=reasons, prompt=prompt if found.prompt_anchor else ""), text)
+        seconds(
+            ResponseParser(
+                answer_format, (TOOL,), reasons=reasons, prompt=prompt if answer_format.prompt_anchor else ""
+            ),
+            text,
+        )
         for _ in range(RUNS)
     )
 

@@ -33,30 +33,36 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine at one batch size in one turn of a round of a part. turn: cells of the same turn were measured right
-    after each other; its name is the rival's row. variant: the engine's name for the precision. batch: number of
-    concurrent prompts, or clients. values: by name of figure. time: UTC. busy: fraction of the machine that other
-    processes used just before. bits: per weight, including embedding and head. missing: tuning that could not be
-    applied. answers: to the check prompts. agreement: with the reference's answers, if there is a reference. machine:
-    its rates just before."""
+    """One engine at one batch size in one turn of a round of a part."""
 
     part: str
     round: int
+    # The rival's row. Cells of the same turn were measured right after each other.
     turn: str
     engine: str
+    # The engine's name for the precision.
     variant: str
     precision: str
+    # Number of concurrent prompts, or clients.
     batch: int
+    # By name of figure.
     values: dict[str, float]
     load_s: float
     version: str
+    # UTC.
     time: str
+    # Fraction of the machine that other processes used just before.
     busy: float | None = None
     peak_bytes: int | None = None
+    # Per weight, including embedding and head.
     bits: float | None = None
+    # Tuning that could not be applied.
     missing: tuple[str, ...] = ()
+    # To the check prompts.
     answers: list[list[int]] = []
+    # With the reference's answers, if there is a reference.
     agreement: Agreement | None = None
+    # Its rates just before.
     machine: dict[str, float] = {}
 
     @property

@@ -43,15 +43,18 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Around:
-    """Everything the rounds need besides engines. say: prints a line for the user. look: measures the surroundings.
-    judge: compares answers to the check prompts; None if there is no reference. bound: the values that the machine's
-    rates allow for a batch size of a task; empty if not known. is_over: whether time is up."""
+class RoundCallbacks:
+    """Everything the rounds need besides engines."""
 
+    # Prints a line for the user.
     say: Callable[[str], None]
+    # Measures the surroundings.
     look: Callable[[], Surroundings]
+    # Compares answers to the check prompts; None if there is no reference.
     judge: Callable[[list[list[int]]], Agreement | None]
+    # The values that the machine's rates allow for a batch size of a task; empty if not known.
     bound: Callable[[Task, int, Mapping[str, float]], Mapping[str, float]]
+    # Whether time is up.
     is_over: Callable[[], bool]
 
 
@@ -63,7 +66,9 @@ class Outcome:
     unfinished: bool
 
 
-def run_rounds(turns: Sequence[Sequence[Runnable]], task: Task, record: Record, rounds: int, around: Around) -> Outcome:
+def run_rounds(
+    turns: Sequence[Sequence[Runnable]], task: Task, record: Record, rounds: int, callbacks: RoundCallbacks
+) -> Outcome:
     """Runs all rounds. An engine that fails is dropped from then on; no turn is started once time is up. turns: engines
     of one precision each, named after the last one, the rival; a turn is dropped if its rival is."""
     failed: dict[str, str] = {}
@@ -74,13 +79,15 @@ def run_rounds(turns: Sequence[Sequence[Runnable]], task: Task, record: Record, 
             batches = record.lacks(task.part, number, name, [engine.row for engine in engines], task.batches)
             if not batches or name in failed:
                 continue
-            if around.is_over():
+            if callbacks.is_over():
                 return Outcome(list(failed.values()), unfinished=True)
             rows = ", ".join(engine.row for engine in engines)
-            around.say(f"round {number} of {rounds}: {rows}; {PARTS[task.part].at} {', '.join(map(str, batches))}")
-            asked = replace(task, batches=batches, seed=number, precision=turn[-1].precision)
+            callbacks.say(f"round {number} of {rounds}: {rows}; {PARTS[task.part].at} {', '.join(map(str, batches))}")
+            of_turn = replace(task, batches=batches, seed=number, precision=turn[-1].precision)
             # Alternate which engine runs first, since the machine's speed drifts during a turn.
-            _run_turn(engines if number % 2 else engines[::-1], _Place(asked, number, name), record, around, failed)
+            _run_turn(
+                engines if number % 2 else engines[::-1], _Place(of_turn, number, name), record, callbacks, failed
+            )
     return Outcome(list(failed.values()), unfinished=False)
 
 
@@ -92,7 +99,7 @@ class _Place:
     round: int
     turn: str
 
-    def cell(self, batch: int, found: Surroundings, **more: Any) -> Cell:
+    def cell(self, batch: int, surroundings: Surroundings, **fields: Any) -> Cell:
         return Cell(
             part=self.task.part,
             round=self.round,
@@ -100,33 +107,33 @@ class _Place:
             precision=self.task.precision,
             batch=batch,
             time=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-            busy=found.busy,
-            machine=dict(found.machine),
-            **more,
+            busy=surroundings.busy,
+            machine=dict(surroundings.machine),
+            **fields,
         )
 
 
 def _run_turn(
-    engines: Sequence[Runnable], place: _Place, record: Record, around: Around, failed: dict[str, str]
+    engines: Sequence[Runnable], place: _Place, record: Record, callbacks: RoundCallbacks, failed: dict[str, str]
 ) -> None:
     """Runs a turn. Adds failures to `failed`, by row."""
     with contextlib.ExitStack() as ends:
         loaded = []
         for engine in engines:
-            with _noted(engine.row, failed, around.say):
+            with _noted(engine.row, failed, callbacks.say):
                 loaded.append((engine, ends.enter_context(contextlib.closing(engine.loaded(place.task)))))
         for batch in place.task.batches:
             if place.turn in failed:
                 return
-            found = around.look()
+            surroundings = callbacks.look()
             cells = []
             for engine, results in loaded:
                 if engine.row not in failed:
-                    with _noted(engine.row, failed, around.say):
-                        cells.append(_measured(engine, results, place, found, around))
-                        around.say(f"  {engine.row}, {_line(PARTS[place.task.part], cells[-1])}")
+                    with _noted(engine.row, failed, callbacks.say):
+                        cells.append(_measured(engine, results, place, surroundings, callbacks))
+                        callbacks.say(f"  {engine.row}, {_line(PARTS[place.task.part], cells[-1])}")
             if place.turn not in failed:
-                record.add(*cells, *_limit(place, batch, found, around))
+                record.add(*cells, *_limit(place, batch, surroundings, callbacks))
 
 
 @contextlib.contextmanager
@@ -139,23 +146,27 @@ def _noted(row: str, failed: dict[str, str], say: Callable[[str], None]) -> Iter
 
 
 def _measured(
-    engine: Runnable, results: Iterator[dict[str, Any]], place: _Place, found: Surroundings, around: Around
+    engine: Runnable,
+    results: Iterator[dict[str, Any]],
+    place: _Place,
+    surroundings: Surroundings,
+    callbacks: RoundCallbacks,
 ) -> Cell:
     result = next(results, None)
     if result is None:
         raise EngineError(f"{engine.row} ended before it had measured all")
-    result |= {"missing": tuple(engine.tuning.missing), "agreement": around.judge(result["answers"])}
-    return place.cell(found=found, engine=engine.name, variant=engine.variant, **result)
+    result |= {"missing": tuple(engine.tuning.missing), "agreement": callbacks.judge(result["answers"])}
+    return place.cell(surroundings=surroundings, engine=engine.name, variant=engine.variant, **result)
 
 
-def _limit(place: _Place, batch: int, found: Surroundings, around: Around) -> list[Cell]:
+def _limit(place: _Place, batch: int, surroundings: Surroundings, callbacks: RoundCallbacks) -> list[Cell]:
     """What the machine allows at the moment, as a row like the engines'; none if it applies to no figure of the
     part."""
     task = place.task
-    allowed = around.bound(task, batch, found.machine)
+    allowed = callbacks.bound(task, batch, surroundings.machine)
     values = {figure.name: allowed[figure.name] for figure in PARTS[task.part].figures if figure.name in allowed}
     variant = SHORT[task.dtype] if task.precision == PLAIN else task.precision
-    limit = place.cell(batch, found, engine=LIMIT, variant=variant, values=values, load_s=0.0, version="")
+    limit = place.cell(batch, surroundings, engine=LIMIT, variant=variant, values=values, load_s=0.0, version="")
     return [limit] if values else []
 
 

@@ -90,7 +90,7 @@ def at_rest(process: subprocess.Popen[Any]) -> Iterator[None]:
         tell(signal.SIGCONT)
 
 
-def last_line(said: IO[str]) -> str:
-    said.seek(0)
-    lines = [line.strip() for line in said if line.strip()]
+def last_line(output: IO[str]) -> str:
+    output.seek(0)
+    lines = [line.strip() for line in output if line.strip()]
     return lines[-1] if lines else "it says nothing"

@@ -23,11 +23,12 @@ FEWEST_REQUESTS = 4
 
 @dataclass(frozen=True)
 class Server:
-    """How to start a server, and the additional fields of its requests."""
+    """How to start a server, and what its requests have."""
 
     command: Sequence[str]
     variables: Mapping[str, str]
-    more: Mapping[str, Any]
+    # Of requests, beside those that all servers get.
+    fields: Mapping[str, Any]
 
 
 def free_port() -> int:
@@ -65,8 +66,8 @@ def _measured(
 ) -> Iterator[dict[str, Any]]:
     prompts = Prompts(task)
 
-    def load(asked: Sequence[Sequence[int]], tokens: int, clients: int) -> Load:
-        return asyncio.run(closed_loop(port, [body(prompt, tokens, server.more) for prompt in asked], clients))
+    def load(batch: Sequence[Sequence[int]], tokens: int, clients: int) -> Load:
+        return asyncio.run(closed_loop(port, [body(prompt, tokens, server.fields) for prompt in batch], clients))
 
     asyncio.run(_until_ready(process, port))
     load(prompts.drawn(1, task.input), 1, 1)

@@ -40,13 +40,16 @@ WORDS = ("the", "a", "light", "river", "stone", "seven", "under", "asks", "blue"
 
 @dataclass(frozen=True)
 class Sample:
-    """seconds: since the load started. front, engine: resident bytes. requests: finished until then. tasks: in the
-    front end's event loop, from its metrics."""
+    """The memory of both processes at one time."""
 
+    # Since the load started.
     seconds: float
+    # Finished until then.
     requests: int
+    # Resident bytes of the front end's process and of the engine's.
     front: int
     engine: int
+    # In the front end's event loop, from its metrics.
     tasks: int
 
 
@@ -62,7 +65,7 @@ class Clients:
             ("chat", self._chat),
             ("completion", self._completion),
             ("stream", self._stream),
-            ("left", self._left),
+            ("left", self._leave),
             ("n", self._several),
             ("logprobs", self._logprobs),
             ("prompts", self._prompts),
@@ -112,7 +115,7 @@ class Clients:
             async for _ in lines:
                 pass
 
-    async def _left(self) -> None:
+    async def _leave(self) -> None:
         async with self._events(max_tokens=200) as lines:
             for _ in range(self._random.randrange(1, 8)):
                 await anext(lines, None)

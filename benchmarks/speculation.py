@@ -64,14 +64,14 @@ def compared(plain: LLM, drafting: LLM, batch: int, tokens: int, temperature: fl
     return f"{middle:.2f}x ({least:.2f}-{most:.2f}) of {statistics.median(plain_speeds):.0f} tokens/s; {share}"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n\n")[0])
     parser.add_argument("model", nargs="?", help="folder or repository; the bundled demo if absent")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="requests at once")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs, in turn")
     parser.add_argument("--platform", help="name of a platform")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(arguments)
     options = {
         "platform": chosen.platform, "max_num_seqs": max(chosen.batches), "enable_prefix_caching": False,
         "skip_tokenizer_init": True, "max_model_len": PROMPT_TOKENS + chosen.tokens, "kv_cache_memory_bytes": "1GiB",

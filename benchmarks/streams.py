@@ -59,11 +59,11 @@ def request(number: int, tokens: int) -> bytes:
     return f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
 
 
-async def streamed(port: int, asked: bytes) -> Stream:
+async def streamed(port: int, data: bytes) -> Stream:
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         sent = time.perf_counter()
-        writer.write(asked)
+        writer.write(data)
         arrived, ended = [], False
         async for line in reader:
             if line.startswith(b'data: {"id"') and b'"content":""' not in line:
@@ -79,7 +79,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def said(streams: Sequence[Stream], tokens: int, seconds: float, processor: float) -> str:
+def summary(streams: Sequence[Stream], tokens: int, seconds: float, processor: float) -> str:
     starved = sum(not stream.ended or not stream.arrived for stream in streams)
     whole = [stream for stream in streams if stream.arrived]
     firsts, silences = [stream.first for stream in whole], [stream.silence for stream in whole]
@@ -101,7 +101,7 @@ async def run(front: int, port: int, options: argparse.Namespace) -> None:
         began, processor = time.perf_counter(), processor_seconds(front)
         streams = await asyncio.gather(*(streamed(port, one) for one in asked))
         seconds, used = time.perf_counter() - began, processor_seconds(front) - processor
-        print(f"round {number + 1}: {said(streams, options.tokens, seconds, used)}", flush=True)
+        print(f"round {number + 1}: {summary(streams, options.tokens, seconds, used)}", flush=True)
         print(f"         resident memory of the front end: {resident(front) / MIB:.1f} MiB", flush=True)
 
 

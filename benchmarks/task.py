@@ -21,23 +21,28 @@ CHECK_SEED = -1  # not the seed of any round
 
 @dataclass(frozen=True)
 class Task:
-    """part: of the comparison. model: its folder. weights: what the driver loads; the folder itself unless the peer
-    needs a converted copy. precision: of the weights; "plain" is that of dtype. input, output: tokens of each prompt
-    and each answer. batches: numbers of concurrent prompts or, over HTTP, of clients. platform: for Tessera; "" for the
-    installed one. began: when the process was started, on the system's monotonic clock."""
+    """What a driver measures."""
 
+    # Of the comparison.
     part: str
+    # Its folder.
     model: str
+    # What the driver loads; the folder itself unless the peer needs a converted copy.
     weights: str
     dtype: str
+    # Tokens of each prompt and each answer.
     input: int
     output: int
+    # Numbers of concurrent prompts or, over HTTP, of clients.
     batches: Sequence[int]
     vocab: int
     threads: int
     seed: int
+    # Of the weights; "plain" is that of dtype.
     precision: str = PLAIN
+    # For Tessera; "" for the installed one.
     platform: str = ""
+    # When the process was started, on the system's monotonic clock.
     began: float = 0.0
 
     def as_json(self) -> str:

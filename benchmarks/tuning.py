@@ -37,15 +37,15 @@ def with_tokenizer(task: Task) -> Conversion | None:
     return Conversion(f"{Path(task.model).name}.tokenizer", "benchmarks.peers.byte_tokenizer", "")
 
 
-def preload(environment: Path, *, system: Sequence[str], own: Sequence[str]) -> tuple[str, list[str]]:
-    """A value for LD_PRELOAD, and the libraries that were not found. system: names for the linker. own: files in the
-    peer's environment."""
+def preload(environment: Path, *, system: Sequence[str], bundled: Sequence[str]) -> tuple[str, list[str]]:
+    """A value for LD_PRELOAD, and the libraries that were not found. system: names for the linker. bundled: files in
+    the peer's environment."""
     found: list[str] = []
     missing: list[str] = []
     for name in system:
         library = find_library(name)
         (found if library else missing).append(library or f"lib{name}")
-    for name in own:
+    for name in bundled:
         places = sorted(environment.glob(f"lib/{name}")) or sorted(environment.glob(f"lib/**/{name}"))
         (found if places else missing).append(str(places[0]) if places else name)
     return ":".join(found), [f"{name} is not there to be loaded first" for name in missing]

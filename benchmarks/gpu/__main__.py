@@ -52,14 +52,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=MEASURES, help="measure these, and the limits")
     parser.add_argument("--seconds", type=float, default=3600, help="for all together")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the host: tiny models, few tokens")
-    parser.add_argument("--inside", nargs=3, metavar=("NAME", "WORK", "KNOWN"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.inside:
-        _inside(given)
+    parser.add_argument("--inside", nargs=3, metavar=("NAME", "WORK", "FIGURES"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        _inside(options)
         return 0
     facts = {
-        "platform": given.platform,
-        "rehearsed": given.tiny,
+        "platform": options.platform,
+        "rehearsed": options.tiny,
         "machine": machine.describe(),
         "versions": {name: _version(name) for name in ("torch", "triton", "transformers")},
         "time": datetime.now(UTC).isoformat(timespec="minutes"),
@@ -67,29 +67,29 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="tessera-bench-"))
     done: list[Measure] = []
     try:
-        for one in _measured(given, work):
+        for one in _measured(options, work):
             done.append(one)
             print(f"{one.name} took {one.seconds:.0f} s{': ' if one.reason else ''}{one.reason}", flush=True)
-            if given.json is not None:
-                _write(given.json, record(done, facts))
+            if options.json is not None:
+                _write(options.json, record(done, facts))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print(f"\n{table(done, rehearsed=given.tiny)}")
+    print(f"\n{table(done, rehearsed=options.tiny)}")
     return 1 if any(one.reason for one in done) else 0
 
 
-def _measured(given: argparse.Namespace, work: Path) -> Iterator[Measure]:
-    deadline = time.monotonic() + given.seconds
-    known: dict[str, float] = {}
+def _measured(options: argparse.Namespace, work: Path) -> Iterator[Measure]:
+    deadline = time.monotonic() + options.seconds
+    figures: dict[str, float] = {}
     for name, (_, limit) in MEASURES.items():
-        if given.only and name not in given.only and name != "limits":
+        if options.only and name not in options.only and name != "limits":
             continue
         left = deadline - time.monotonic()
         if left < LEAST:
             yield Measure(name, f"not begun: {max(left, 0):.0f} s were left")
             continue
-        one = _in_a_process(given, name, work, known, min(limit, left))
-        known |= {figure.name: figure.value for figure in one.figures}
+        one = _in_a_process(options, name, work, figures, min(limit, left))
+        figures |= {figure.name: figure.value for figure in one.figures}
         yield one
 
 
@@ -101,17 +101,17 @@ def _version(package: str) -> str:
 
 
 def _in_a_process(
-    given: argparse.Namespace, name: str, work: Path, known: Mapping[str, float], seconds: float
+    options: argparse.Namespace, name: str, work: Path, figures: Mapping[str, float], seconds: float
 ) -> Measure:
     command = [
         sys.executable,
         "-m",
         "benchmarks.gpu",
         "--platform",
-        given.platform,
-        *(["--tiny"] if given.tiny else []),
+        options.platform,
+        *(["--tiny"] if options.tiny else []),
     ]
-    command += ["--inside", name, str(work), json.dumps(known)]
+    command += ["--inside", name, str(work), json.dumps(figures)]
     one, began = Measure(name), time.monotonic()
     with (
         output_file() as said,
@@ -133,17 +133,17 @@ def _in_a_process(
     return one
 
 
-def _inside(given: argparse.Namespace) -> None:
+def _inside(options: argparse.Namespace) -> None:
     """Runs one measurement in this process; prints each figure as a line of JSON."""
     results = claim_stdout()
     from importlib import import_module
 
     from benchmarks.gpu.setting import Setting
 
-    name, work, known = given.inside
+    name, work, figures = options.inside
     module, _, function = MEASURES[name][0].partition(":")
     measure: Callable[[Setting], Iterator[Figure]] = getattr(import_module(f"benchmarks.gpu.{module}"), function)
-    for figure in measure(Setting(given.platform, given.tiny, Path(work), json.loads(known))):
+    for figure in measure(Setting(options.platform, options.tiny, Path(work), json.loads(figures))):
         print(json.dumps(asdict(figure)), file=results, flush=True)
 
 

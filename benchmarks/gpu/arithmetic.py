@@ -81,13 +81,13 @@ def busy_share(intervals: Sequence[tuple[float, float]]) -> float:
     return merged(intervals) / (max(end for _, end in intervals) - min(start for start, _ in intervals))
 
 
-def many_lengths(requests: int, least: int = 100, most: int = 1024) -> tuple[list[int], list[int]]:
+def many_lengths(requests: int, shortest: int = 100, longest: int = 1024) -> tuple[list[int], list[int]]:
     """Tokens of the prompts and of the answers, uniform, as nano-vllm's bench.py draws them: for each request of
     Random(0), one call for its length, and the tokens before the answers' lengths."""
     draw = random.Random(0)
     prompts = []
     for _ in range(requests):
-        prompts.append(draw.randint(least, most))
+        prompts.append(draw.randint(shortest, longest))
         for _ in range(prompts[-1]):
             draw.randint(0, 10_000)
-    return prompts, [draw.randint(least, most) for _ in range(requests)]
+    return prompts, [draw.randint(shortest, longest) for _ in range(requests)]

@@ -13,10 +13,10 @@ def main() -> None:
     platform, work, tiny, began = sys.argv[1:]
     from benchmarks.gpu.setting import Setting
 
-    given = Setting(platform, tiny == "True", Path(work), {})
-    engine = given.engine(given.large, rows=given.of(64, 2), tokens=given.of(8192, 64))
+    setting = Setting(platform, tiny == "True", Path(work), {})
+    engine = setting.engine(setting.large, rows=setting.scale(64, 2), tokens=setting.scale(8192, 64))
     loaded = time.monotonic()
-    engine.run(engine.prompts([given.of(32, 4)]), [1])
+    engine.run(engine.prompts([setting.scale(32, 4)]), [1])
     ended = time.monotonic()
     print(json.dumps({"seconds": ended - float(began), "loaded": loaded - float(began)}), flush=True)
     engine.close()

@@ -20,50 +20,50 @@ COPIED = 4 << 30  # bytes, far larger than any cache
 SIDE = 8192
 
 
-def limits(given: Setting) -> Iterator[Figure]:
+def limits(setting: Setting) -> Iterator[Figure]:
     """What the card does at its best: a copy, and a product of two large matrices, of random numbers since zeros are
     faster."""
-    source = torch.zeros(given.of(COPIED, 1 << 20), dtype=torch.uint8, device=given.device)
+    source = torch.zeros(setting.scale(COPIED, 1 << 20), dtype=torch.uint8, device=setting.device)
     target = torch.empty_like(source)
-    yield Figure("copy", 2 * len(source) / given.seconds(partial(target.copy_, source)) / 1e9, "GB/s")
-    side = given.of(SIDE, 64)
-    a, b = (torch.randn(side, side, dtype=torch.bfloat16, device=given.device) for _ in range(2))
+    yield Figure("copy", 2 * len(source) / setting.seconds(partial(target.copy_, source)) / 1e9, "GB/s")
+    side = setting.scale(SIDE, 64)
+    a, b = (torch.randn(side, side, dtype=torch.bfloat16, device=setting.device) for _ in range(2))
     out = torch.empty_like(a)
-    yield Figure("gemm", 2 * side**3 / given.seconds(lambda: torch.mm(a, b, out=out)) / 1e12, "TFLOP/s")
-    if given.device.type != "cpu":
-        card = torch.get_device_module(given.device).get_device_properties(given.device)
+    yield Figure("gemm", 2 * side**3 / setting.seconds(lambda: torch.mm(a, b, out=out)) / 1e12, "TFLOP/s")
+    if setting.device.type != "cpu":
+        card = torch.get_device_module(setting.device).get_device_properties(setting.device)
         yield Figure("card", card.total_memory / 1e9, f"GB, {card.name}")
 
 
-def attention(given: Setting) -> Iterator[Figure]:
+def attention(setting: Setting) -> Iterator[Figure]:
     """One layer of the 8B shape, alone: decode beside the copy, and both kinds beside torch's attention over dense keys
     and values."""
-    sizes = given.large
+    sizes = setting.large
     key_bytes = 2 * ITEM * sizes["num_key_value_heads"] * sizes["head_dim"]
     for name, rows, context, goal in (
-        ("rows", given.of(16, 2), given.of(8192, 40), 0.90),
-        ("long", 1, given.of(131_072, 64), 0.90),
+        ("rows", setting.scale(16, 2), setting.scale(8192, 40), 0.90),
+        ("long", 1, setting.scale(131_072, 64), 0.90),
     ):
-        ours = _ours(given, ((1, context),) * rows)
+        ours = _ours(setting, ((1, context),) * rows)
         read = rows * context * key_bytes
-        yield Figure(f"attention_{name}_of_copy", read / ours / given.copy, "", goal)
-        theirs = given.seconds(_torchs(given, rows, 1, context))
+        yield Figure(f"attention_{name}_of_copy", read / ours / setting.copy, "", goal)
+        theirs = setting.seconds(_torchs(setting, rows, 1, context))
         yield Figure(f"attention_{name}_of_sdpa", theirs / ours, "", 0.80)
-    rows, prompt = given.of(4, 1), given.of(4096, 33)
-    ours, theirs = _ours(given, ((prompt, prompt),) * rows), given.seconds(_torchs(given, rows, prompt, prompt))
+    rows, prompt = setting.scale(4, 1), setting.scale(4096, 33)
+    ours, theirs = _ours(setting, ((prompt, prompt),) * rows), setting.seconds(_torchs(setting, rows, prompt, prompt))
     yield Figure("attention_prefill_rate", rows * attention_flops(sizes, prompt) / ours / 1e12, "TFLOP/s")
     yield Figure("attention_prefill_of_sdpa", theirs / ours, "", 0.80)
 
 
-def _ours(given: Setting, rows: tuple[tuple[int, int], ...]) -> float:
+def _ours(setting: Setting, rows: tuple[tuple[int, int], ...]) -> float:
     """Seconds of a call of the platform's first attention backend that takes the layer, or of core's reference. rows:
     tokens to compute, and tokens in the cache afterwards."""
     from tessera.reference.attention import ReferenceAttention
     from tessera.testing.attention import AttentionCase, AttentionTrial
     from tessera.testing.conformance import Target
 
-    target = Target.named(given.platform, shared=False)
-    sizes = given.large
+    target = Target.named(setting.platform, shared=False)
+    sizes = setting.large
     case = AttentionCase(
         rows, heads=sizes["num_attention_heads"], kv_heads=sizes["num_key_value_heads"], head_dim=sizes["head_dim"],
         dtype="bfloat16",
@@ -77,14 +77,14 @@ def _ours(given: Setting, rows: tuple[tuple[int, int], ...]) -> float:
     held, launch, starts = next(trial.launches(trial.grants))
     q = trial.laid(launch, starts, [trial.queries[row][:tokens] for tokens, _, row in held])
     with torch.inference_mode():
-        return given.seconds(partial(trial.layer.attend, q, trial.caches, launch.plans[0]), target.device.synchronize)
+        return setting.seconds(partial(trial.layer.attend, q, trial.caches, launch.plans[0]), target.device.synchronize)
 
 
-def _torchs(given: Setting, rows: int, queries: int, keys: int) -> Callable[[], object]:
-    sizes = given.large
+def _torchs(setting: Setting, rows: int, queries: int, keys: int) -> Callable[[], object]:
+    sizes = setting.large
 
     def heads(number: int, tokens: int) -> torch.Tensor:
-        return torch.randn(rows, number, tokens, sizes["head_dim"], dtype=torch.bfloat16, device=given.device)
+        return torch.randn(rows, number, tokens, sizes["head_dim"], dtype=torch.bfloat16, device=setting.device)
 
     q = heads(sizes["num_attention_heads"], queries)
     k, v = (heads(sizes["num_key_value_heads"], keys) for _ in range(2))
@@ -92,17 +92,17 @@ def _torchs(given: Setting, rows: int, queries: int, keys: int) -> Callable[[], 
     return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
-def busy(given: Setting) -> Iterator[Figure]:
+def busy(setting: Setting) -> Iterator[Figure]:
     """The share of the time in which the card runs something while many rows of a small model decode, where the host
     has the least time to prepare each step. On the host, torch's own ops are watched instead."""
-    rows, steps = given.of(256, 3), given.of(200, 4)
-    answer = given.of(steps + 200, 12)
-    engine = given.engine(given.small, rows=rows, tokens=given.of(2048, 48))
-    prompts, _ = many_lengths(rows, *((8, 16) if given.tiny else (100, 1024)))
-    engine.run(engine.prompts([8] * rows, seed=99), [given.of(16, 2)] * rows)
+    rows, steps = setting.scale(256, 3), setting.scale(200, 4)
+    answer = setting.scale(steps + 200, 12)
+    engine = setting.engine(setting.small, rows=rows, tokens=setting.scale(2048, 48))
+    prompts, _ = many_lengths(rows, *((8, 16) if setting.tiny else (100, 1024)))
+    engine.run(engine.prompts([8] * rows, seed=99), [setting.scale(16, 2)] * rows)
     plain = engine.run(engine.prompts(prompts), [answer] * rows)
     yield Figure("busy_step", 1000 * rows / plain.decode, "ms")
-    watched = Watched(given, rows, steps)
+    watched = Watched(setting, rows, steps)
     engine.run(engine.prompts(prompts, seed=1), [answer] * rows, watched)
     yield Figure("busy_share", busy_share(watched.intervals), "", 0.97)
     yield Figure("busy_step_watched", watched.step_ms, "ms")
@@ -112,12 +112,14 @@ def busy(given: Setting) -> Iterator[Figure]:
 class Watched:
     """Records what runs on the device during so many steps, from the third on in which all rows decode."""
 
-    def __init__(self, given: Setting, rows: int, steps: int) -> None:
+    def __init__(self, setting: Setting, rows: int, steps: int) -> None:
         from torch.profiler import ProfilerActivity, profile
 
-        self._synchronize = given.synchronize
-        self._on_host = given.device.type == "cpu"
-        kind = {"cpu": ProfilerActivity.CPU, "xpu": ProfilerActivity.XPU}.get(given.device.type, ProfilerActivity.CUDA)
+        self._synchronize = setting.synchronize
+        self._on_host = setting.device.type == "cpu"
+        kind = {"cpu": ProfilerActivity.CPU, "xpu": ProfilerActivity.XPU}.get(
+            setting.device.type, ProfilerActivity.CUDA
+        )
         self._profile: Any = profile(activities=[kind])  # its methods have no types
         self._rows, self._steps = rows, steps
         self._full = 0
@@ -135,9 +137,9 @@ class Watched:
         elif self._began and not self.intervals and len(steps) - self._first == self._steps:
             self._profile.__exit__(None, None, None)
             self.step_ms = 1000 * (steps[-1].at - self._began) / self._steps
-            self.intervals = list(self._found())
+            self.intervals = list(self._device_intervals())
 
-    def _found(self) -> Iterator[tuple[float, float]]:
+    def _device_intervals(self) -> Iterator[tuple[float, float]]:
         """Start and end, in microseconds, of what ran on the device, copies included."""
         for event in self._profile.events():
             if (event.device_type.name == "CPU") == self._on_host and not event.is_user_annotation:

@@ -22,22 +22,26 @@ PEAK = 989.0
 
 @dataclass(frozen=True)
 class Setting:
-    """platform: Tessera's. tiny: a rehearsal. work: a folder that all measurements of a run share. known: figures of
-    earlier ones by name. device: torch's, for what runs beside Tessera; the host if torch has no other."""
+    """What all measurements of a run share."""
 
+    # Tessera's.
     platform: str
+    # Whether this is a rehearsal.
     tiny: bool
+    # A folder for files that several measurements use.
     work: Path
-    known: Mapping[str, float]
+    # Of the measurements before, by name.
+    figures: Mapping[str, float]
 
     @property
     def device(self) -> torch.device:
+        """torch's, for what runs beside Tessera; the host if torch has no other."""
         found = None if self.tiny else torch.accelerator.current_accelerator()
         return found or torch.device("cpu")
 
-    def of(self, whole: int, little: int) -> int:
+    def scale(self, count: int, rehearsed: int) -> int:
         """A count, or that of a rehearsal."""
-        return little if self.tiny else whole
+        return rehearsed if self.tiny else count
 
     @property
     def large(self) -> Sizes:
@@ -59,7 +63,7 @@ class Setting:
     @property
     def copy(self) -> float:
         """Bytes per second that a copy reads and writes on this card. Raises KeyError if that was not measured."""
-        return self.known["copy"] * 1e9
+        return self.figures["copy"] * 1e9
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":
@@ -80,4 +84,4 @@ class Setting:
 
         run(1)
         calls = 1 if self.tiny else max(1, min(1000, int(RUN_SECONDS / max(run(2), 1e-6))))
-        return statistics.median(run(calls) for _ in range(self.of(RUNS, 1)))
+        return statistics.median(run(calls) for _ in range(self.scale(RUNS, 1)))

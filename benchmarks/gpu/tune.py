@@ -55,18 +55,18 @@ def tilings(tokens: int) -> Iterator[Tiling]:
 
 
 def best(
-    given: Setting, call: Product, weights: Sequence[Any], tokens: int, deadline: float
+    setting: Setting, call: Product, weights: Sequence[Any], tokens: int, deadline: float
 ) -> tuple[Tiling | None, float]:
     """The fastest sizes, if they gain enough, and how many times as fast as the computed ones. Raises TimeoutError."""
-    x = torch.randn(tokens, call.spec.k, device=given.device).to(getattr(torch, call.spec.dtype))
+    x = torch.randn(tokens, call.spec.k, device=setting.device).to(getattr(torch, call.spec.dtype))
 
     def seconds(tilings: Mapping[int, Tiling]) -> float:
         one, turn = replace(call, tilings=tilings), cycle(weights)
-        return given.seconds(lambda: one(x, next(turn)))
+        return setting.seconds(lambda: one(x, next(turn)))
 
     usual = seconds({})
     found: tuple[Tiling | None, float] = None, 1.0
-    for one in islice(tilings(tokens), 2 if given.tiny else None):
+    for one in islice(tilings(tokens), 2 if setting.tiny else None):
         if time.monotonic() > deadline:
             raise TimeoutError
         try:
@@ -91,21 +91,21 @@ def main() -> None:
     parser.add_argument(
         "--tiny", action="store_true", help="a rehearsal: tiny products, few sizes; no device uses them"
     )
-    asked = parser.parse_args()
-    target = Target.named(asked.platform, shared=False)
-    given = Setting(asked.platform, asked.tiny, Path(), {})
-    table: dict[str, Any] = json.loads(asked.json.read_text(encoding="utf-8")) if asked.json.exists() else {}
-    deadline = time.monotonic() + asked.seconds
+    options = parser.parse_args()
+    target = Target.named(options.platform, shared=False)
+    setting = Setting(options.platform, options.tiny, Path(), {})
+    table: dict[str, Any] = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+    deadline = time.monotonic() + options.seconds
     try:
-        for name, model in product(asked.quantization, (LLAMA_8B, QWEN_06B)):
-            for n, k in dict.fromkeys(shapes(tiny(model) if asked.tiny else model)):
-                _tune(given, target, LinearSpec(n, k, "bfloat16", candidates(name, k)[0]), asked, table, deadline)
+        for name, model in product(options.quantization, (LLAMA_8B, QWEN_06B)):
+            for n, k in dict.fromkeys(shapes(tiny(model) if options.tiny else model)):
+                _tune(setting, target, LinearSpec(n, k, "bfloat16", candidates(name, k)[0]), options, table, deadline)
     except TimeoutError:
         print("No time was left for more.")
 
 
 def _tune(
-    given: Setting, target: Any, spec: LinearSpec, asked: argparse.Namespace, table: dict[str, Any], deadline: float
+    setting: Setting, target: Any, spec: LinearSpec, options: argparse.Namespace, table: dict[str, Any], deadline: float
 ) -> None:
     ops: BoundOps = target.bound()
     kernel = ops.ops["linear"].kernel
@@ -116,24 +116,24 @@ def _tune(
     assert spec.scheme is not None
     by_torch = torch_takes(spec, spec.scheme, kernel.facts)
     call = Product(kernel.facts, kernel.launch, spec, spec.scheme, by_torch)
-    packed = [kernel.prepare(spec, raw) for raw in _weights(given, spec)]
+    packed = [kernel.prepare(spec, raw) for raw in _weights(setting, spec)]
     version = ".".join(triton.__version__.split(".")[:2])
-    device = "rehearsed" if given.tiny else kernel.facts.name
+    device = "rehearsed" if setting.tiny else kernel.facts.name
     kept = table.setdefault(device, {}).setdefault(version, {})
-    for tokens in asked.tokens:
-        found, gain = best(given, call, packed, tokens, deadline)
+    for tokens in options.tokens:
+        found, gain = best(setting, call, packed, tokens, deadline)
         define = ops.ops["linear"].reference
         assert define is not None
-        if found is not None and checked(spec, {tokens: found}, define, kernel.prepare, call.tiled, given.device):
+        if found is not None and checked(spec, {tokens: found}, define, kernel.prepare, call.tiled, setting.device):
             kept.setdefault(place_of(spec), {})[str(tokens)] = list(found)
         print(f"{place_of(spec)}, {tokens} tokens: {gain:.2f} times as fast with {found}", flush=True)
-        asked.json.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _weights(given: Setting, spec: LinearSpec) -> list[Any]:
-    number = min(max(1, given.of(COLD, 1) // (spec.n * spec.k)), 64)
-    random = torch.Generator(given.device).manual_seed(0)
-    return [random_weight(spec, random, given.device) for _ in range(number)]
+def _weights(setting: Setting, spec: LinearSpec) -> list[Any]:
+    number = min(max(1, setting.scale(COLD, 1) // (spec.n * spec.k)), 64)
+    random = torch.Generator(setting.device).manual_seed(0)
+    return [random_weight(spec, random, setting.device) for _ in range(number)]
 
 
 if __name__ == "__main__":

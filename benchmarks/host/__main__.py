@@ -28,24 +28,29 @@ RUN_SECONDS = 1.0
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """value, goal: in `unit`. loop_us: time of the fixed loop just before and after; loops: the value in units of that
-    loop, which makes other machines, or busy minutes of this one, comparable."""
+    """What was measured of one thing, beside the fixed loop."""
 
     name: str
+    # In `unit`.
     value: float
     unit: str
+    # In `unit`; 0 if there is none.
     goal: float
+    # Time of the fixed loop just before and after, in microseconds.
     loop_us: float
+    # The value in units of that loop, which makes other machines, or busy minutes of this one, comparable.
     loops: float
 
 
 class Record(msgspec.Struct, frozen=True):
-    """All figures of one run. busy: fraction of the machine that other processes used just before. time: UTC."""
+    """All figures of one run."""
 
     format: int
+    # UTC.
     time: str
     machine: str
     versions: dict[str, str]
+    # Fraction of the machine that other processes used just before.
     busy: float | None
     figures: list[Figure]
 
@@ -108,7 +113,7 @@ WHAT = {
 }
 
 
-def shown(figure: Figure) -> str:
+def describe(figure: Figure) -> str:
     goal = f"goal {figure.goal:g}" if figure.goal else ""
     return (
         f"{WHAT[figure.name]:<78} {figure.value:9.2f} {figure.unit}  {goal:<10} "
@@ -116,9 +121,9 @@ def shown(figure: Figure) -> str:
     )
 
 
-def summary(found: list[Figure]) -> str:
+def summary(measured: list[Figure]) -> str:
     """One line, for the table of a build's stages."""
-    return ", ".join(f"{figure.name} {figure.value:.3g} {figure.unit}" for figure in found if figure.goal)
+    return ", ".join(f"{figure.name} {figure.value:.3g} {figure.unit}" for figure in measured if figure.goal)
 
 
 def main() -> None:
@@ -131,7 +136,7 @@ def main() -> None:
     found = []
     for figure in figures(brief=chosen.brief):
         found.append(figure)
-        print(shown(figure), flush=True)
+        print(describe(figure), flush=True)
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": str(torch.__version__)}
     time = datetime.now(UTC).isoformat(timespec="minutes")
     record = Record(FORMAT, time, machine.describe(), versions, busy, found)

@@ -78,7 +78,7 @@ class FakeModel:
 class FakeServices(Services):
     """Builds the fake instead of a checkpoint's model."""
 
-    def build_model(self, ops: OpSet, backends: Sequence[Any], *given: Any) -> Any:
+    def build_model(self, ops: OpSet, backends: Sequence[Any], *others: Any) -> Any:
         self.build = Build(BoundOps(ops, self.device, self.groups), self.device, self.dtype, backends)
         return FakeModel(self.config.scheduler.max_num_batched_tokens)
 

@@ -19,14 +19,17 @@ from tests.platforms.foreign import Library
 
 @dataclass(frozen=True)
 class Job:
-    """A prompt whose answer is counted. emulator: the command that loads the library. into: the file that has its
-    count. task: as JSON. tokens: to be answered, more than one."""
+    """A prompt whose answer is counted."""
 
+    # The command that loads the library.
     emulator: list[str]
     library: str
+    # The file that has its count.
     into: str
+    # A Task as JSON.
     task: str
     prompt: list[int]
+    # To be answered, more than one.
     tokens: int
 
     def as_json(self) -> str:

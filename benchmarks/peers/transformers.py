@@ -36,7 +36,7 @@ class Transformers:
     def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         never = self._torch.zeros(len(prompts), dtype=self._torch.bool)
 
-        def after_each_token(ids: Any, scores: Any, **more: Any) -> Any:
+        def after_each_token(ids: Any, scores: Any, **options: Any) -> Any:
             stepped(range(len(prompts)))
             return never
 
@@ -44,11 +44,11 @@ class Transformers:
         return whole[:, len(prompts[0]) :].tolist()
 
     def generated(
-        self, prompts: list[list[int]], tokens: int, stopping_criteria: Sequence[Any] = (), **more: Any
+        self, prompts: list[list[int]], tokens: int, stopping_criteria: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """The library's result: the prompts with their answers, unless `more` requests other outputs."""
+        """The library's result: the prompts with their answers, unless `options` request other outputs."""
         ids = self._torch.tensor(prompts)
-        config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0, **more)
+        config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0, **options)
         stopping = self._stopping(stopping_criteria)
         with self._torch.inference_mode():
             return self._model.generate(

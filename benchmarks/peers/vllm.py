@@ -18,7 +18,7 @@ QUANTIZED = {"int8": "W8A8"}
 def tuning(environment: Path, cores: list[int]) -> Tuning:
     """Follows vLLM's guide to the CPU backend: cores bound and none reserved, and tcmalloc and its environment's own
     OpenMP library preloaded."""
-    libraries, missing = preload(environment, system=("tcmalloc_minimal",), own=("libiomp5.so",))
+    libraries, missing = preload(environment, system=("tcmalloc_minimal",), bundled=("libiomp5.so",))
     variables = {
         "LD_PRELOAD": libraries,
         "VLLM_CPU_OMP_THREADS_BIND": ranges(cores),

@@ -33,7 +33,7 @@ def ever_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call that is timed takes half as long as the one before."""
     times = (2.0**-number for number in count())
 
-    def seconds(given: Setting, call: Callable[[], object]) -> float:
+    def seconds(setting: Setting, call: Callable[[], object]) -> float:
         call()
         return next(times)
 

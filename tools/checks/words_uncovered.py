@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 UNCOVERED: tuple[tuple[str, str], ...] = (
-    ("fields", "benchmarks"),
     ("fields", "tools"),
-    ("names", "benchmarks"),
     ("names", "platforms/cpu"),
     ("names", "platforms/cuda"),
     ("names", "platforms/rocm"),

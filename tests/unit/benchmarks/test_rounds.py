@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from benchmarks.agreement import Agreement
 from benchmarks.record import Cell, Record, Setup, Shape
-from benchmarks.rounds import Around, Outcome, Surroundings, run_rounds
+from benchmarks.rounds import Outcome, RoundCallbacks, Surroundings, run_rounds
 from benchmarks.task import Task
 from benchmarks.tuning import Tuning
 
@@ -47,14 +47,14 @@ class Stub:
 
 
 def run(turns: list[tuple[Stub, ...]], record: Record, rounds: int = 1) -> Outcome:
-    around = Around(
+    callbacks = RoundCallbacks(
         say=lambda line: None,
         look=lambda: Surroundings(0.25, {"read GB/s": 40.0}),
         judge=lambda answers: Agreement(len(answers), 2, 0.5, "reference"),
         bound=lambda task, batch, found: {"decode": batch * found["read GB/s"], "prefill": 1.0},
         is_over=lambda: False,
     )
-    return run_rounds(turns, TASK, record, rounds, around)
+    return run_rounds(turns, TASK, record, rounds, callbacks)
 
 
 def measured(log: Log) -> Log:
@@ -114,7 +114,7 @@ def test_a_rival_that_was_measured_alone_is_measured_again_beside_ours(record: R
 
 def test_a_limit_stands_only_in_a_part_with_its_figures(tmp_path: Path):
     record = Record(tmp_path / "start.json", SETUP, {"start": Shape(32, 1)})
-    around = Around(
+    callbacks = RoundCallbacks(
         say=lambda line: None,
         look=lambda: Surroundings(None, {}),
         judge=lambda answers: None,
@@ -128,6 +128,6 @@ def test_a_limit_stands_only_in_a_part_with_its_figures(tmp_path: Path):
             yield {"batch": 1, "values": {"ready_s": 1.0}, "load_s": 1.0, "version": "4", "answers": []}
 
     task = Task("start", "small", "small", "bfloat16", 32, 1, [1], 100, 2, 0)
-    run_rounds([(Ready("vllm bf16", []),)], task, record, 1, around)
+    run_rounds([(Ready("vllm bf16", []),)], task, record, 1, callbacks)
     assert [cell.row for cell in record.cells] == ["vllm bf16"]
     assert isinstance(record.cells[0], Cell)
