@@ -123,7 +123,7 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
             "bf16_plain": lambda i, x=x, y=y, m=m: plain.plain_bf16(*_at(x, packed[i], y), m, n, k),
             "bf16_onednn": lambda i, x=x: onednn_multiply(x, onednn_packed[i]),
             "int8": lambda i, x=x8, out=out, task=task: library.tessera_cpu_linear(
-                native.INT8, task.of(x, bytes_packed[i], out)
+                native.INT8, task.fill(x, bytes_packed[i], out)
             ),
             "int8_plain": lambda i, x=x8, y=y8, m=m: plain.plain_int8(*_at(x, bytes_packed[i], y), m, n, k),
             "int8_onednn": lambda i, x=x8: torch.ops.onednn.qlinear_pointwise(

@@ -38,15 +38,15 @@ def test_200_mixed_requests_take_at_most_twelve_programs(start: Any, tmp_path: A
     sizes = {"max_num_seqs": 32, "max_num_batched_tokens": 256, "kv_cache_memory_bytes": 1 << 23}
     run, rng = start(**sizes), random.Random(5)
     programs = run.executor.runner.programs
-    warm = len(programs.made)
+    warm = len(programs.compiled_keys)
     with compiled() as events:
         for seed, question in enumerate(prompts(200, longest=100, seed=6)):
             params = rng.choice([{}, SAMPLED, FILTERED, {"logprobs": 2}, {"presence_penalty": 1.0}])
             run.add(question, rng.randrange(1, 20), seed=seed, ignore_eos=True, **params)
         run.finish()
     assert events == []
-    assert len(programs.made) == warm <= 12
-    assert programs.read == []
+    assert len(programs.compiled_keys) == warm <= 12
+    assert programs.cached_keys == []
 
 
 def test_a_step_of_a_known_shape_makes_nothing_anew_that_could_be_kept(start: Any, monkeypatch: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_second_start_compiles_nothing(start: Any, tmp_path: Any, monkeypatch:
         run = start()
         answers.append(run.ask(questions, 6, ignore_eos=True))
         programs = run.executor.runner.programs
-    assert (programs.made, len(programs.read) > 0) == ([], True)
+    assert (programs.compiled_keys, len(programs.cached_keys) > 0) == ([], True)
     assert answers[0] == answers[1]
 
 
@@ -78,17 +78,20 @@ def test_a_start_of_another_model_reads_nothing_of_the_first(start: Any, tmp_pat
     start("llama", enforce_eager=True).ask(prompts(1), 2)
     run = start("qwen3", enforce_eager=True)
     run.ask(prompts(1), 2)
-    read = {key[0] for key in run.executor.runner.programs.read if isinstance(key, tuple)}
+    read = {key[0] for key in run.executor.runner.programs.cached_keys if isinstance(key, tuple)}
     assert "forward" not in read
 
 
 def test_enforce_eager_compiles_nothing_ahead(start: Any, expected: Any) -> None:
     run = start(enforce_eager=True)
     programs = run.executor.runner.programs
-    assert [*programs.made, *programs.read] == []
+    assert [*programs.compiled_keys, *programs.cached_keys] == []
     questions = prompts(2)
     assert run.ask(questions, 4, ignore_eos=True) == expected("llama", questions, 4)
-    assert {key[0] for key in [*programs.made, *programs.read] if isinstance(key, tuple)} == {"forward", "sample"}
+    assert {key[0] for key in [*programs.compiled_keys, *programs.cached_keys] if isinstance(key, tuple)} == {
+        "forward",
+        "sample",
+    }
 
 
 def test_the_processs_settings_of_jax_are_as_before(start: Any) -> None:

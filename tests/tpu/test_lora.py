@@ -99,10 +99,10 @@ def test_adapters_beside_int8_weights(start: Any, merged: Any) -> None:
 def test_programs_are_compiled_when_it_starts(start: Any, merged: Any) -> None:
     run = start(**UNWATCHED)
     programs = run.executor.worker.runner.programs
-    before = len(programs.made) + len(programs.read)
+    before = len(programs.compiled_keys) + len(programs.cached_keys)
     answered(run, merged, 5)
-    assert len(programs.made) + len(programs.read) == before
-    bits = {key[1].bits for key in (*programs.made, *programs.read) if key[0] == "forward"}
+    assert len(programs.compiled_keys) + len(programs.cached_keys) == before
+    bits = {key[1].bits for key in (*programs.compiled_keys, *programs.cached_keys) if key[0] == "forward"}
     assert bits == {frozenset(), frozenset({"lora"})}
 
 

@@ -70,7 +70,7 @@ def by_jax(given: dict[str, Any], spec: LayerSpec) -> Any:
     rows = Rows(*(jnp.asarray(one, jnp.int32) for one in (row, positions, starts, counts, firsts)))
     tables = jnp.asarray(np.pad(given["tables"], ((0, 1), (0, 0))), jnp.int32)
     width = int(counts.max())
-    plan = AttentionPlan(rows, Tiles.of(rows, width, 4), tables, width)
+    plan = AttentionPlan(rows, Tiles.from_rows(rows, width, 4), tables, width)
     q, k, v = (jnp.asarray(one.float().numpy(), spec.dtype) for one in (given["q"], given["k"], given["v"]))
     planes = tuple(jnp.swapaxes(jnp.asarray(host_array(plane)), 1, 2) for plane in given["planes"])
     kept = Plain().write(planes, k, v, plan)

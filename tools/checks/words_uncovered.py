@@ -5,12 +5,6 @@ from __future__ import annotations
 
 UNCOVERED: tuple[tuple[str, str], ...] = (
     ("fields", "tools"),
-    ("names", "platforms/cpu"),
-    ("names", "platforms/cuda"),
-    ("names", "platforms/rocm"),
-    ("names", "platforms/tpu"),
     ("names", "platforms/triton"),
-    ("names", "platforms/xla"),
-    ("names", "platforms/xpu"),
     ("names", "tools"),
 )

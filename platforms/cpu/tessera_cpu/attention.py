@@ -27,7 +27,7 @@ from tessera.platform import (
     LayerSpec,
     RotarySpec,
 )
-from tessera_cpu.rotary import Angles, angles, turned
+from tessera_cpu.rotary import Angles, angles, rotate
 
 
 @dataclass
@@ -178,15 +178,15 @@ class SdpaLayer(HeadsLayer):
         turning, v = wide.split((spec.num_heads + spec.num_kv_heads, spec.num_kv_heads), dim=1)
         apart = self.q_norm is not None or self.k_norm is not None
         if spec.rotary is not None and not apart:
-            turning = turned(spec.rotary, turning, self._angles(positions, x.dtype, plan))
+            turning = rotate(spec.rotary, turning, self._angles(positions, x.dtype, plan))
         q, k = turning.split((spec.num_heads, spec.num_kv_heads), dim=1)
         if self.q_norm is not None:
             q = self.q_norm(q, self.weights["q_norm"])
         if self.k_norm is not None:
             k = self.k_norm(k, self.weights["k_norm"])
         if spec.rotary is not None and apart:
-            given = self._angles(positions, x.dtype, plan)
-            q, k = turned(spec.rotary, q, given), turned(spec.rotary, k, given)
+            factors = self._angles(positions, x.dtype, plan)
+            q, k = rotate(spec.rotary, q, factors), rotate(spec.rotary, k, factors)
         self.write(k, v, caches, plan)
         mixed: Tensor = self.attend(q, caches, plan)
         return mixed.flatten(1)

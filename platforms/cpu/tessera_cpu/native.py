@@ -360,10 +360,10 @@ def varying(dtype: str) -> Reason | None:
     return None if dtype == "bfloat16" else f"torch's kernels, which compute {dtype}, do not promise batch invariance"
 
 
-def variants(found: Any) -> list[str]:
+def variants(lib: Any) -> list[str]:
     """The instruction sets that this processor supports, worst to best."""
     names: list[str] = []
-    while (name := found.tessera_cpu_variant(len(names))) is not None:
+    while (name := lib.tessera_cpu_variant(len(names))) is not None:
         names.append(name.decode())
     return names
 
@@ -373,12 +373,12 @@ def used() -> str:
     return os.environ.get(VARIABLE) or variants(library())[-1]
 
 
-def use(found: Any, name: str) -> None:
+def use(lib: Any, name: str) -> None:
     """Selects an instruction set. Raises PlatformError if the processor does not support it."""
-    if found.tessera_cpu_use(name.encode()):
-        raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(found))}, or torch.")
+    if lib.tessera_cpu_use(name.encode()):
+        raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(lib))}, or torch.")
 
 
-def use_threads(found: Any, number: int) -> None:
+def use_threads(lib: Any, number: int) -> None:
     """Sets the number of threads, including the caller's."""
-    found.tessera_cpu_use_threads(number)
+    lib.tessera_cpu_use_threads(number)

@@ -172,5 +172,5 @@ class PagedLayer(HeadsLayer):
         return self.weights[name].data_ptr() if name in self.names else None
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one is other or one.data_ptr() == other.data_ptr()
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first is second or first.data_ptr() == second.data_ptr()

@@ -107,7 +107,7 @@ class NativeProducts(Products):
             result = result_of(len(x), task.n, out)
             task.bias = None if bias is None else bias.data_ptr()
             rounded = None if emitted is None else emitted.rows(len(x))
-            call(BF16, task.of(x, packed, result))
+            call(BF16, task.fill(x, packed, result))
             if rounded is not None:
                 return rounded
             return result if out is None or out is result else out.copy_(result)
@@ -118,7 +118,7 @@ class NativeProducts(Products):
 class NativeTask(Task):
     """A task reused for all calls at one place in the model; fields that do not change are set once."""
 
-    def of(self, x: Tensor, packed: Tensor, out: Tensor) -> NativeTask:
+    def fill(self, x: Tensor, packed: Tensor, out: Tensor) -> NativeTask:
         """x [m, k], out [m, n]: rows may have any stride."""
         self.x, self.x_stride, self.packed = x.data_ptr(), x.stride(0), packed.data_ptr()
         self.out, self.out_stride, self.m = out.data_ptr(), out.stride(0), len(x)

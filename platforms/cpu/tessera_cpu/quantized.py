@@ -105,7 +105,7 @@ class QuantizedProducts(Products):
             result = result_of(len(rows), task.n, out)
             task.bias = None if bias is None else bias.data_ptr()
             task.scale = packed.data_ptr() + scales_at
-            task.of(rows, packed, result)
+            task.fill(rows, packed, result)
             given = give(native, x, task)
             rounded = None if emitted is None else emitted.rows(len(rows))
             call(kind, task)

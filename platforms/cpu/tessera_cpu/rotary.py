@@ -21,9 +21,9 @@ def angles(spec: RotarySpec, cos_sin: Tensor, positions: Tensor, dtype: torch.dt
     return cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
 
 
-def turned(spec: RotarySpec, heads: Tensor, given: Angles) -> Tensor:
+def rotate(spec: RotarySpec, heads: Tensor, factors: Angles) -> Tensor:
     """Rotates heads [T, H, D]."""
-    cos, sin = given
+    cos, sin = factors
     part = heads[..., : spec.dim] if spec.dim < spec.head_dim else heads
     result = torch.addcmul(part * cos, _swapped(spec, part), sin)
     return torch.cat((result, heads[..., spec.dim :]), dim=-1) if spec.dim < spec.head_dim else result
@@ -42,8 +42,8 @@ class Rotary(Kernel[RotarySpec]):
 
     def bind(self, spec: RotarySpec, ops: BoundOps, device: Device) -> Any:
         def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-            given = angles(spec, cos_sin, positions, q.dtype)
+            factors = angles(spec, cos_sin, positions, q.dtype)
             for heads in (q, k):
-                heads.copy_(turned(spec, heads, given))
+                heads.copy_(rotate(spec, heads, factors))
 
         return rotary

@@ -116,7 +116,7 @@ class EditLogits(Kernel[EditLogitsSpec]):
             lying, known = rows_apart(logits), _whole(history)
             held = [column.contiguous() for column in edits]
             columns = (column.data_ptr() for column in held)
-            place = lying.data_ptr(), lying.stride(0), _of(known)
+            place = lying.data_ptr(), lying.stride(0), _native_history(known)
             edit(native.Editing(*place, *columns, len(edits.row), spec.prefix))
             if lying is not logits:
                 logits.copy_(lying)
@@ -139,7 +139,7 @@ class Penalise(Kernel[PenaliseSpec]):
             held = [column.contiguous() for column in penalties]
             columns = (column.data_ptr() for column in held)
             place = lying.data_ptr(), lying.stride(0), len(lying), spec.vocab
-            apply(native.Penalising(*place, _of(known), *columns))
+            apply(native.Penalising(*place, _native_history(known), *columns))
             if lying is not logits:
                 logits.copy_(lying)
 
@@ -184,7 +184,7 @@ def _whole(history: History) -> History:
     return History(rows_apart(history.tokens), *(column.contiguous() for column in history[1:]))
 
 
-def _of(history: History) -> native.History:
+def _native_history(history: History) -> native.History:
     """history: of _whole(), which has to live as long as this."""
     tokens, *columns = history
     return native.History(tokens.data_ptr(), tokens.stride(0), *(column.data_ptr() for column in columns))

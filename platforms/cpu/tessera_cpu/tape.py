@@ -22,21 +22,21 @@ from tessera_cpu.paged import PagedPlan
 
 log = logging.getLogger("tessera.cpu")
 
-MOST = 64
+MAX_ROWS = 64
 """The most rows of a tape. In larger steps the cost of Python is negligible, but the memory for results is not."""
 
 ALIGNED = 64
 
 
 class TapeRunner(GraphRunner):
-    """One tape for all decode steps of up to MOST rows, if the model's forward pass is entirely native. Other steps,
-    and other models, run op by op."""
+    """One tape for all decode steps of up to MAX_ROWS rows, if the model's forward pass is entirely native. Other
+    steps, and other models, run op by op."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
-        self.widest = LaunchKey("decode", min(rows, MOST), 1, 1, min(rows, MOST))
+        self.widest = LaunchKey("decode", min(rows, MAX_ROWS), 1, 1, min(rows, MAX_ROWS))
         return (self.widest,)
 
     def key_of(self, key: LaunchKey) -> LaunchKey:
@@ -156,5 +156,5 @@ def _aligned(size: int) -> np.ndarray[Any, Any]:
     return whole[start : start + size]
 
 
-def _shares(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _shares(first: Tensor, second: Tensor) -> bool:
+    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()

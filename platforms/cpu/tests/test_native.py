@@ -73,7 +73,7 @@ def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, kind: int, ro
         task = NativeTask(
             n=n, k=k, group=k, scale=ones.data_ptr(), x_scale=ones.data_ptr(), x_sum=sums.data_ptr()
         )  # fmt: skip
-        library.tessera_cpu_linear(kind, task.of(stored, packed, out))
+        library.tessera_cpu_linear(kind, task.fill(stored, packed, out))
     assert torch.equal(out, (x[:, :k].double() @ weight.double().T).bfloat16())
 
 
@@ -89,7 +89,7 @@ def test_gates_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> No
     with kernels(name):
         packed = products("bfloat16").pack({"weight": torch.cat((gate, up)).bfloat16()})
         task = NativeTask(n=n, k=k, group=k, activation=0)
-        native.library().tessera_cpu_gate_up(native.BF16, task.of(stored, packed, out))
+        native.library().tessera_cpu_gate_up(native.BF16, task.fill(stored, packed, out))
     expected = (x.double() @ gate.double().T) * (x.double() @ up.double().T)
     assert ((out.double() - expected).abs() <= 0.005 * expected.abs()).all()
 
@@ -161,7 +161,7 @@ def test_gates_near_and_far_from_zero(name: str, activation: int, function: str,
         library = native.library()
         task = NativeTask(n=n, k=k, activation=activation)
         packed = NativeProducts(library).pack({"weight": weight})
-        library.tessera_cpu_gate_up(native.BF16, task.of(x, packed, out))
+        library.tessera_cpu_gate_up(native.BF16, task.fill(x, packed, out))
     gate, up = (x.double() @ weight.double().T).chunk(2, dim=-1)
     options = {"approximate": "tanh"} if function == "gelu" else {}
     expected = getattr(torch.nn.functional, function)(gate, **options) * up
@@ -274,7 +274,7 @@ def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
             n=n, k=k, group=group, bias=bias.data_ptr(), scale=stored.data_ptr(), x_scale=x_scale.data_ptr(),
             x_sum=sums.data_ptr(),
         )  # fmt: skip
-        library.tessera_cpu_linear(kind, task.of(x, packed, out))
+        library.tessera_cpu_linear(kind, task.fill(x, packed, out))
     meant = weight.double() * scale[:n].double().repeat_interleave(group, dim=1)
     expected = (x[:, :k].double() @ meant.T) * x_scale.double()[:, None] + bias.double()
     assert ((out.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3 * k**0.5).all()

@@ -24,7 +24,7 @@ from tessera_cpu.products import NativeTask, products
 native.FILE = Path(sys.argv[1])
 own, x = products("bfloat16"), torch.ones(3, 32).bfloat16()
 packed, out = own.pack({"weight": torch.ones(32, 32).bfloat16()}), torch.empty(2, 32).bfloat16()
-native.library().tessera_cpu_linear(native.BF16, NativeTask(n=32, k=32).of(x, packed, out))
+native.library().tessera_cpu_linear(native.BF16, NativeTask(n=32, k=32).fill(x, packed, out))
 """
 
 

@@ -96,16 +96,16 @@ class FlashAttention3(FlashAttention):
     ) -> tuple[Tensor, Tensor | None]:
         attend, spec, single = self.provider.function("flash_attn_with_kvcache"), layer.spec, plan.starts is None
         rows = {} if single else {"cu_seqlens_q": plan.starts, "max_seqlen_q": plan.width}
-        found = attend(
+        result = attend(
             q=q[:, None] if single else q, k_cache=keys, v_cache=values, cache_seqlens=plan.lengths,
             page_table=plan.table, softmax_scale=spec.scale, causal=True, window_size=layer.window, softcap=layer.cap,
             return_softmax_lse=lse, **rows,
         )  # fmt: skip
         if single:
-            return _of_single_queries(found, lse)
-        return (found[0], found[1].T) if lse else (found, None)
+            return _of_single_queries(result, lse)
+        return (result[0], result[1].T) if lse else (result, None)
 
 
-def _of_single_queries(found: Any, lse: bool) -> tuple[Tensor, Tensor | None]:
+def _of_single_queries(result: Any, lse: bool) -> tuple[Tensor, Tensor | None]:
     """What rows of one query each give, [T, 1, H, D] and with lse the sums [T, H, 1], by token."""
-    return (found[0].squeeze(1), found[1].squeeze(2)) if lse else (found.squeeze(1), None)
+    return (result[0].squeeze(1), result[1].squeeze(2)) if lse else (result.squeeze(1), None)

@@ -50,11 +50,11 @@ def package() -> Humming:
     return Humming(Provider("humming", "humming.transform", TRANSFORM), Provider("humming", "humming.forward", FORWARD))
 
 
-def kernels(facts: DeviceFacts, launch: Launcher, found: Humming) -> dict[str, Kernel[Any]]:
+def kernels(facts: DeviceFacts, launch: Launcher, humming: Humming) -> dict[str, Kernel[Any]]:
     """The kernels in which the package takes part, by op; none if it is not there or cannot be used."""
-    if not found.usable:
+    if not humming.usable:
         return {}
-    linear = HummingOrTritonLinear(facts, launch, found)
+    linear = HummingOrTritonLinear(facts, launch, humming)
     return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}
 
 

@@ -29,14 +29,14 @@ def provider() -> Provider:
     return Provider("aiter", "aiter.ops.gemm_op_a8w8", {})
 
 
-def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, Kernel[Any]]:
+def kernels(facts: DeviceFacts, launch: Launcher, package: Provider) -> dict[str, Kernel[Any]]:
     """The kernels in which the package takes part, by op; none if it is not there, cannot be used, or has none for this
     card. aiter gives its functions another signature, so its schema for torch is compared."""
-    if facts.arch not in _MADE_FOR or found.absent is not None or found.broken is not None:
+    if facts.arch not in _MADE_FOR or package.absent is not None or package.broken is not None:
         return {}
     product = vendor_op(torch, PRODUCT, *PRODUCT_TAKES)
     if isinstance(product, str):
-        log.warning("%s is not used for products: %s; install another version", found.name, product)
+        log.warning("%s is not used for products: %s; install another version", package.name, product)
         return {}
     return {"linear": AiterOrTritonLinear(facts, launch)}
 

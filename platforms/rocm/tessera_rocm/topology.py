@@ -96,10 +96,11 @@ def _properties(file: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def _visible(found: list[Card], chosen: str) -> list[Card]:
+def _visible(cards: list[Card], chosen: str) -> list[Card]:
     """Those that a variable of the environment chooses by number, up to the first number that there is not. All of
     them if it is empty, or names cards otherwise."""
     numbers = [word.strip() for word in chosen.split(",")]
     if not chosen or any(number.startswith("GPU-") for number in numbers):
-        return found
-    return [found[int(number)] for number in takewhile(lambda one: one.isdecimal() and int(one) < len(found), numbers)]
+        return cards
+    present = takewhile(lambda number: number.isdecimal() and int(number) < len(cards), numbers)
+    return [cards[int(number)] for number in present]

@@ -36,14 +36,14 @@ class Fields:
             start, self.size = self.size, self.size + prod(shape)
             self._places.append((name, slice(start, self.size), shape))
 
-    def of(self, flat: Any) -> dict[str, Any]:
+    def split(self, flat: Any) -> dict[str, Any]:
         """The parts of an array, as views where it is a NumPy array."""
         return {name: flat[place].reshape(shape) for name, place, shape in self._places}
 
     def empty(self) -> tuple[Array, dict[str, Array]]:
         """A new array of zeros, and its parts."""
         flat = np.zeros(self.size, np.int32)
-        return flat, self.of(flat)
+        return flat, self.split(flat)
 
 
 def as_float(bits: Any) -> Any:
@@ -52,12 +52,12 @@ def as_float(bits: Any) -> Any:
 
 
 def launch_fields(key: LaunchKey, plan: CachePlan, columns: Sequence[Column] = ()) -> Fields:
-    """token_at [T]: where each token is in the flattened table of all rows' tokens. given [T]: the token, if the host
-    says it (a draft), else -1. row, positions [T], start, count, first [R]: as in Rows. at [S]: the tokens whose hidden
-    states become logits. tables0, ... [R, blocks]: block tables by cache group. By column_part(), the columns of
-    features, [R] or [T]."""
+    """token_at [T]: where each token is in the flattened table of all rows' tokens. draft [T]: the token, if it is a
+    draft, which the host has, else -1. row, positions [T], start, count, first [R]: as in Rows. at [S]: the tokens
+    whose hidden states become logits. tables0, ... [R, blocks]: block tables by cache group. By column_part(), the
+    columns of features, [R] or [T]."""
     tokens, rows = (key.tokens,), (key.rows,)
-    fields: dict[str, tuple[int, ...]] = {"token_at": tokens, "given": tokens, "row": tokens, "positions": tokens}
+    fields: dict[str, tuple[int, ...]] = {"token_at": tokens, "draft": tokens, "row": tokens, "positions": tokens}
     fields |= {"start": rows, "count": rows, "first": rows, "at": (key.num_samples,)}
     widths = (group.blocks_of(plan.max_model_len) for group in plan.groups)
     fields |= {f"tables{number}": (key.rows, width) for number, width in enumerate(widths)}
@@ -93,7 +93,7 @@ class Launches:
         self.spare = plan.num_rows * self.width
         self._fields: dict[LaunchKey, Fields] = {}
 
-    def of(self, step: SchedulerOutput) -> Iterator[Prepared]:
+    def prepare(self, step: SchedulerOutput) -> Iterator[Prepared]:
         counts, drafted = step.num_scheduled_tokens, 0
         others = counts != 1
         first = int(others.argmax())
@@ -123,7 +123,7 @@ class Launches:
         place, positions = begin[row_of] + within, starts[row_of] + within
         parts["token_at"][:] = self.spare
         parts["token_at"][place] = rows[row_of] * self.width + positions
-        parts["given"][:] = -1
+        parts["draft"][:] = -1
         parts["row"][:] = key.rows
         parts["row"][place], parts["positions"][place] = row_of, positions
         parts["start"][number:] = key.tokens
@@ -139,7 +139,7 @@ class Launches:
             else:
                 own[:number] = values[rows]
         if key.kind == "verify":
-            parts["given"][place[within > 0]] = drafts
+            parts["draft"][place[within > 0]] = drafts
             parts["at"][:] = np.arange(key.tokens)
             return Prepared(key, flat, place, rows[row_of], (positions + 1).astype(np.int32))
         parts["at"][:number] = begin + lengths - 1

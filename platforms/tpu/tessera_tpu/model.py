@@ -44,11 +44,11 @@ class TracedModel:
         self.model, self.ops, self.features, self._place = model, ops, features, place
         self.columns = [column for feature in features for column in feature.columns()]
         self._places: dict[int, list[tuple[MutableMapping[str, Tensor], str]]] = {}
-        held = self._found(weights)
+        held = self._collect(weights)
         self._number = len(held)
-        self.tensors = [*held, *self._found(mapping for feature in features for mapping in feature.tensors())]
+        self.tensors = [*held, *self._collect(mapping for feature in features for mapping in feature.tensors())]
 
-    def _found(self, mappings: Iterable[MutableMapping[str, Tensor]]) -> list[Tensor]:
+    def _collect(self, mappings: Iterable[MutableMapping[str, Tensor]]) -> list[Tensor]:
         held: dict[int, Tensor] = {}
         for mapping in mappings:
             for part, tensor in mapping.items():
@@ -89,14 +89,14 @@ class TracedModel:
         self, key: LaunchKey, plan: CachePlan, values: Sequence[Any], caches: Sequence[Any], tokens: Any, flat: Any
     ) -> tuple[list[Any], Any, Any]:
         """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
-        the caches, the tokens with those that were given, and the hidden states [S, hidden] after the final norm."""
-        parts = launch_fields(key, plan, self.columns).of(flat)
+        the caches, the tokens with the drafts, and the hidden states [S, hidden] after the final norm."""
+        parts = launch_fields(key, plan, self.columns).split(flat)
         known = tokens.reshape(-1)[parts["token_at"]]
-        ids = jnp.where(parts["given"] < 0, known, parts["given"])
+        ids = jnp.where(parts["draft"] < 0, known, parts["draft"])
         tokens = fed(tokens, parts["token_at"], ids)
         rows = Rows(*(parts[name] for name in ("row", "positions", "start", "count", "first")))
         width = 1 if key.kind == "decode" else key.width
-        tiles = Tiles.of(rows, width, width if key.kind == "verify" else TILE)
+        tiles = Tiles.from_rows(rows, width, width if key.kind == "verify" else TILE)
         by_layer: dict[int, AttentionPlan] = {}
         for number, group in enumerate(plan.groups):
             tables = jnp.pad(parts[f"tables{number}"], ((0, 1), (0, 0)))

@@ -75,8 +75,8 @@ class Lora(Compiled):
     """The definition computes each slot for all tokens; here, all slots are one product."""
 
     def bind(self, spec: LoraSpec, ops: BoundOps, device: Device) -> Any:
-        def lora(y: Tensor, *given: Tensor) -> None:
-            y.copy_(as_torch(adapted(spec, as_jax(y), *map(as_jax, given))))
+        def lora(y: Tensor, *operands: Tensor) -> None:
+            y.copy_(as_torch(adapted(spec, as_jax(y), *map(as_jax, operands))))
 
         return lora
 

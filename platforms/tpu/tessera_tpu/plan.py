@@ -37,7 +37,7 @@ class Tiles:
     place: Jax
 
     @classmethod
-    def of(cls, rows: Rows, width: int, size: int) -> Tiles:
+    def from_rows(cls, rows: Rows, width: int, size: int) -> Tiles:
         """width: tokens of the longest row at most. size: Q."""
         number, tokens = len(rows.start), len(rows.row)
         size = min(size, width)
@@ -68,13 +68,13 @@ class Pages:
     token: Jax
 
     @classmethod
-    def of(cls, rows: Rows, tables: Jax, width: int, size: int) -> Pages:
+    def from_rows(cls, rows: Rows, tables: Jax, width: int, size: int) -> Pages:
         """tables [R + 1, blocks]. width: tokens of the longest row at most. size: tokens of a block."""
         number, tokens = len(rows.start), len(rows.row)
         begin, end = rows.first, rows.first + rows.count
         needed = jnp.where(rows.count > 0, (end - 1) // size - begin // size + 1, 0)
-        most = number * ((width + size - 2) // size + 1)
-        page = jnp.arange(min(most, tokens // size + 2 * number) if width > 1 else number)
+        bound = number * ((width + size - 2) // size + 1)
+        page = jnp.arange(min(bound, tokens // size + 2 * number) if width > 1 else number)
         ends = jnp.cumsum(needed)
         row = jnp.minimum(jnp.searchsorted(ends, page, side="right"), number - 1)
         inside = page - (ends - needed)[row]

@@ -27,14 +27,14 @@ def probe(root: Path = Path("/")) -> Probe:
     return Probe(score, reason, tuple(DeviceInfo(name, number) for number, name in enumerate(found)))
 
 
-def why(found: list[str], installed: set[str]) -> tuple[int, str]:
-    """The score of the chips that were found, and the reason. installed: names of Python packages."""
-    if not found:
+def why(names: list[str], installed: set[str]) -> tuple[int, str]:
+    """The score of the chips with these names, and the reason. installed: names of Python packages."""
+    if not names:
         return 0, "no TPU on this machine's PCI bus"
-    missing = [name for name in ("jax", "torchax", "libtpu") if name not in installed]
+    missing = [package for package in ("jax", "torchax", "libtpu") if package not in installed]
     if missing:
-        return 0, f"{found[0]}, but {' and '.join(missing)} cannot be imported; install tessera-tpu[libtpu]"
-    return 100, f"{found[0]}, compiled by XLA"
+        return 0, f"{names[0]}, but {' and '.join(missing)} cannot be imported; install tessera-tpu[libtpu]"
+    return 100, f"{names[0]}, compiled by XLA"
 
 
 def chips(root: Path) -> Iterator[str]:

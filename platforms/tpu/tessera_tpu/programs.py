@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-_KEPT = {
+_CACHE_SETTINGS = {
     "jax_enable_compilation_cache": True,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -32,24 +32,25 @@ class Program:
 
 class Programs:
     """folder: where JAX keeps what it compiled, by a hash of the program, the compiler and the device, so that a later
-    start reads it. made: the keys of programs that were compiled; read: of those that were found there."""
+    start reads it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made: list[Hashable] = []
-        self.read: list[Hashable] = []
+        # The keys of programs that were compiled here, and of those that the folder had.
+        self.compiled_keys: list[Hashable] = []
+        self.cached_keys: list[Hashable] = []
         self._compiled: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, describe: Callable[[], Program]) -> Any:
         """The compiled program of a key. describe: called if it is not compiled yet, and not in a step."""
         if key not in self._compiled:
-            said = describe()
-            jitted = jax.jit(said.function, donate_argnums=said.donated, out_shardings=said.results)
-            lowered = jitted.lower(*said.arguments)
+            program = describe()
+            jitted = jax.jit(program.function, donate_argnums=program.donated, out_shardings=program.results)
+            lowered = jitted.lower(*program.arguments)
             before = self._entries()
-            with _kept_in(self.folder):
+            with _caching_in(self.folder):
                 self._compiled[key] = lowered.compile()
-            (self.read if self._entries() == before else self.made).append(key)
+            (self.cached_keys if self._entries() == before else self.compiled_keys).append(key)
         return self._compiled[key]
 
     def _entries(self) -> int:
@@ -57,10 +58,10 @@ class Programs:
 
 
 @contextmanager
-def _kept_in(folder: Path) -> Iterator[None]:
+def _caching_in(folder: Path) -> Iterator[None]:
     """Within it, JAX keeps programs in a folder. Its settings are the process's, which may not be ours: they are set
     back."""
-    wanted = {**_KEPT, "jax_compilation_cache_dir": str(folder)}
+    wanted = {**_CACHE_SETTINGS, "jax_compilation_cache_dir": str(folder)}
     before = {name: getattr(jax.config, name) for name in wanted}
     _settle(wanted)
     try:

@@ -16,31 +16,33 @@ _PENALTIES = {"presence": 0.0, "frequency": 0.0, "repetition": 1.0}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """inputs: an array as sample_fields() says. bits [S, ceil(vocab / 32)] int32: of the tokens that may be sampled;
-    None if any row may sample any. logprobs [n]: how many alternatives each row wants; -1: no log probabilities."""
+class SamplingInputs:
+    """What a launch reads to sample its rows."""
 
+    # An array as sample_fields() says.
     inputs: Array
+    # [S, ceil(vocab / 32)] int32: of the tokens that may be sampled; None if any row may sample any.
     bits: Array | None
+    # [n]: how many alternatives each row wants; -1: no log probabilities.
     logprobs: Array
 
 
-class Asking:
+class SamplingInputBuilder:
     """width, spare: as in Launches."""
 
     def __init__(self, batch: InputBatch, vocab: int, width: int, spare: int) -> None:
         self.batch, self.vocab, self.width, self.spare = batch, vocab, width, spare
         self._fields: dict[int, Fields] = {}
 
-    def too_much(self, rows: Array) -> bool:
+    def exceed_program(self, rows: Array) -> bool:
         """Whether the rows of a launch ask for more than its program has room for."""
         sampling = self.batch.sampling
         edits = [sampling.edits[row] for row in rows.tolist() if row in sampling.edits]
         return bool(
             any(row in sampling.scored for row in rows.tolist())
             or sampling.logprobs[rows].max(initial=-1) > min(ALTERNATIVES, self.vocab)
-            or sum(len(one.token) for one in edits) > EDITS
-            or any(one.prefix.shape[-1] > PREFIX for one in edits)
+            or sum(len(edit.token) for edit in edits) > EDITS
+            or any(edit.prefix.shape[-1] > PREFIX for edit in edits)
         )
 
     def _fields_of(self, samples: int) -> Fields:
@@ -48,7 +50,7 @@ class Asking:
             self._fields[samples] = sample_fields(samples)
         return self._fields[samples]
 
-    def of(self, prepared: Prepared, masks: TokenMasks | None) -> Asked:
+    def build(self, prepared: Prepared, masks: TokenMasks | None) -> SamplingInputs:
         flat, parts = self._fields_of(prepared.key.num_samples).empty()
         rows, places, sampling = prepared.rows, prepared.places, self.batch.sampling
         parts["feed"][:] = self.spare
@@ -71,7 +73,7 @@ class Asking:
             "edits": self._edit(parts, prepared), "penalties": penalised, "logprobs": (logprobs >= 0).any(),
         }  # fmt: skip
         parts["wants"][:] = [wants[name] for name in WANTS]
-        return Asked(flat, bits, logprobs)
+        return SamplingInputs(flat, bits, logprobs)
 
     def _edit(self, parts: dict[str, Array], prepared: Prepared) -> bool:
         """Writes the edits of all rows that have any. Others add 0 to a logit."""

@@ -44,7 +44,7 @@ from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
 from tessera_tpu.paged import Kernels
 from tessera_tpu.programs import Program, Programs
-from tessera_tpu.requests import Asking
+from tessera_tpu.requests import SamplingInputBuilder
 from tessera_tpu.sampling import sample_fields, words
 from tessera_tpu.shapes import bucketed
 
@@ -185,7 +185,9 @@ class JaxRunner(ModelRunner):
             layout = self.attention.kv_cache_layout(self.layouts[layer], group.block_size)
             shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
             self.caches.append(tuple(jnp.zeros(*one, device=self.mesh.planes) for one in shapes))
-        self.asking = Asking(self.batch, self.facts.vocab_size, self.launches.width, self.launches.spare)
+        self.sampling_inputs = SamplingInputBuilder(
+            self.batch, self.facts.vocab_size, self.launches.width, self.launches.spare
+        )
         self.any_token = {  # where no row has a mask, so that none is copied
             samples: jnp.full((samples, words(self.facts.vocab_size)), -1, jnp.int32, device=self.mesh.whole)
             for samples in self.samples
@@ -282,7 +284,7 @@ class JaxRunner(ModelRunner):
                 padded = (_padded(ids[some], COPIES) for ids in (copy.sources, copy.targets))
                 self.caches = self._copy(copy.group)(self.caches, *padded)
         write_drafts(step, batch.tokens)
-        return Executed(step, [(prepared, self._run(prepared)) for prepared in self.launches.of(step)])
+        return Executed(step, [(prepared, self._run(prepared)) for prepared in self.launches.prepare(step)])
 
     def _run(self, prepared: Prepared) -> Any:
         forward = self._forward(prepared.key)
@@ -295,15 +297,15 @@ class JaxRunner(ModelRunner):
         if not launches:
             rows, _ = sampled_at(step)
             return Ready(StepOutput(step.step, rows, rows, rows))
-        if any(self.asking.too_much(prepared.rows) for prepared, _ in launches):
+        if any(self.sampling_inputs.exceed_program(prepared.rows) for prepared, _ in launches):
             return self._sampled_on_host(step, launches, masks)
         parts = []
         for prepared, hidden in launches:
-            asked, samples = self.asking.of(prepared, masks), prepared.key.num_samples
-            bits = self.any_token[samples] if asked.bits is None else asked.bits
-            given = self.model.values, self.tokens, hidden, asked.inputs, bits
-            self.tokens, drawn = self._sample(samples)(*given)
-            parts.append((drawn, prepared.places, asked.logprobs))
+            sampling, samples = self.sampling_inputs.build(prepared, masks), prepared.key.num_samples
+            bits = self.any_token[samples] if sampling.bits is None else sampling.bits
+            arguments = self.model.values, self.tokens, hidden, sampling.inputs, bits
+            self.tokens, drawn = self._sample(samples)(*arguments)
+            parts.append((drawn, prepared.places, sampling.logprobs))
         return Drawn(step, parts)
 
     def _sampled_on_host(

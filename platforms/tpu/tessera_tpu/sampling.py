@@ -56,7 +56,7 @@ class DeviceSampler:
         """logits [S, vocab]. tokens [rows, width] int32: of all rows. flat: as sample_fields() says. bits [S,
         ceil(vocab / 32)] int32: of the tokens that each row may sample. Returns the tokens with those that were drawn
         in them, and what was drawn: the tokens [S], and the other fields of Logprobs if some row wants them."""
-        parts = sample_fields(len(logits)).of(flat)
+        parts = sample_fields(len(logits)).split(flat)
         parts |= {name: as_float(parts[name]) for name in FLOATS}
         wants = {name: parts["wants"][place] > 0 for place, name in enumerate(WANTS)}
         edited = logits.astype(jnp.float32)

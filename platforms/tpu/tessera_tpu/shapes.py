@@ -30,10 +30,10 @@ def bucketed(config: EngineConfig) -> BucketedShapes:
     )
 
 
-def sizes(fewest: int, most: int) -> Sequence[int]:
-    """From the fewest on, each STEP times the one before, up to the most."""
-    found = []
-    while fewest < most:
-        found.append(fewest)
-        fewest *= STEP
-    return (*found, most)
+def sizes(smallest: int, largest: int) -> Sequence[int]:
+    """From the smallest on, each STEP times the one before, up to the largest."""
+    steps = []
+    while smallest < largest:
+        steps.append(smallest)
+        smallest *= STEP
+    return (*steps, largest)

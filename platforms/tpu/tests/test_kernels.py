@@ -53,7 +53,7 @@ def batch(
     as_int = (jnp.asarray(one, jnp.int32) for one in (row, positions, start, [*counts, 0], first))
     rows = Rows(*as_int)
     width = max(counts)
-    plan = AttentionPlan(rows, Tiles.of(rows, width, tile), jnp.asarray(tables), width)
+    plan = AttentionPlan(rows, Tiles.from_rows(rows, width, tile), jnp.asarray(tables), width)
     shape = 1 + most * len(lengths), of_heads, size, dim
     planes = [np.full(shape, np.nan, np.float32) for _ in range(2)]
     for each, (before, _) in enumerate(lengths):

@@ -18,12 +18,12 @@ class Counted(Arena):
         self._device = device
 
     def hold(self, tensor: Tensor) -> Tensor:
-        self._device.held += int(tensor.nbytes)
+        self._device.held_bytes += int(tensor.nbytes)
         return super().hold(tensor)
 
 
 class TorchTpuDevice(TorchDevice):
-    """A chip of torch-tpu, which tells the memory of one and not what is free. held: bytes that core holds there. Its
+    """A chip of torch-tpu, which tells the memory of one and not what is free. held_bytes: what core holds there. Its
     copies from pinned memory are not known to be ordered after launches, so none is used."""
 
     eager = False
@@ -31,10 +31,10 @@ class TorchTpuDevice(TorchDevice):
     def __init__(self, torch: Any, index: int) -> None:
         super().__init__(torch, "tpu", index, pinned=False)
         properties = torch.tpu.get_device_properties(index)
-        self.name, self._total, self.held = str(properties.name), int(properties.total_memory), 0
+        self.name, self._total, self.held_bytes = str(properties.name), int(properties.total_memory), 0
 
     def memory(self) -> MemoryFigures:
-        return MemoryFigures(total=self._total, free=max(self._total - self.held, 0))
+        return MemoryFigures(total=self._total, free=max(self._total - self.held_bytes, 0))
 
     def peak(self, run: Callable[[], object]) -> int | None:
         return None

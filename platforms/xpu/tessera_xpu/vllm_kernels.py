@@ -32,13 +32,13 @@ def provider() -> Provider:
     return Provider("vllm_xpu_kernels", "vllm_xpu_kernels._xpu_C", {})
 
 
-def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, Kernel[Any]]:
+def kernels(facts: DeviceFacts, launch: Launcher, package: Provider) -> dict[str, Kernel[Any]]:
     """The kernels in which the package takes part, by op; none if it is not there or cannot be used."""
-    if found.absent is not None or found.broken is not None:
+    if package.absent is not None or package.broken is not None:
         return {}
     product = vendor_op(torch, INT4_PRODUCT, *INT4_PRODUCT_TAKES)
     if isinstance(product, str):
-        log.warning("%s is not used: %s; install version 0.1.16", found.name, product)
+        log.warning("%s is not used: %s; install version 0.1.16", package.name, product)
         return {}
     linear = VllmOrTritonLinear(facts, launch)
     return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}

@@ -15,7 +15,7 @@ from tessera.scheduler.speculation import DraftLengths
 from tessera.testing.conformance.drafts import Longest
 from tessera.testing.conformance.tiny import save_checkpoint
 from tessera_cpu.platform import CpuPlatform
-from tessera_cpu.tape import MOST, Recorded
+from tessera_cpu.tape import MAX_ROWS, Recorded
 from tests.platforms.cpu_kernels import needs_kernels
 
 pytestmark = needs_kernels
@@ -130,10 +130,10 @@ def test_with_quantised_weights(
 
 
 def test_steps_of_more_rows_run_op_by_op(tmp_path: Path, replays: list[int]) -> None:
-    model, lengths = checkpoint(tmp_path, "llama"), [4] * (MOST + 1)
-    found = answers(model, lengths, max_num_seqs=MOST + 1)
-    assert max(replays) == MOST
-    assert len(found) == MOST + 1
+    model, lengths = checkpoint(tmp_path, "llama"), [4] * (MAX_ROWS + 1)
+    found = answers(model, lengths, max_num_seqs=MAX_ROWS + 1)
+    assert max(replays) == MAX_ROWS
+    assert len(found) == MAX_ROWS + 1
 
 
 def test_eager_where_that_is_asked_for(tmp_path: Path, replays: list[int]) -> None:

@@ -28,7 +28,7 @@ class Pallas:
         return -(-head_dim // LANES) * LANES
 
     def write(self, planes: Planes, k: Jax, v: Jax, plan: AttentionPlan) -> Planes:
-        pages = Pages.of(plan.rows, plan.tables, plan.width, planes[0].shape[2])
+        pages = Pages.from_rows(plan.rows, plan.tables, plan.width, planes[0].shape[2])
 
         def call(planes: Planes, k: Jax, v: Jax, *parts: Jax) -> Planes:
             return update.write(planes, k, v, Pages(*parts), self.interpret)
@@ -51,11 +51,11 @@ class Pallas:
         mixed: Jax = divided(q, planes, tiles.row, plan.tables, tiles.first, tiles.count)
         return mixed
 
-    def _divided(self, call: Callable[..., Any], given: Any, made: Any) -> Callable[..., Any]:
+    def _divided(self, call: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """A kernel is no computation that XLA could divide, so each device is given its part."""
         if self.mesh.size == 1:
             return call
         divided: Callable[..., Any] = jax.shard_map(
-            call, mesh=self.mesh.mesh, in_specs=given, out_specs=made, check_vma=False
+            call, mesh=self.mesh.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         return divided
