@@ -30,16 +30,16 @@ def distributions(root: Path) -> dict[Path, Path]:
 
 def missing_files(wheel: Path, package: Path) -> list[str]:
     """Files tracked by git that the wheel lacks, in the package and in the template that core includes."""
-    wanted = {f"{package.name}/{name}" for name in _kept(package)}
+    wanted = {f"{package.name}/{name}" for name in _tracked_files(package)}
     template = package.parents[1] / "plugins_template"
     if package.name == "tessera" and template.is_dir():
-        wanted |= {f"tessera/plugins_template/{name}" for name in _kept(template)}
+        wanted |= {f"tessera/plugins_template/{name}" for name in _tracked_files(template)}
     with zipfile.ZipFile(wheel) as archive:
         return sorted(wanted - set(archive.namelist()))
 
 
-def _kept(folder: Path) -> list[str]:
-    """Files tracked by git, relative to the folder."""
+def _tracked_files(folder: Path) -> list[str]:
+    """Those of git, relative to the folder."""
     command = ["git", "ls-files", "-z", "."]
     listed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     return [name for name in listed.split("\0") if name]

@@ -78,15 +78,15 @@ def decide(model_type: str, architecture: str, native: frozenset[str]) -> Row:
 
 def typical_config(model_type: str, architecture: str) -> dict[str, Any]:
     """A config.json of the type, with LAYERS layers if the class allows it."""
-    said = _TYPICAL.get(model_type, {})
-    config = _default(model_type, {"num_hidden_layers": LAYERS, **said}) or _default(model_type, said) or said
+    typical = _TYPICAL.get(model_type, {})
+    config = _default(model_type, {"num_hidden_layers": LAYERS, **typical}) or _default(model_type, typical) or typical
     return {**config, "architectures": [architecture], "model_type": model_type}
 
 
-def _default(model_type: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _default(model_type: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The class's default configuration with these fields; empty if the class does not accept them."""
     try:
-        made: dict[str, Any] = CONFIG_MAPPING[model_type](**said).to_dict()
+        made: dict[str, Any] = CONFIG_MAPPING[model_type](**fields).to_dict()
     except Exception:  # noqa: BLE001 - a class may raise anything for fields it does not accept
         return {}
     return made
@@ -110,12 +110,12 @@ def render(rows: Sequence[Row], version: str) -> str:
         f"Of the {len(rows)} causal types of transformers {version}, {count[NATIVE]} are native, {count[THROUGH]} run "
         f"through transformers' code and {count[REFUSED]} are refused."
     )
-    table = (f"| {row.model_type} | `{row.architecture}` | {_said(row)} |" for row in rows)
+    table = (f"| {row.model_type} | `{row.architecture}` | {_verdict(row)} |" for row in rows)
     lines = [heading, "", "| `model_type` | `architectures` | |", "|---|---|---|", *table]
     return "\n".join(lines)
 
 
-def _said(row: Row) -> str:
+def _verdict(row: Row) -> str:
     return f"refused: {row.reason}" if row.how == REFUSED else row.how
 
 
@@ -132,8 +132,8 @@ def read_rows(text: str) -> list[Row]:
     return [_row(*row) for row in cells[2:]]
 
 
-def _row(model_type: str, architecture: str, said: str) -> Row:
-    how, _, reason = said.partition(": ")
+def _row(model_type: str, architecture: str, verdict: str) -> Row:
+    how, _, reason = verdict.partition(": ")
     return Row(model_type, architecture.strip("`"), how, reason)
 
 
@@ -162,7 +162,7 @@ def _decided(types: Iterable[str]) -> Iterable[Row]:
     native, known = native_architectures(), causal_types()
     for model_type in types:
         row = decide(model_type, known[model_type], native)
-        sys.stderr.write(f"{row.model_type}: {_said(row)}\n")
+        sys.stderr.write(f"{row.model_type}: {_verdict(row)}\n")
         yield row
 
 

@@ -55,11 +55,11 @@ def reference() -> str:
     """The whole page."""
     parts = [_HEAD, *_environment(), *_exit_codes()]
     for name in BUILT_IN:
-        parts += _command([name], _found(LazyGroup("tessera", table=BUILT_IN), name))
+        parts += _command([name], _subcommand(LazyGroup("tessera", table=BUILT_IN), name))
     return "\n".join(parts)
 
 
-def _found(group: LazyGroup, name: str) -> click.Command:
+def _subcommand(group: LazyGroup, name: str) -> click.Command:
     command = group.get_command(click.Context(group), name)
     assert command is not None, name
     return command
@@ -81,7 +81,7 @@ def _command(path: list[str], command: click.Command) -> Iterator[str]:
     if isinstance(command, LazyGroup):
         yield f"## tessera {' '.join(path)}\n\n{command.help}\n"
         for name in command.table:
-            yield from _command([*path, name], _found(command, name))
+            yield from _command([*path, name], _subcommand(command, name))
     elif isinstance(command, FlagCommand):
         yield f"## tessera {' '.join(path)}\n\n    tessera {command.table.usage}\n\n{command.table.summary}\n"
         yield from _groups(command)

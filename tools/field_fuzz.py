@@ -36,7 +36,7 @@ AT_ONCE = 500
 REST_SECONDS = 30.0
 BODIES_SHARE = 0.85
 """Of the cases that have a body."""
-SHOWN = 300
+EXCERPT = 300
 """Characters of a case and of its answer that are printed."""
 PRIVATE = re.compile(r"/(?:root|usr|home|work|tmp|var|opt|proc)/|site-packages|Traceback|\bFile \"|\w\.py\b")
 """What no answer may have: a path of the server's, or a part of a traceback."""
@@ -339,12 +339,12 @@ def fuzzed(port: int, cases: int, seed: str) -> tuple[Counter[int], int]:
     with ThreadPoolExecutor(THREADS) as pool:
         while found.total() < cases:
             requests = [document.request(draw) for _ in range(min(AT_ONCE, cases - found.total()))]
-            for request, answer in zip(requests, pool.map(lambda one: ask(port, *one), requests), strict=True):
+            for request, answer in zip(requests, pool.map(lambda request: ask(port, *request), requests), strict=True):
                 found[answer.status] += 1
                 if answer.fault:
                     faults += 1
-                    method, path, body = (part[:SHOWN] for part in request)
-                    print(f"{answer.fault}: {method} {path} {body}\n    {answer.text[:SHOWN]}", flush=True)
+                    method, path, body = (part[:EXCERPT] for part in request)
+                    print(f"{answer.fault}: {method} {path} {body}\n    {answer.text[:EXCERPT]}", flush=True)
             print(f"{found.total()} of {cases} cases", flush=True)
     return found, faults
 
@@ -357,7 +357,7 @@ def right_bodies(port: int) -> list[str]:
         for body in BODIES.get(operation.schema, ()) if "{" not in operation.path else ():
             answer = ask(port, operation.method, operation.path, json.dumps(body))
             if answer.status != 200 and operation.path != "/v1/batches":  # whose file would have to exist
-                refused.append(f"{operation.path}: {answer.status} {answer.text[:SHOWN]}")
+                refused.append(f"{operation.path}: {answer.status} {answer.text[:EXCERPT]}")
     return refused
 
 

@@ -38,7 +38,7 @@ class Walk:
 
     def take(self) -> str:
         """Runs all steps and returns the answer. Raises FailedError at the first step that fails."""
-        self._given()
+        self._install_vendor_extension()
         self._step("tessera " + " ".join(NEW), lambda: self._tessera(*NEW))
         self._step(f"pip install --no-deps {self.package.name}", lambda: self._install(self.package))
         listed = self._step("tessera platforms", lambda: self._tessera("platforms"))
@@ -53,11 +53,11 @@ class Walk:
         """The number of hand-written lines."""
         return sum(count_written_lines(self.package).values())
 
-    def _given(self) -> None:
+    def _install_vendor_extension(self) -> None:
         """Installs the chip's torch extension, which the vendor already has."""
         self._install(CHIP)
         self.environment["TORCH_FAKECHIP_BUILD"] = os.environ.get("TORCH_FAKECHIP_BUILD", str(CHIP / ".build"))
-        self._said(sys.executable, "-c", "import torch_fakechip")
+        self._run(sys.executable, "-c", "import torch_fakechip")
 
     def _step(self, command: str, act: Callable[[], str]) -> str:
         begin = time.perf_counter()
@@ -67,16 +67,16 @@ class Walk:
         return said
 
     def _tessera(self, *arguments: str) -> str:
-        return self._said(sys.executable, "-m", "tessera.cli", *arguments)
+        return self._run(sys.executable, "-m", "tessera.cli", *arguments)
 
     def _install(self, folder: Path) -> str:
-        return self._said(sys.executable, "-m", "pip", *PIP, "--target", str(self.site), str(folder))
+        return self._run(sys.executable, "-m", "pip", *PIP, "--target", str(self.site), str(folder))
 
     def _chat(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "tessera.cli", *arguments]
         return str(one_chat(command, self.work / "serve.log", self.work, self.environment)["answer"])
 
-    def _said(self, *command: str) -> str:
+    def _run(self, *command: str) -> str:
         done = subprocess.run(
             command,
             cwd=self.work,

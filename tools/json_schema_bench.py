@@ -32,7 +32,7 @@ MAX_PROCESSES = 2
 MAX_TRIES = 400
 """By which the order of one object's properties is looked for."""
 DIED = "it cannot be used: its process died."
-SHOWN = 20
+MAX_EXAMPLES = 20
 """Texts of each kind of mistake that are printed."""
 
 
@@ -74,7 +74,7 @@ def read(path: Path, sample: int | None = None, seed: int = 0) -> list[Entry]:
             for row in rows]  # fmt: skip
 
 
-def held(entry: Entry, options: dict[str, Any]) -> Outcome:
+def check(entry: Entry, options: dict[str, Any]) -> Outcome:
     """options: further fields of StructuredOutputsParams."""
     before = time.perf_counter()
     try:
@@ -179,7 +179,7 @@ def outcomes(entries: Iterable[Entry], options: dict[str, Any], processes: int) 
     def run(entry: Entry) -> Outcome:
         process = free.get()
         try:
-            return process.submit(held, entry, options).result()
+            return process.submit(check, entry, options).result()
         except BrokenProcessPool:
             process.shutdown(wait=False)
             process = _process()
@@ -197,14 +197,14 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def line(name: str, found: list[Outcome]) -> str:
-    counts = sum((outcome.counts for outcome in found), Counter[str]())
-    compiled = sum(outcome.refused is None for outcome in found)
+def line(name: str, outcomes: list[Outcome]) -> str:
+    counts = sum((outcome.counts for outcome in outcomes), Counter[str]())
+    compiled = sum(outcome.refused is None for outcome in outcomes)
     invalid, valid = (counts[kind] + counts[f"{kind} accepted"] for kind in ("invalid", "valid"))
     share = counts["valid accepted"] / valid if valid else 1.0
-    times = sorted(outcome.seconds for outcome in found)
+    times = sorted(outcome.seconds for outcome in outcomes)
     return (
-        f"{name:16} {len(found):6} {compiled / len(found):9.1%} {counts['invalid accepted']:8} of {invalid:<7}"
+        f"{name:16} {len(outcomes):6} {compiled / len(outcomes):9.1%} {counts['invalid accepted']:8} of {invalid:<7}"
         f"{share:9.2%} of {valid:<7} {1000 * times[len(times) // 2]:7.1f} {1000 * times[len(times) * 99 // 100]:8.1f}"
     )
 
@@ -218,7 +218,7 @@ def report(every: list[Outcome]) -> str:
     lines += [line(name, found) for name, found in sorted(sets.items())]
     lines.append(line("altogether", every))
     reasons = Counter(reason(outcome.refused) for outcome in every if outcome.refused is not None)
-    lines += ["", "refused:", *(f"{count:6} {said}" for said, count in reasons.most_common(SHOWN))]
+    lines += ["", "refused:", *(f"{count:6} {said}" for said, count in reasons.most_common(MAX_EXAMPLES))]
     return "\n".join(lines)
 
 

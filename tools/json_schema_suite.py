@@ -61,7 +61,7 @@ def texts(value: Any) -> Iterator[str]:
         yield from dict.fromkeys((json.dumps(value), json.dumps(value, ensure_ascii=False)))
 
 
-def held(draft: str) -> tuple[Counter[str], list[str]]:
+def check(draft: str) -> tuple[Counter[str], list[str]]:
     """Counts for one draft, and what is wrong."""
     counts: Counter[str] = Counter()
     wrong = []
@@ -97,7 +97,7 @@ def _takes(matcher: Any, text: str) -> bool:
 def main() -> int:
     every = []
     for draft in DRAFTS:
-        counts, wrong = held(draft)
+        counts, wrong = check(draft)
         accepted = counts["schemas"] - counts["refused"]
         print(f"{draft}: {accepted} of {counts['schemas']} schemas accepted ({accepted / counts['schemas']:.0%})")
         for kind in ("valid", "invalid"):

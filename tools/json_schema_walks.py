@@ -54,15 +54,18 @@ class Words(NamedTuple):
 
 @dataclass
 class Walks:
-    """What became of one schema. refused: why; None: it compiled. compile_ms, mask_ms: of compiling, and of the slowest
-    mask. wrong: answers that came to no good end."""
+    """What became of one schema."""
 
     name: str
+    # Why; None: it compiled.
     refused: str | None = None
+    # Of compiling, and of the slowest mask.
     compile_ms: float = 0.0
     mask_ms: float = 0.0
     num_masks: int = 0
+    # How many answers ended in which way.
     ends: Counter[str] = field(default_factory=Counter)
+    # Answers that came to no good end: which, and their texts.
     wrong: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -80,11 +83,11 @@ def words(vocabulary: str) -> Words:
 
 
 def walked(entry: Entry, vocabulary: str, count: int, seed: int) -> Walks:
-    known, walks = words(vocabulary), Walks(entry.name)
-    asked = StructuredOutputsParams(json=json.dumps(entry.schema))
+    spelled, walks = words(vocabulary), Walks(entry.name)
+    params = StructuredOutputsParams(json=json.dumps(entry.schema))
     before = time.perf_counter()
     try:
-        compiled = CompiledGrammar("json", lambda: compile_grammar(asked, known.tokenizer), _at_once)
+        compiled = CompiledGrammar("json", lambda: compile_grammar(params, spelled.tokenizer), _at_once)
         compiled.matcher()
     except RequestError as error:
         walks.refused = error.message
@@ -92,12 +95,12 @@ def walked(entry: Entry, vocabulary: str, count: int, seed: int) -> Walks:
     walks.compile_ms = 1000 * (time.perf_counter() - before)
     rng, until = random.Random(f"{seed} {entry.name}"), time.monotonic() + SECONDS
     for _ in range(count):
-        end, said = answered(compiled, known, rng, walks, until)
+        end, text = answered(compiled, spelled, rng, walks, until)
         if end == "accepted":
-            end = judged(entry.schema, said)
+            end = judged(entry.schema, text)
         walks.ends[end] += 1
         if end in WRONG:
-            walks.wrong.append((end, said.decode(errors="replace")))
+            walks.wrong.append((end, text.decode(errors="replace")))
     return walks
 
 
@@ -112,30 +115,30 @@ def _at_once(make: Any) -> Future[Any]:
 
 
 def answered(
-    compiled: CompiledGrammar, known: Words, rng: random.Random, walks: Walks, until: float
+    compiled: CompiledGrammar, vocabulary: Words, rng: random.Random, walks: Walks, until: float
 ) -> tuple[str, bytes]:
     """How a random answer ended, and its text."""
-    ends = tuple(known.table.ends)
-    grammar, said = GrammarPosition(compiled, ends, ()), bytearray()
+    ends = tuple(vocabulary.table.ends)
+    grammar, text = GrammarPosition(compiled, ends, ()), bytearray()
     assert grammar.ready()
     for number in range(MOST_TOKENS):
         if grammar.complete:
-            return "accepted", bytes(said)
+            return "accepted", bytes(text)
         before = time.perf_counter()
-        allowed = mask(grammar, len(known.table.tokens))
+        allowed = mask(grammar, len(vocabulary.table.tokens))
         walks.mask_ms = max(walks.mask_ms, 1000 * (time.perf_counter() - before))
         walks.num_masks += 1
         if grammar.failure is not None:
-            return grammar.failure.reason, bytes(said)
+            return grammar.failure.reason, bytes(text)
         if time.monotonic() > until:
             break
-        token = drawn(allowed, ends, known.closing, rng, closes=number >= FREE_TOKENS)
+        token = drawn(allowed, ends, vocabulary.closing, rng, closes=number >= FREE_TOKENS)
         if not grammar.accept(token):
-            return "too_complex", bytes(said)
+            return "too_complex", bytes(text)
         if token in ends:
-            return "accepted", bytes(said)
-        said += known.table.tokens[token]
-    return "cut", bytes(said)
+            return "accepted", bytes(text)
+        text += vocabulary.table.tokens[token]
+    return "cut", bytes(text)
 
 
 def mask(grammar: GrammarPosition, size: int) -> Array:
@@ -152,9 +155,9 @@ def drawn(allowed: Array, ends: tuple[int, ...], closing: frozenset[int], rng: r
     return rng.choice(tokens)
 
 
-def judged(schema: Any, said: bytes) -> str:
+def judged(schema: Any, text: bytes) -> str:
     try:
-        value = json.loads(said)
+        value = json.loads(text)
     except ValueError:
         return "no JSON"
     try:
@@ -191,13 +194,13 @@ def report(every: list[Walks]) -> str:
     heads = ("schemas", "compiled", *KINDS, "compile ms p50", "p99", "slowest mask ms p50", "p99")
     lines = [" ".join(f"{head:>9}" for head in ("set", *heads))]
     rows = [*sorted(sets.items()), ("altogether", every)]
-    return "\n".join([*lines, *(line(name, found) for name, found in rows)])
+    return "\n".join([*lines, *(line(name, walks) for name, walks in rows)])
 
 
-def line(name: str, found: list[Walks]) -> str:
-    compiled = [walks for walks in found if walks.refused is None]
+def line(name: str, every: list[Walks]) -> str:
+    compiled = [walks for walks in every if walks.refused is None]
     ends = sum((walks.ends for walks in compiled), Counter[str]())
-    cells = [f"{name:16}", f"{len(found):9}", f"{len(compiled):9}", *(f"{ends[kind]:9}" for kind in KINDS)]
+    cells = [f"{name:16}", f"{len(every):9}", f"{len(compiled):9}", *(f"{ends[kind]:9}" for kind in KINDS)]
     for times in ([walks.compile_ms for walks in compiled], [walks.mask_ms for walks in compiled]):
         times.sort()
         cells += [f"{times[len(times) * share // 100]:9.1f}" if times else f"{'':9}" for share in (50, 99)]

@@ -28,15 +28,17 @@ VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, DIM = 128256, 4096, 32, 32, 8, 128
 
 @dataclass(frozen=True)
 class Place:
-    """Where a platform is asked. stage: of tools/stages.toml. path: of its class. conformance: the module whose
-    test_it_conforms() runs the kit; of several platforms, each parameter begins with the name of one. elsewhere: cases
-    that the tests of a library of kernels try for all its platforms. shapes: the function that gives those of a model
-    runner of its own."""
+    """Where a platform is asked."""
 
+    # Of tools/stages.toml.
     stage: str
+    # Of its class.
     path: str
+    # The module whose test_it_conforms() runs the kit; of several platforms, each parameter begins with one's name.
     conformance: str
+    # Cases that the tests of a library of kernels try for all its platforms.
     elsewhere: tuple[str, ...] = ()
+    # The function that gives those of a model runner of its own.
     shapes: str = ""
 
 
@@ -134,7 +136,7 @@ def served(target: Target) -> tuple[ModelFacts, EngineConfig]:
 
 
 if __name__ == "__main__":
-    _, asked = sys.argv
+    _, platform = sys.argv
     # Where the tests do so, what stands in for the vendor's modules comes with this.
-    import_module(f"{PLACES[asked].conformance.rpartition('.')[0]}.conftest")
-    print(json.dumps(answers(asked)))
+    import_module(f"{PLACES[platform].conformance.rpartition('.')[0]}.conftest")
+    print(json.dumps(answers(platform)))

@@ -73,10 +73,10 @@ def on_page(text: str) -> Mapping[str, tuple[str, str, str]]:
     return {cells[0].strip("`"): (cells[1], cells[2], cells[4]) for cells in rows_of(text, HEAD)}
 
 
-def page(text: str, asked: Mapping[str, Sequence[str]]) -> str:
-    """The page with the table renewed. asked: what platforms answered; of the others, the page's own."""
+def page(text: str, answers: Mapping[str, Sequence[str]]) -> str:
+    """The page with the table renewed. answers: of platforms that were asked; of the others, the page's own."""
     before, after = text[: text.index(HEAD)], text[text.index(HEAD) :].partition("\n\n")[2]
-    known = {**on_page(text), **asked}
+    known = {**on_page(text), **answers}
     missing = [name for name in names(text) if name not in known]
     if missing:
         raise SystemExit(f"docs/evidence/platforms.md has no answers of {missing[0]}: add --ask {missing[0]}")

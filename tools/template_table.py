@@ -93,9 +93,9 @@ def result(name: str, key: str) -> dict[str, Any]:
     return {"role": "tool", "name": name, "tool_call_id": key, "content": '{"seen": "a lake"}'}
 
 
-ONE, TWO = call("look", "call00001"), call("listen", "call00002")
-CALLS = {"role": "assistant", "content": None, "tool_calls": [ONE]}
-BOTH = {"role": "assistant", "content": None, "tool_calls": [ONE, TWO]}
+LOOK, LISTEN = call("look", "call00001"), call("listen", "call00002")
+CALLS = {"role": "assistant", "content": None, "tool_calls": [LOOK]}
+BOTH = {"role": "assistant", "content": None, "tool_calls": [LOOK, LISTEN]}
 RESULT, OTHER = result("look", "call00001"), result("listen", "call00002")
 THOUGHT = {"role": "assistant", "content": "A lake.", "reasoning_content": "Lakes are wet."}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "What is in"}, {"type": "text", "text": "Zürich?"}]}

@@ -38,7 +38,7 @@ ROUND_SECONDS = 8.0
 """After which those who asked leave."""
 PROBE_SECONDS = 0.02
 PROBE_TIMEOUT = 30.0
-KEPT = 12
+NUM_WORST = 12
 """Requests that are among the worst."""
 ANEW = 0.3
 """The share of rounds that begin with a request of their own."""
@@ -204,30 +204,33 @@ FAMILIES = (
 
 
 @dataclass
-class Asked:
-    """A request and what it cost. silence: seconds that /livez took at most; front: of the front's processor time."""
+class MeasuredRequest:
+    """A request and what it cost."""
 
     family: Family
     measures: dict[str, int]
+    # Whether its stream is not read.
     unread: bool = False
+    # Seconds that /livez took at most.
     silence: float = 0.0
+    # Seconds of the front's processor time.
     front: float = 0.0
+    # Statuses, 0 if the round ended before; and what refusals say.
     answers: list[tuple[int, str]] = field(default_factory=list)
-    """Statuses, 0 if the round ended before; and what refusals say."""
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> Asked:
+    def drawn(cls, draw: random.Random) -> MeasuredRequest:
         family = draw.choice(FAMILIES)
         measures = {name: between(draw, *bounds) for name, bounds in family.bounds.items()}
         return cls(family, measures, draw.random() < UNREAD)
 
-    def changed(self, draw: random.Random) -> Asked:
+    def changed(self, draw: random.Random) -> MeasuredRequest:
         measures = dict(self.measures)
         for name in draw.sample([*measures], min(draw.choice((1, 1, 2, 3)), len(measures))):
             least, most = self.family.bounds[name]
             value = draw.choice((measures[name] * 2 + 1, measures[name] // 2, most, least, between(draw, least, most)))
             measures[name] = min(max(value, least), most)
-        return Asked(self.family, measures, self.unread != (draw.random() < 0.1))
+        return MeasuredRequest(self.family, measures, self.unread != (draw.random() < 0.1))
 
     @property
     def cost(self) -> tuple[float, float]:
@@ -239,31 +242,31 @@ class Asked:
         return f"{self.family.path} {shown}{unread}: {sorted({status for status, _ in self.answers})}"
 
 
-def parsed(line: str) -> Asked:
+def parsed(line: str) -> MeasuredRequest:
     """The request of a line that this program printed."""
     path, *words = line.partition(": ")[0].split()
     given = {name: int(value) for name, _, value in (word.partition("=") for word in words if "=" in word)}
     family = next(one for one in FAMILIES if one.path == path and given.keys() <= one.bounds.keys())
     measures = {name: max(given.get(name, 0), least) for name, (least, _) in family.bounds.items()}
-    return Asked(family, measures, "unread" in words)
+    return MeasuredRequest(family, measures, "unread" in words)
 
 
-def between(draw: random.Random, least: int, most: int) -> int:
+def between(draw: random.Random, low: int, high: int) -> int:
     """Small and large numbers alike; sometimes one of the ends."""
     if draw.random() < 0.3:
-        return draw.choice((least, most))
-    return min(max(round(math.pow(most + 1, draw.random())) - 1, least), most)
+        return draw.choice((low, high))
+    return min(max(round(math.pow(high + 1, draw.random())) - 1, low), high)
 
 
-def ask(port: int, asked: Asked, body: bytes, ended: float) -> tuple[int, str]:
-    """One of Asked.answers, which is read until `ended`, on time.monotonic()."""
+def ask(port: int, request: MeasuredRequest, body: bytes, ended: float) -> tuple[int, str]:
+    """One of MeasuredRequest.answers, which is read until `ended`, on time.monotonic()."""
     connection = http.client.HTTPConnection(HOST, port, timeout=max(ended - time.monotonic(), 0.1))
     try:
-        connection.request("POST", asked.family.path, body, {"Content-Type": "application/json"})
+        connection.request("POST", request.family.path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != http.client.OK:
             return int(response.status), response.read().decode(errors="replace")
-        if asked.unread and asked.measures.get("stream"):
+        if request.unread and request.measures.get("stream"):
             time.sleep(max(ended - time.monotonic(), 0.0))
         while time.monotonic() < ended and response.read(READ_AT_ONCE):
             pass
@@ -322,41 +325,41 @@ class Watched:
             self.peak = max(self.peak, self._front.memory_info().rss)
 
 
-def play(port: int, asked: Asked, watched: Watched) -> None:
+def play(port: int, request: MeasuredRequest, watched: Watched) -> None:
     """One round."""
-    body = json.dumps(asked.family.body(asked.measures), ensure_ascii=False).encode()
+    body = json.dumps(request.family.body(request.measures), ensure_ascii=False).encode()
     watched.silence()
     before, ended = watched.seconds(), time.monotonic() + ROUND_SECONDS
 
-    def one() -> None:
-        asked.answers.append(ask(port, asked, body, ended))
+    def ask_once() -> None:
+        request.answers.append(ask(port, request, body, ended))
 
-    threads = [threading.Thread(target=one) for _ in range(AT_ONCE)]
+    threads = [threading.Thread(target=ask_once) for _ in range(AT_ONCE)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    asked.silence, asked.front = watched.silence(), watched.seconds() - before
+    request.silence, request.front = watched.silence(), watched.seconds() - before
 
 
 def searched(
-    port: int, watched: Watched, minutes: float, draw: random.Random, only: Asked | None = None
-) -> tuple[list[Asked], list[str]]:
+    port: int, watched: Watched, minutes: float, draw: random.Random, only: MeasuredRequest | None = None
+) -> tuple[list[MeasuredRequest], list[str]]:
     """The worst requests, and what was wrong with any. only: the request of every round, instead of a search."""
-    worst: list[Asked] = []
+    worst: list[MeasuredRequest] = []
     wrong: list[str] = []
     rounds, deadline = 0, time.monotonic() + 60 * minutes
     while time.monotonic() < deadline:
         anew = not worst or draw.random() < ANEW
-        asked = Asked.drawn(draw) if anew else draw.choice(worst).changed(draw)
+        request = MeasuredRequest.drawn(draw) if anew else draw.choice(worst).changed(draw)
         if only is not None:
-            asked = Asked(only.family, only.measures, only.unread)
-        play(port, asked, watched)
+            request = MeasuredRequest(only.family, only.measures, only.unread)
+        play(port, request, watched)
         rounds += 1
-        if refusals := [said for status, said in asked.answers if status not in RIGHT and TOO_LONG not in said]:
-            wrong.append(f"refused: {asked}: {refusals[0]}")
-        worst = sorted([*worst, asked], key=lambda one: one.cost, reverse=True)[:KEPT]
-        if asked is worst[0] or rounds % 20 == 0:
+        if refusals := [said for status, said in request.answers if status not in RIGHT and TOO_LONG not in said]:
+            wrong.append(f"refused: {request}: {refusals[0]}")
+        worst = sorted([*worst, request], key=lambda request: request.cost, reverse=True)[:NUM_WORST]
+        if request is worst[0] or rounds % 20 == 0:
             print(
                 f"round {rounds}: silent for {worst[0].silence:.3f} s, front {worst[0].front:.2f} s: {worst[0]}",
                 flush=True,
@@ -372,7 +375,7 @@ def main() -> int:
     parser.add_argument("--only", type=parsed, metavar="LINE", help="the request of a line that was printed, again")
     parser.add_argument("--most", type=float, default=0.1, help="seconds that /livez may take")
     parser.add_argument("--memory", type=int, default=1024, help="MiB that the front may take")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     port = free_port()
     mine, theirs = multiprocessing.Pipe()
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
@@ -385,7 +388,7 @@ def main() -> int:
             looking = threading.Thread(target=watched.look, args=(over,))
             looking.start()
             try:
-                worst, wrong = searched(port, watched, asked.minutes, random.Random(asked.seed), asked.only)
+                worst, wrong = searched(port, watched, options.minutes, random.Random(options.seed), options.only)
             finally:
                 over.set()
                 looking.join()
@@ -395,18 +398,18 @@ def main() -> int:
         log.seek(0)
         errors = [line for line in log.read().decode(errors="replace").splitlines() if "Traceback" in line]
     wrong += [f"in the log: {line}" for line in errors[:5]]
-    wrong += [f"/livez took {one.silence:.3f} s beside {one}" for one in worst if one.silence > asked.most]
-    if watched.peak > asked.memory * MIB:
+    wrong += [f"/livez took {one.silence:.3f} s beside {one}" for one in worst if one.silence > options.most]
+    if watched.peak > options.memory * MIB:
         wrong.append(f"the front took {watched.peak // MIB} MiB")
     report(worst, wrong, watched.peak)
     return bool(wrong)
 
 
-def told(one: Asked) -> str:
-    return f"{one.silence:.3f} s silent, {one.front:.2f} s of the front: {one}"
+def told(request: MeasuredRequest) -> str:
+    return f"{request.silence:.3f} s silent, {request.front:.2f} s of the front: {request}"
 
 
-def report(worst: Sequence[Asked], wrong: Sequence[str], peak: int) -> None:
+def report(worst: Sequence[MeasuredRequest], wrong: Sequence[str], peak: int) -> None:
     for one in worst[:5]:
         print(told(one))
     print(f"the front took {peak // MIB} MiB at most")

@@ -23,7 +23,7 @@ from tools.gpu.shares import Shares, figures
 from tools.gpu.surroundings import obstacle
 from tools.gpu_wheels import LEFT_OUT, closure, pins, wanted
 
-MINUTE = Limits(most=60, least=0)
+MINUTE = Limits(longest=60, shortest=0)
 PROGRAMS = {
     "passes": "say(tokens_s=12.3456)",
     "fails": "say(so_far=1, failed='it is broken'); sys.exit(1)",
@@ -85,7 +85,7 @@ def test_a_part_that_fails_or_dies_stops_no_other(parts: Callable[[float], Parts
 
 def test_a_part_that_hangs_is_ended_with_all_that_it_started(parts: Callable[[float], Parts]) -> None:
     began = time.monotonic()
-    hangs, passes = parts(60).run({"hangs": Limits(most=2, least=0), "passes": MINUTE})
+    hangs, passes = parts(60).run({"hangs": Limits(longest=2, shortest=0), "passes": MINUTE})
     assert (hangs.outcome, hangs.closing, hangs.figures) == ("out of time", "after 2 s; so_far 2", {"so_far": 2})
     assert passes.outcome == "passed"
     assert time.monotonic() - began < 30
@@ -93,7 +93,7 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_started(parts: Callable[[fl
 
 
 def test_what_cannot_begin_in_time_is_told(parts: Callable[[float], Parts]) -> None:
-    (late,) = parts(5).run({"passes": Limits(most=60, least=10)})
+    (late,) = parts(5).run({"passes": Limits(longest=60, shortest=10)})
     assert (late.outcome, late.closing) == ("not begun", "5 s were left, and it needs 10")
     first, second = parts(60).run({"fails": MINUTE, "passes": MINUTE}, needed="fails")
     assert (first.outcome, second.outcome, second.closing) == ("failed", "not begun", "fails did not pass")

@@ -24,7 +24,7 @@ def cell(oracle, family, platform, mode):
     folder, answers = oracle(family)
     subject = Subject(folder, PLATFORMS[platform], answers, FAMILIES[family].max_model_len)
     compared, evidence = MODES[mode](subject)
-    return Cell.of((platform, family, mode), compared, evidence)
+    return Cell.from_answers((platform, family, mode), compared, evidence)
 
 
 @pytest.mark.parametrize(("platform", "mode"), EVERY_TIME)

@@ -94,7 +94,7 @@ def measured(oracle, tmp_path, family, edit):
     (tmp_path / "config.json").write_text(json.dumps(edited(config, edit)))
     subject = Subject(tmp_path, PLATFORMS["cpu"], answers[:3], FAMILIES[family].max_model_len)
     compared, evidence = MODES["mixed batch"](subject)
-    return Cell.of(("cpu", family, "mixed batch"), compared, evidence)
+    return Cell.from_answers(("cpu", family, "mixed batch"), compared, evidence)
 
 
 @pytest.mark.parametrize(("family", "edit"), WRONG.values(), ids=WRONG)
@@ -214,19 +214,19 @@ def test_two_best_within_the_tolerance_are_an_excuse(answer):
 
 def test_few_are_excused(answer):
     plain, excused = (compare(answer, [1, 2, last], computed(answer)) for last in (3, 4))
-    assert Cell.of(("p", "f", "m"), [plain] * 49 + [excused], "seen").ok
-    assert not Cell.of(("p", "f", "m"), [plain] * 48 + [excused], "seen").ok
+    assert Cell.from_answers(("p", "f", "m"), [plain] * 49 + [excused], "seen").ok
+    assert not Cell.from_answers(("p", "f", "m"), [plain] * 48 + [excused], "seen").ok
 
 
 def test_a_mode_that_did_nothing_fails(answer):
     plain = compare(answer, [1, 2, 3], computed(answer))
-    assert Cell.of(("p", "f", "m"), [plain], "3 preemptions").ok
-    assert not Cell.of(("p", "f", "m"), [plain], "").ok
+    assert Cell.from_answers(("p", "f", "m"), [plain], "3 preemptions").ok
+    assert not Cell.from_answers(("p", "f", "m"), [plain], "").ok
 
 
 def test_one_bad_prompt_is_what_the_table_shows(answer):
     plain, wrong = (compare(answer, [1, 2, 3], computed(answer, position1=off)) for off in (0.0, math.nan))
-    found = Cell.of(("cpu", "llama2", "alone"), [plain, wrong, plain], "seen")
+    found = Cell.from_answers(("cpu", "llama2", "alone"), [plain, wrong, plain], "seen")
     assert not found.ok
     last = table([found]).splitlines()[-1].split()
     assert last[0] == "cpu"
@@ -237,7 +237,7 @@ def test_one_bad_prompt_is_what_the_table_shows(answer):
 def test_modes_together_are_as_bad_as_the_worst_of_them(answer):
     plain, wrong = (compare(answer, [1, 2, 3], computed(answer, position1=off)) for off in (0.0, 1.0))
     cells = [
-        Cell.of((platform, "llama2", mode), compared, "seen")
+        Cell.from_answers((platform, "llama2", mode), compared, "seen")
         for platform, mode, compared in (("cpu", "a", [plain]), ("strict", "a", [plain]), ("cpu", "b", [wrong, plain]))
     ]
     found = by_family(cells)

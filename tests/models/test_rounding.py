@@ -28,7 +28,7 @@ def cell(oracle, tmp_path, family, platform, mode):
     folder, answers = oracle(family)
     subject = Subject(folder, PLATFORMS[platform], answers, FAMILIES[family].max_model_len)
     model = save_model(FAMILIES[family], tmp_path)
-    return RoundingCell.of((platform, family, mode), measure_rounding(subject, model, "bfloat16", mode))
+    return RoundingCell.from_answers((platform, family, mode), measure_rounding(subject, model, "bfloat16", mode))
 
 
 @pytest.mark.parametrize(("family", "platform", "mode"), CELLS)
@@ -74,7 +74,7 @@ def rounded():
 
 
 def of(rounded):
-    return RoundingCell.of(("cpu", "llama2", "alone"), [rounded])
+    return RoundingCell.from_answers(("cpu", "llama2", "alone"), [rounded])
 
 
 def test_errors_as_large_as_theirs_hold(rounded):

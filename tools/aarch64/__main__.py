@@ -18,7 +18,7 @@ SECONDS = 600
 """An emulated server may take so long to start, and for an answer."""
 FLAGS = (*LIMITED, "--served-model-name", "demo", "--stall-timeout", str(SECONDS))
 REFERENCE = ("--platform", "tessera.testing:ReferencePlatform")
-ASKED = {
+REQUEST = {
     "model": "demo",
     "messages": [{"role": "user", "content": "What is the capital of France?"}],
     "max_tokens": 24,
@@ -50,7 +50,7 @@ def tokens(python: str, flags: Sequence[str] = ()) -> list[str]:
     arguments = [*TESSERA, "--port", str(port), *FLAGS, *flags]
     with started(arguments, port, python=python, environment=variables(), seconds=SECONDS):
         connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
-        connection.request("POST", "/v1/chat/completions", json.dumps(ASKED), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", json.dumps(REQUEST), {"Content-Type": "application/json"})
         answer = json.loads(connection.getresponse().read())
         return [one["token"] for one in answer["choices"][0]["logprobs"]["content"]]
 

@@ -43,9 +43,9 @@ class _Reader:
             if found.target.startswith("unittest.mock"):
                 yield self.source.at(found.line, f"imports {found.target}, which patches")
         for node in ast.walk(self.source.tree):
-            yield from (self._said(target) for target in _targets(node) if self._changes_anothers(target))
+            yield from (self._finding(target) for target in _targets(node) if self._changes_anothers(target))
             if isinstance(node, ast.Call) and self._call_changes_anothers(node):
-                yield self._said(node)
+                yield self._finding(node)
 
     def _called_so(self) -> Iterator[str | None]:
         """Other names of what is imported: `npu = import_module("torch_npu")`, `nn = torch.nn`."""
@@ -84,7 +84,7 @@ class _Reader:
             return any(map(self._is_anothers, call.args[:1]))
         return name in _CHANGES and isinstance(call.func, ast.Attribute) and self._holds_attributes(call.func.value)
 
-    def _said(self, node: ast.expr) -> str:
+    def _finding(self, node: ast.expr) -> str:
         return self.source.at(node.lineno, f"{ast.unparse(node)} changes what is another's: derive from it or wrap it")
 
 

@@ -63,9 +63,9 @@ def run(name: str, python: Path, base: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def _counted(name: str, said: str) -> str:
-    """What pytest counted, if that is what was said."""
-    found = re.search(r"\d+ passed[^\n]*", said)
+def _counted(name: str, output: str) -> str:
+    """What pytest counted, if the output is pytest's."""
+    found = re.search(r"\d+ passed[^\n]*", output)
     if found is None:
         return ""
     return f": {CONTRACTS[name].counted(found[0]) if name in CONTRACTS else found[0].strip('= ')}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tools.clients.__main__ import SCRIPTED
 from tools.clients.recording import fixture, written
-from tools.clients.scripted import ASKED, SUNNY
+from tools.clients.scripted import CALL_REQUEST, SUNNY
 from tools.local_server import ROOT, free_port, started
 
 HERE = Path(__file__).parent
@@ -113,7 +113,7 @@ def record(name: str, job: Job, requests: Path, home: Path, work: Path) -> None:
     package = AGENTS[name][0]
     version = json.loads((MODULES / package / "package.json").read_text(encoding="utf-8"))["version"]
     about = {"client": f"{package} {version}", "source": "python -m tools.clients.coding_agents --record"}
-    calls = [{"name": called, "arguments": json.loads(text)} for called, text in ASKED.findall(job.prompt)]
+    calls = [{"name": called, "arguments": json.loads(text)} for called, text in CALL_REQUEST.findall(job.prompt)]
     found = fixture(requests, about, [*calls, SUNNY], (job.prompt, str(work / "note.txt")))
     text = written(found, {str(home): "/settings", str(work): "/folder"})
     (FIXTURES / f"{name}.json").write_text(text, encoding="utf-8")

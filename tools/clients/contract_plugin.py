@@ -62,8 +62,8 @@ def _name(item: pytest.Item) -> str:
 # ---- what has to exist -----------------------------------------------------------------------------------------------
 
 
-def made(path: str, **sent: Any) -> str:
-    """The path of a thing that the server has made."""
+def create(path: str, **sent: Any) -> str:
+    """Has the server make a thing. Returns its path."""
     answer = httpx2.post(f"{BASE}{path}", **sent)
     answer.raise_for_status()
     return f"{path}/{answer.json()['id']}"
@@ -72,15 +72,15 @@ def made(path: str, **sent: Any) -> str:
 def chat() -> str:
     # The SDK's type for kept messages has no role but this one.
     messages = [{"role": "assistant", "content": "Hello."}]
-    return made("/chat/completions", json={"messages": messages, "store": True})
+    return create("/chat/completions", json={"messages": messages, "store": True})
 
 
-def response(said: str = "Hello.") -> str:
-    return made("/responses", json={"input": said, "background": True})
+def response(text: str = "Hello.") -> str:
+    return create("/responses", json={"input": text, "background": True})
 
 
 def conversation() -> str:
-    return made("/conversations", json={"items": [{"type": "message", "role": "user", "content": "Hello."}]})
+    return create("/conversations", json={"items": [{"type": "message", "role": "user", "content": "Hello."}]})
 
 
 def item() -> str:
@@ -90,23 +90,23 @@ def item() -> str:
 
 def file() -> str:
     line = {"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"input": SILENT}}
-    return made("/files", data={"purpose": "batch"}, files={"file": ("lines.jsonl", json.dumps(line))})
+    return create("/files", data={"purpose": "batch"}, files={"file": ("lines.jsonl", json.dumps(line))})
 
 
 def batch() -> str:
-    asked = {"input_file_id": _id(file()), "endpoint": "/v1/responses", "completion_window": "24h"}
-    return made("/batches", json=asked)
+    body = {"input_file_id": _id(file()), "endpoint": "/v1/responses", "completion_window": "24h"}
+    return create("/batches", json=body)
 
 
 def _id(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-_KEPT = "/responses/resp_677efb5139a88190b512bc3fef8e535d"
+_STORED_RESPONSE = "/responses/resp_677efb5139a88190b512bc3fef8e535d"
 THINGS: Mapping[str, Callable[[], str]] = {
     "/chat/completions/completion_id": chat,
-    f"{_KEPT}/cancel": lambda: f"{response(SILENT)}/cancel",
-    _KEPT: response,
+    f"{_STORED_RESPONSE}/cancel": lambda: f"{response(SILENT)}/cancel",
+    _STORED_RESPONSE: response,
     "/responses/response_id": response,
     "/conversations/conv_123/items/msg_abc": item,
     "/conversations/conv_123": conversation,
@@ -130,12 +130,12 @@ def real(request: httpx2.Request) -> httpx2.Request:
         request.url = request.url.copy_set_param("after", first)
     if request.method != "POST" or path not in ("/batches", "/responses", "/responses/input_tokens"):
         return request
-    given = json.loads(request.content)
+    sent = json.loads(request.content)
     if path != "/batches":
-        body = {"input": "Hello.", **given}
+        body = {"input": "Hello.", **sent}
     else:
-        body = {**given, "input_file_id": _id(file())} if given["input_file_id"] == "string" else given
-    if body == given:
+        body = {**sent, "input_file_id": _id(file())} if sent["input_file_id"] == "string" else sent
+    if body == sent:
         return request
     headers = [(name, value) for name, value in request.headers.multi_items() if name != "content-length"]
     return httpx2.Request("POST", request.url, headers=headers, json=body, extensions=request.extensions)
@@ -150,11 +150,11 @@ def checked(answer: httpx2.Response) -> httpx2.Response:
 def pytest_configure() -> None:
     send, send_later = httpx2.Client.send, httpx2.AsyncClient.send
 
-    def sent(client: httpx2.Client, request: httpx2.Request, **given: Any) -> httpx2.Response:
-        return checked(send(client, real(request), **given))
+    def sent(client: httpx2.Client, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        return checked(send(client, real(request), **options))
 
-    async def sent_later(client: httpx2.AsyncClient, request: httpx2.Request, **given: Any) -> httpx2.Response:
-        return checked(await send_later(client, real(request), **given))
+    async def sent_later(client: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        return checked(await send_later(client, real(request), **options))
 
     patch = pytest.MonkeyPatch()
     patch.setattr(httpx2.Client, "send", sent)

@@ -21,12 +21,15 @@ _COUNT = re.compile(r"(\d+) (passed|xfailed|deselected)")
 
 @dataclass(frozen=True)
 class Contract:
-    """package: the SDK's. path: of the API, where its clients look for it. tests: those of routes that are served, in
-    tests/api_resources. plugins: of pytest, that the SDK's own settings name."""
+    """The tests that an SDK has of its API."""
 
+    # The SDK's.
     package: str
+    # Of the API, where its clients look for it.
     path: str
+    # Those of routes that are served, in tests/api_resources.
     tests: tuple[str, ...]
+    # Of pytest, that the SDK's own settings name.
     plugins: tuple[str, ...] = ()
 
     def version(self) -> str:
@@ -57,9 +60,9 @@ class Contract:
     def environment(self, base: str) -> Mapping[str, str]:
         return {"TEST_API_BASE_URL": f"{base}{self.path}", "PYTHONPATH": str(HERE)}
 
-    def counted(self, said: str) -> str:
+    def counted(self, output: str) -> str:
         """What of pytest's output matters: how many tests passed, and how many were left out."""
-        counts = {what: int(number) for number, what in _COUNT.findall(said)}
+        counts = {what: int(number) for number, what in _COUNT.findall(output)}
         left_out = counts.get("xfailed", 0) + counts.get("deselected", 0)
         return f"{self.package} {self.version()}: {counts.get('passed', 0)} passed, {left_out} left out"
 

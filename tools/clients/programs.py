@@ -39,12 +39,12 @@ def city_model() -> Any:
     return City
 
 
-def check(found: Any, expected: Any) -> None:
+def check(actual: Any, expected: Any) -> None:
     """Instances of models by their fields: some clients return a class of their own."""
     if hasattr(expected, "model_dump"):
-        found, expected = found.model_dump(), expected.model_dump()
-    if found != expected:
-        raise AssertionError(f"{found!r} is not {expected!r}")
+        actual, expected = actual.model_dump(), expected.model_dump()
+    if actual != expected:
+        raise AssertionError(f"{actual!r} is not {expected!r}")
 
 
 def instructor(_base: str) -> None:

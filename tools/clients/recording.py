@@ -19,7 +19,7 @@ _IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,}")
 _TIMES = re.compile(r"\b1\d{12}\b")
 _AGENT = re.compile(r"\(.*\) ?")
 # The values of these keys, and of the properties in a schema, are the API's own words, or ours.
-_OWN = ("type", "role", "name", "namespace", "model", "id", "call_id", "tool_use_id", "tool_call_id", "arguments",
+_API_KEYS = ("type", "role", "name", "namespace", "model", "id", "call_id", "tool_use_id", "tool_call_id", "arguments",
         "enum", "required", "format", "status", "effort", "summary", "include", "tool_choice", "prompt_cache_key",
         "user", "user_id", "encrypted_content", "const", "pattern", "$schema", "client_metadata", "input")  # fmt: skip
 
@@ -57,11 +57,11 @@ class Recorder:
         (self._folder / f"{next(self._numbers):03}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def fixture(folder: Path, about: Mapping[str, str], said: Sequence[Any], ours: Collection[str]) -> dict[str, Any]:
-    """The recorded requests. about: the client and where the requests are from. said: by the model to each request, a
-    text or a call. ours: texts that are kept."""
+def fixture(folder: Path, about: Mapping[str, str], answers: Sequence[Any], ours: Collection[str]) -> dict[str, Any]:
+    """The recorded requests. about: the client and where the requests are from. answers: the model's to each request,
+    texts or calls. ours: texts that are kept."""
     requests = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    for request, answer in zip(requests, said, strict=True):
+    for request, answer in zip(requests, answers, strict=True):
         kept = {name: value for name, value in request["headers"].items() if name not in _DROPPED}
         request["headers"] = {name: _AGENT.sub("", value).strip() for name, value in kept.items()}
         request["body"], request["said"] = stripped(request["body"], ours), answer
@@ -99,7 +99,7 @@ def stripped(value: Any, ours: Collection[str], key: str = "") -> Any:
             return dict(sorted(inner.items())) if key == "client_metadata" else inner
         case list():
             return [stripped(each, ours, key) for each in value]
-        case str() if key not in _OWN and value not in ours and len(value) > _SHORT:
+        case str() if key not in _API_KEYS and value not in ours and len(value) > _SHORT:
             return f"<{len(value)} characters>"
     return value
 
@@ -108,10 +108,10 @@ def _numbered(text: str) -> str:
     """Ids as numbers of the same length, each the same wherever it stands."""
     known: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        given = found[0]
-        made = f"{len(known) + 1:0{len(given) - given.count('-')}}"
-        return known.setdefault(given, _with_dashes(made) if "-" in given else made)
+    def number(match: re.Match[str]) -> str:
+        identifier = match[0]
+        digits = f"{len(known) + 1:0{len(identifier) - identifier.count('-')}}"
+        return known.setdefault(identifier, _with_dashes(digits) if "-" in identifier else digits)
 
     return _IDS.sub(number, text)
 

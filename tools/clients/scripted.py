@@ -26,7 +26,7 @@ from tools.clients.recording import Recorder
 
 CONTEXT = 400_000
 TOOLS = "<|tools|>"
-ASKED = re.compile(r"Call (\S+) with (\{[^{}]*\})")
+CALL_REQUEST = re.compile(r"Call (\S+) with (\{[^{}]*\})")
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is string else '' }}"
     "{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}</{{ m.role }}>{% endfor %}"
@@ -47,23 +47,23 @@ class ScriptedEngine(FakeEngine):
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
         text = self.tokenizer.decode(prompt.ids.tolist() if isinstance(prompt, Prompt) else prompt)
-        self.script = Script(pieces=said(text, params), hang_at=0 if SILENT in text else None)
+        self.script = Script(pieces=answer(text, params), hang_at=0 if SILENT in text else None)
         async for output in super().generate(prompt, params, request_id, **owner):
             yield output
 
 
-def said(prompt: str, params: SamplingParams) -> str:
-    asked = params.structured_outputs
-    if asked is not None and asked.kind == "json":
-        return json.dumps(sample(json.loads(asked.json), text_of(prompt)))
-    if asked is not None and asked.kind == "json_object":
+def answer(prompt: str, params: SamplingParams) -> str:
+    form = params.structured_outputs
+    if form is not None and form.kind == "json":
+        return json.dumps(sample(json.loads(form.json), text_of(prompt)))
+    if form is not None and form.kind == "json_object":
         return JOKE if "punchline" in prompt else CITY
     chat, _, rest = prompt.partition(TOOLS)
     tools = [tool["function"] for tool in json.loads(rest.removesuffix("<assistant>"))] if rest else []
     answers = [tool for tool in tools if "large" in tool.get("parameters", {}).get("properties", {})]
     if answers:  # a tool that stands for the form of the answer
         return called(answers[0], chat)
-    wanted, done = ASKED.findall(chat.rpartition("<user>")[2]), chat.rpartition("<user>")[2].count("<tool>")
+    wanted, done = CALL_REQUEST.findall(chat.rpartition("<user>")[2]), chat.rpartition("<user>")[2].count("<tool>")
     if tools and done < len(wanted):
         return f"I do that.\n{call(*wanted[done])}"
     if tools and not done:

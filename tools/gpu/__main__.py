@@ -33,48 +33,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, default=ROOT / ".whl")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build/gpu"))
     parser.add_argument("--inside", nargs=3, metavar=("PART", "WORK", "SECONDS"), help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    given.out, given.wheels = given.out.resolve(), given.wheels.resolve()
-    if given.rehearse:
-        given.device = "cpu"
-    return _inside(given) if given.inside else _outside(given)
+    options = parser.parse_args(arguments)
+    options.out, options.wheels = options.out.resolve(), options.wheels.resolve()
+    if options.rehearse:
+        options.device = "cpu"
+    return _inside(options) if options.inside else _outside(options)
 
 
-def _inside(given: argparse.Namespace) -> int:
+def _inside(options: argparse.Namespace) -> int:
     """Runs one part in this process."""
-    name, work, seconds = given.inside[0], Path(given.inside[1]), float(given.inside[2])
-    platform = FAKE if given.rehearse else "cuda"
+    name, work, seconds = options.inside[0], Path(options.inside[1]), float(options.inside[2])
+    platform = FAKE if options.rehearse else "cuda"
     here = Surroundings(
-        platform, given.device, given.rehearse, given.wheels, given.out, work, seconds, tuple(given.only)
+        platform, options.device, options.rehearse, options.wheels, options.out, work, seconds, tuple(options.only)
     )
     part, _ = PARTS[name]
     return act(lambda notes: part(here, notes), Notes(work / f"{name}.json"))
 
 
-def _outside(given: argparse.Namespace) -> int:
+def _outside(options: argparse.Namespace) -> int:
     """Runs each part in a process of its own."""
-    reason = obstacle(given.device, given.wheels)
+    reason = obstacle(options.device, options.wheels)
     if reason is not None:
         print(f"gpu did not run: {reason}")
         return 1 if os.environ.get("TESSERA_REQUIRE_ALL") == "1" else 0
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="tessera-gpu-"))
-    same = ["--device", given.device, "--wheels", str(given.wheels), "--out", str(given.out)]
-    same += [word for name in given.only for word in ("--only", name)]
-    same += ["--rehearse"] if given.rehearse else []
+    same = ["--device", options.device, "--wheels", str(options.wheels), "--out", str(options.out)]
+    same += [word for name in options.only for word in ("--only", name)]
+    same += ["--rehearse"] if options.rehearse else []
 
     def command(name: str, seconds: float) -> list[str]:
         return [sys.executable, "-m", "tools.gpu", *same, "--inside", name, str(work), str(seconds)]
 
-    facts = {"device": given.device, "rehearsed": given.rehearse}
-    parts = Parts(command, given.out, work, 60 * given.minutes, facts)
-    chosen = [name for name in PARTS if name == "install" or not given.part or name in given.part]
+    facts = {"device": options.device, "rehearsed": options.rehearse}
+    parts = Parts(command, options.out, work, 60 * options.minutes, facts)
+    chosen = [name for name in PARTS if name == "install" or not options.part or name in options.part]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that its part ends with it
     try:
         results = parts.run({name: PARTS[name][1] for name in chosen}, needed="install")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print(f"{'total':<10} {sum(result.seconds for result in results):7.1f} s  {given.out / 'gpu.json'}")
+    print(f"{'total':<10} {sum(result.seconds for result in results):7.1f} s  {options.out / 'gpu.json'}")
     return 1 if any(result.outcome in NOT_PASSED for result in results) else 0
 
 

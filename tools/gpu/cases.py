@@ -44,15 +44,15 @@ def selected(cases: Sequence[Case], levels: Sequence[str], only: Sequence[str], 
     ]
 
 
-def with_scratch(target: Target, asked: Path) -> None:
-    """Gives Triton the memory that its sanitizer keeps its records in. asked: a file that is made when it asks for
+def with_scratch(target: Target, witness: Path) -> None:
+    """Gives Triton the memory that its sanitizer keeps its records in. witness: a file that is made when it asks for
     some. Kernels of this library that want memory too bring an allocator of their own."""
     import torch
     import triton
     from triton.runtime import _allocation
 
     def allocate(size: int, alignment: int, stream: int | None) -> object:
-        asked.touch()
+        witness.touch()
         return torch.empty(size, dtype=torch.int8, device=target.device.target)
 
     triton.set_allocator(allocate)

@@ -40,7 +40,7 @@ def install(here: Surroundings, notes: Notes) -> None:
         "'python': sys.version.split()[0], 'torch': torch.__version__, 'triton': triton.__version__, "
         "'transformers': transformers.__version__, 'from': tessera.__file__}))"
     )
-    found = json.loads(here.said("-c", program).splitlines()[-1])
+    found = json.loads(here.python("-c", program).splitlines()[-1])
     if not found.pop("from").startswith(str(here.site)):
         raise FailedError("the packages that were just installed are not the ones that are imported")
     notes.add(**found)
@@ -53,7 +53,7 @@ def platforms(here: Surroundings, notes: Notes) -> None:
     if row is None:
         raise FailedError(f"there is no platform cuda among {[row['name'] for row in rows]}")
     notes.add(score=row["score"], reason=row["error"] or row["reason"], devices=row["devices"])
-    best = max(rows, key=lambda one: one["score"] or 0)
+    best = max(rows, key=lambda row: row["score"] or 0)
     if not here.rehearsal and (best is not row or (row["score"] or 0) < 100):
         raise FailedError(f"{best['name']} is chosen, and cuda has {row['score']}:")
 
@@ -77,17 +77,17 @@ def races(here: Surroundings, notes: Notes) -> None:
     races."""
     checked = {"TRITON_INSTRUMENTATION_MODE": "consan", "CUDA_LAUNCH_BLOCKING": "1"}
     checked["TRITON_CACHE_DIR"] = str(here.work / "instrumented")
-    some, asked = (("op/linear/0", "op/sample/0") if here.rehearsal else RACES), here.work / "sanitizer"
-    _cases(here, "races", ["--only", *some, "--scratch", str(asked)], 1 if here.rehearsal else 4, checked).run(notes)
-    if not asked.exists() and not here.rehearsal:
+    some, witness = (("op/linear/0", "op/sample/0") if here.rehearsal else RACES), here.work / "sanitizer"
+    _cases(here, "races", ["--only", *some, "--scratch", str(witness)], 1 if here.rehearsal else 4, checked).run(notes)
+    if not witness.exists() and not here.rehearsal:
         raise FailedError("the sanitizer asked for no memory, so it checked nothing;")
 
 
 def _cases(
-    here: Surroundings, name: str, asked: list[str], number: int, more: Mapping[str, str] | None = None
+    here: Surroundings, name: str, flags: list[str], number: int, variables: Mapping[str, str] | None = None
 ) -> Shares:
-    asked = ["--platform", here.platform, *asked]
-    return Shares(asked, here.out / f"{name}.jsonl", number, here.work, {**here.environment, **(more or {})})
+    flags = ["--platform", here.platform, *flags]
+    return Shares(flags, here.out / f"{name}.jsonl", number, here.work, {**here.environment, **(variables or {})})
 
 
 def serve(here: Surroundings, notes: Notes) -> None:
@@ -136,12 +136,12 @@ def _measured(path: Path, notes: Notes) -> list[str]:
 
 
 PARTS: Mapping[str, tuple[Callable[[Surroundings, Notes], None], Limits]] = {
-    "install": (install, Limits(most=120, least=0)),
-    "platforms": (platforms, Limits(most=60, least=10)),
-    "kernels": (kernels, Limits(most=240, least=30)),
-    "serve": (serve, Limits(most=150, least=30)),
-    "bench": (bench, Limits(most=420, least=60)),
-    "gold": (gold, Limits(most=240, least=60)),
-    "races": (races, Limits(most=120, least=40)),
-    "plugin": (plugin, Limits(most=200, least=60)),
+    "install": (install, Limits(longest=120, shortest=0)),
+    "platforms": (platforms, Limits(longest=60, shortest=10)),
+    "kernels": (kernels, Limits(longest=240, shortest=30)),
+    "serve": (serve, Limits(longest=150, shortest=30)),
+    "bench": (bench, Limits(longest=420, shortest=60)),
+    "gold": (gold, Limits(longest=240, shortest=60)),
+    "races": (races, Limits(longest=120, shortest=40)),
+    "plugin": (plugin, Limits(longest=200, shortest=60)),
 }

@@ -24,10 +24,12 @@ MARK = "TESSERA_GPU_PART"
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. most: when the part is ended. least: with less left, beginning it would show nothing."""
+    """Of a part, in seconds."""
 
-    most: float
-    least: float
+    # When it is ended.
+    longest: float
+    # With less left, beginning it would show nothing.
+    shortest: float
 
 
 @dataclass
@@ -58,8 +60,8 @@ class Notes:
     def failed(self, reason: str) -> None:
         self._write(failed=reason)
 
-    def _write(self, **said: Any) -> None:
-        self.figures |= said
+    def _write(self, **figures: Any) -> None:
+        self.figures |= figures
         write(self.path, self.figures)
 
 
@@ -83,8 +85,7 @@ def act(part: Callable[[Notes], None], notes: Notes) -> int:
 
 
 class Parts:
-    """Runs parts one after the other, within `seconds` together. command: of a part's process, by name. out: the folder
-    for gpu.json and gpu.log. work: one for this run only. facts: what gpu.json says besides."""
+    """Runs parts one after the other."""
 
     def __init__(
         self,
@@ -95,7 +96,15 @@ class Parts:
         facts: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.command, self.out, self.work, self.facts = command, out, work, dict(facts or {})
+        """seconds: for all parts together."""
+        # Of a part's process, by its name and its seconds.
+        self.command = command
+        # The folder for gpu.json and gpu.log.
+        self.out = out
+        # A folder for this run only.
+        self.work = work
+        # What gpu.json says besides.
+        self.facts = dict(facts or {})
         self.clock = clock
         self.deadline = clock() + seconds
         self.results: list[Result] = []
@@ -103,16 +112,16 @@ class Parts:
     def run(self, limits: Mapping[str, Limits], needed: str = "") -> list[Result]:
         """needed: the part without which no other can begin."""
         for name, limit in limits.items():
-            self._add(self._one(name, limit, needed))
+            self._add(self._run_part(name, limit, needed))
         return self.results
 
-    def _one(self, name: str, limit: Limits, needed: str) -> Result:
+    def _run_part(self, name: str, limit: Limits, needed: str) -> Result:
         if any(result.name == needed and result.outcome != "passed" for result in self.results):
             return Result(name, "not begun", closing=f"{needed} did not pass")
         left = self.deadline - self.clock()
-        if left < limit.least:
-            return Result(name, "not begun", closing=f"{max(left, 0):.0f} s were left, and it needs {limit.least:g}")
-        return self._in_a_process(name, min(limit.most, left))
+        if left < limit.shortest:
+            return Result(name, "not begun", closing=f"{max(left, 0):.0f} s were left, and it needs {limit.shortest:g}")
+        return self._in_a_process(name, min(limit.longest, left))
 
     def _in_a_process(self, name: str, seconds: float) -> Result:
         mark, notes = f"{os.getpid()}-{name}", self.work / f"{name}.json"
@@ -136,14 +145,14 @@ class Parts:
         result = Result(name, seconds=round(self.clock() - begin, 2))
         result.figures = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
         reason = result.figures.pop("failed", None)
-        result.closing = " ".join(_shown(result.figures))[:LONGEST]
+        result.closing = " ".join(_short_figures(result.figures))[:LONGEST]
         if status is None:
             result.outcome = "out of time"
             result.closing = f"after {seconds:.0f} s; {result.closing or 'no figures yet'}"
         elif status != 0:
             result.outcome = "failed"
-            said = reason or f"its process ended with {status}; gpu.log has the rest"
-            result.closing = f"{said} {result.closing}".rstrip()
+            why = reason or f"its process ended with {status}; gpu.log has the rest"
+            result.closing = f"{why} {result.closing}".rstrip()
         return result
 
     def _add(self, result: Result) -> None:
@@ -176,7 +185,7 @@ def marked(mark: str) -> Iterator[int]:
             yield int(place.parent.name)
 
 
-def said(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
     """A command's stdout; all that it writes goes to this process's own output too. Raises FailedError with its last
     line."""
     print("$", *command, flush=True)
@@ -189,7 +198,7 @@ def said(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
     return done.stdout
 
 
-def _shown(figures: Mapping[str, Any]) -> Iterator[str]:
+def _short_figures(figures: Mapping[str, Any]) -> Iterator[str]:
     """The figures that fit a line."""
     for name, value in figures.items():
         if isinstance(value, float):

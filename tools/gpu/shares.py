@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.gpu.chat import FailedError, Figures
 from tools.gpu.ledger import BEGUN, Ledger, Line
-from tools.gpu.running import Notes, said
+from tools.gpu.running import Notes, run
 
 STUCK = 90
 """Seconds after which a case that is not done counts as hung. A case with a whole engine compiles its kernels in it."""
@@ -48,12 +48,12 @@ class _Share:
 
 
 class Shares:
-    """asked: the flags of tools.gpu.cases that choose cases. ledger: a new file for the results. number: of
+    """flags: the flags of tools.gpu.cases that choose cases. ledger: a new file for the results. number: of
     processes."""
 
     def __init__(
         self,
-        asked: Sequence[str],
+        flags: Sequence[str],
         ledger: Path,
         number: int,
         folder: Path,
@@ -62,10 +62,10 @@ class Shares:
         program: Sequence[str] = (sys.executable, "-m", "tools.gpu.cases"),
         stuck: float = STUCK,
     ) -> None:
-        self.command = [*program, *asked]
+        self.command = [*program, *flags]
         self.ledger = Ledger(ledger)
         self.folder, self.environment, self.stuck = folder, environment, stuck
-        self.ids: list[str] = json.loads(said(self.command, folder, environment).splitlines()[-1])
+        self.ids: list[str] = json.loads(run(self.command, folder, environment).splitlines()[-1])
         self.number = max(1, min(number, len(self.ids)))
 
     def run(self, notes: Notes) -> None:
@@ -96,7 +96,7 @@ class Shares:
         return subprocess.Popen([*self.command, *place], cwd=self.folder, env=dict(self.environment))
 
 
-def figures(lines: Mapping[str, Line], of: int) -> Figures:
+def figures(lines: Mapping[str, Line], number: int) -> Figures:
     """How many cases had which result, what failed, and which kernels are slower than the reference."""
     counts = Counter(line["status"] for line in lines.values())
     failed = {name: str(line["text"])[:300] for name, line in lines.items() if line["status"] == "failed"}
@@ -108,7 +108,7 @@ def figures(lines: Mapping[str, Line], of: int) -> Figures:
         "fall_back": counts["falls back"] + counts["n/a"],
         "failed_cases": len(failed),
         "done": len(lines) - len(running),
-        "of": of,
+        "of": number,
         "running": running,
         "failures": dict(list(failed.items())[:NAMED]),
     } | ({"times_as_fast": {name: round(ratio, 2) for name, ratio in sorted(ratios.items())}} if ratios else {})

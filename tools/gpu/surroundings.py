@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
-from tools.gpu.running import said
+from tools.gpu.running import run
 
 ROOT = Path(__file__).parents[2]
 _FAKES = ("tests/fakechip", "tests/torch_fakechip", "platforms/rocm", "platforms/xpu")
@@ -22,17 +22,23 @@ _FAKES = ("tests/fakechip", "tests/torch_fakechip", "platforms/rocm", "platforms
 
 @dataclass(frozen=True)
 class Surroundings:
-    """platform: a name or a dotted path. device: torch's name of it. rehearsal: on the host, with Triton's interpreter,
-    and a little of everything. wheels: of what the machine's Python lacks. out: for results. work: for this run
-    only. seconds: of the part. only: measurements of the part bench; all, if that is empty."""
+    """What a part runs with."""
 
+    # A name or a dotted path.
     platform: str
+    # torch's name of it.
     device: str
+    # On the host, with Triton's interpreter, and a little of everything.
     rehearsal: bool
+    # Of what the machine's Python lacks.
     wheels: Path
+    # For results.
     out: Path
+    # For this run only.
     work: Path
+    # Of the part.
     seconds: float
+    # Measurements of the part bench; all, if that is empty.
     only: tuple[str, ...] = ()
 
     @property
@@ -49,11 +55,11 @@ class Surroundings:
         return {**os.environ, **more}
 
     def tessera(self, *arguments: str) -> str:
-        return self.said("-m", "tessera.cli", *arguments)
+        return self.python("-m", "tessera.cli", *arguments)
 
-    def said(self, *arguments: str) -> str:
+    def python(self, *arguments: str) -> str:
         """What Python prints. Raises FailedError."""
-        return said([sys.executable, *arguments], self.work, self.environment)
+        return run([sys.executable, *arguments], self.work, self.environment)
 
     def add(self, *wanted: str) -> None:
         """Installs packages, and what they need and the machine's Python lacks, into `site`. Downloads nothing. What is
@@ -70,7 +76,7 @@ class Surroundings:
         find = ["--find-links", str(self.wheels)] if self.wheels.is_dir() else []
         # Without a C++ compiler, the CPU platform is installed without its kernels, which nothing here needs.
         command = [sys.executable, "-m", "pip", *common, *find, *arguments]
-        said(command, self.work, {**self.environment, "CXX": "none"})
+        run(command, self.work, {**self.environment, "CXX": "none"})
 
     def copied(self, package: str) -> str:
         """A copy of a package's folder, to build in."""

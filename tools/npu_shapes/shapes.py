@@ -42,7 +42,9 @@ def other_results(platform: Any) -> Iterator[str]:
     """Where a kernel's result is of another kind than its reference's."""
     table, device = platform.ops(REFERENCE), SimpleNamespace(target=TARGET)
     linear: Any = table["linear"].kernel
-    uncast = type(linear)(lambda **given: given["input"], linear.quantize, linear.product)  # it has no meta function
+    uncast = type(linear)(
+        lambda **operands: operands["input"], linear.quantize, linear.product
+    )  # it has no meta function
     table = replace(table, linear=uncast)
     for name in OPS:
         tried, kernel = 0, table[name].kernel
@@ -90,7 +92,7 @@ def _fake(value: Any) -> Any:
 
 
 def _kinds(value: Any) -> Any:
-    return tree_map(lambda one: (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else one, value)
+    return tree_map(lambda leaf: (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def attention(platform: Any) -> Iterator[str]:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import torch
 
-_OWN = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1")
+_SYSTEM_LIBRARIES = (
+    "libc.so.6",
+    "libm.so.6",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+)
 _PYTHON = ("Py", "_Py", "__tls_get_addr")
 _DATA = ("_ZTV", "_ZTI", "_ZTS")  # tables of classes, which are not functions
 
@@ -74,6 +82,6 @@ def _needed(library: Path) -> list[str]:
 
 def _of_the_system() -> list[Path]:
     """The C and C++ libraries, as the compiler finds them."""
-    asked = [["gcc", f"-print-file-name={name}"] for name in (*_OWN, "ld-linux-x86-64.so.2")]
+    asked = [["gcc", f"-print-file-name={name}"] for name in (*_SYSTEM_LIBRARIES, "ld-linux-x86-64.so.2")]
     said = (subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip() for one in asked)
     return [Path(path).parent / Path(path).name for path in said if Path(path).is_absolute()]

@@ -18,14 +18,23 @@ from tools.parity.families import FAMILIES
 from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
-from tools.parity.rounding import DTYPES, EXACT, FAR, MORE_FAR, MOST_TYPICAL, WAYS, RoundingCell, measure_rounding
+from tools.parity.rounding import (
+    DTYPES,
+    EXACT,
+    FAR,
+    MORE_FAR,
+    MOST_TYPICAL,
+    ROUNDING_MODES,
+    RoundingCell,
+    measure_rounding,
+)
 from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 COLUMNS = (
     "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
     "", "ok",
 )  # fmt: skip
-LEFT = ("platform", "family", "mode", "", "ok")
+LEFT_ALIGNED = ("platform", "family", "mode", "", "ok")
 ROUNDING_COLUMNS = ("platform", "family", "mode", "prompts", "logits", "error", "theirs", "far", "theirs", "ok")
 
 
@@ -62,9 +71,9 @@ def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]
             _progress(f"{family}: {mode} on {platform}")
             where = (platform, family, mode)
             if options.dtype == EXACT:
-                cells.append(Cell.of(where, *MODES[mode](subject)))
+                cells.append(Cell.from_answers(where, *MODES[mode](subject)))
             else:
-                cells.append(RoundingCell.of(where, measure_rounding(subject, model, options.dtype, mode)))
+                cells.append(RoundingCell.from_answers(where, measure_rounding(subject, model, options.dtype, mode)))
     return cells
 
 
@@ -88,7 +97,7 @@ def rounding_table(cells: Sequence[RoundingCell]) -> str:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     """Aligns names and outcomes to the left, numbers to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    left = {column for column, name in enumerate(rows[0]) if name in LEFT}
+    left = {column for column, name in enumerate(rows[0]) if name in LEFT_ALIGNED}
     return "\n".join(
         "  ".join(
             text.ljust(width) if column in left else text.rjust(width)
@@ -157,7 +166,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--platform", action="append", help=f"{', '.join(PLATFORMS)} or package.module:Class; default: cpu and strict"
     )
     parser.add_argument(
-        "--mode", action="append", help=f"{', '.join(MODES)}; may be repeated; default: all, or {', '.join(WAYS)}"
+        "--mode",
+        action="append",
+        help=f"{', '.join(MODES)}; may be repeated; default: all, or {', '.join(ROUNDING_MODES)}",
     )
     parser.add_argument("--dtype", choices=[EXACT, *DTYPES], default=EXACT, help="(default: %(default)s)")
     parser.add_argument("--brief", action="store_true", help="all modes together; in float32")
@@ -165,7 +176,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.family = options.family or [*(THROUGH_TRANSFORMERS if options.through_transformers else FAMILIES)]
     options.platform = options.platform or ["cpu", "strict"]
-    known_modes = MODES if options.dtype == EXACT else WAYS
+    known_modes = MODES if options.dtype == EXACT else ROUNDING_MODES
     options.mode = options.mode or [*known_modes]
     if unknown := set(options.mode) - set(known_modes):
         parser.error(

@@ -70,7 +70,7 @@ class Cell:
     ok: bool
 
     @classmethod
-    def of(cls, where: tuple[str, str, str], compared: Sequence[Compared], evidence: str) -> Cell:
+    def from_answers(cls, where: tuple[str, str, str], compared: Sequence[Compared], evidence: str) -> Cell:
         """where: platform, family, mode."""
         excused = sum(one.excused for one in compared)
         worst = max(compared, key=_excess)
@@ -105,9 +105,9 @@ class Cell:
         )
 
 
-def _excess(one: Compared | Cell) -> float:
+def _excess(result: Compared | Cell) -> float:
     """The difference relative to the bound; infinite for NaN."""
-    return one.diff / one.bound if one.diff == one.diff else float("inf")
+    return result.diff / result.bound if result.diff == result.diff else float("inf")
 
 
 def compare_all(

@@ -29,13 +29,15 @@ RECORDING_EXECUTOR = "tools.parity.recording:RecordingExecutor"
 
 @dataclass
 class Record:
-    """logits: by request id, (position, [vocabulary]) in the order of computation. widest: the most rows in a step.
-    mixed: steps that combine (parts of) prompts with decoding rows. cut: grants that end before a row's known tokens
-    do."""
+    """What an engine computed, and in what steps."""
 
+    # By request id, (position, [vocabulary]) in the order of computation.
     logits: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    # The most rows in a step.
     widest: int = 0
+    # Steps that combine (parts of) prompts with decoding rows.
     mixed: int = 0
+    # Grants that end before a row's known tokens do.
     cut: int = 0
 
 

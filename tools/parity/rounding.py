@@ -20,7 +20,7 @@ FAR = 4.0
 MOST_TYPICAL = 1.1
 MORE_FAR = 0.02
 
-WAYS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+ROUNDING_MODES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {"alone": {"max_num_seqs": 1}, "mixed batch": {}, "chunked": {"max_num_batched_tokens": 16}}
 )
 """The ways of splitting the work, as flags."""
@@ -59,7 +59,7 @@ class Rounded:
     missing: int
 
     @classmethod
-    def of(cls, model: Narrowed, tokens: Sequence[int], logits: Sequence[tuple[int, Tensor]]) -> Self:
+    def from_logits(cls, model: Narrowed, tokens: Sequence[int], logits: Sequence[tuple[int, Tensor]]) -> Self:
         """logits: (position, [vocabulary]) as computed."""
         exact, theirs = model.read(tokens)
         positions = [position for position, _ in logits]
@@ -89,7 +89,7 @@ class RoundingCell:
     their_far: int
 
     @classmethod
-    def of(cls, where: tuple[str, str, str], rounded: Sequence[Rounded]) -> Self:
+    def from_answers(cls, where: tuple[str, str, str], rounded: Sequence[Rounded]) -> Self:
         """where: platform, family, mode."""
         ours, theirs = torch.cat([one.ours for one in rounded]), torch.cat([one.theirs for one in rounded])
         typical = float(theirs.median())
@@ -110,12 +110,12 @@ class RoundingCell:
         return near and self.far <= self.their_far + MORE_FAR * self.positions and self.missing == 0
 
 
-def measure_rounding(subject: Subject, model: Any, dtype: str, way: str) -> list[Rounded]:
+def measure_rounding(subject: Subject, model: Any, dtype: str, mode: str) -> list[Rounded]:
     """Measures Tessera's answers to the subject's prompts in the dtype. model: transformers', in float32."""
     numbered, narrowed = Numbered(), Narrowed(model, dtype)
-    with dataclasses.replace(subject, dtype=dtype).engine(**WAYS[way]) as engine:
+    with dataclasses.replace(subject, dtype=dtype).engine(**ROUNDING_MODES[mode]) as engine:
         ran = engine.run(numbered(subject.answers))
     return [
-        Rounded.of(narrowed, [*answer.prompt, *ran.tokens[name]], ran.record.logits[name])
+        Rounded.from_logits(narrowed, [*answer.prompt, *ran.tokens[name]], ran.record.logits[name])
         for name, answer in numbered.answers.items()
     ]

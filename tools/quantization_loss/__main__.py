@@ -59,12 +59,12 @@ def table(
     asked = texts_of(configs[0].model, texts)
     scores = [scores_of(config, asked) for config in configs]
     rows: list[tuple[str, ...]] = []
-    for (name, kept), found in zip(WAYS, scores, strict=True):
+    for (name, cache_dtype), found in zip(WAYS, scores, strict=True):
         lost = loss(asked, scores[0], found)
-        right = answered(model, platform, dtype, name, kept, questions) if questions else None
+        right = answered(model, platform, dtype, name, cache_dtype, questions) if questions else None
         rows.append(
             (
-                name or "none", kept, f"{found.bits:.2f}", f"{lost.perplexity:.4f}", f"{lost.divergence:.5f}",
+                name or "none", cache_dtype, f"{found.bits:.2f}", f"{lost.perplexity:.4f}", f"{lost.divergence:.5f}",
                 f"{lost.agreement:.2%}", "-" if right is None else f"{right} of {questions}",
             )
         )  # fmt: skip
@@ -72,20 +72,25 @@ def table(
 
 
 def _config(
-    model: str | None, platform: str, dtype: str, name: str | None, kept: str, *, tokenizer: bool
+    model: str | None, platform: str, dtype: str, name: str | None, cache_dtype: str, *, tokenizer: bool
 ) -> EngineConfig:
     config = build_config(
-        model=model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=kept, max_num_seqs=8,
+        model=model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=cache_dtype, max_num_seqs=8,
         kv_cache_memory_bytes=64 << 20, skip_tokenizer_init=not tokenizer or None,
     )  # fmt: skip
     return dataclasses.replace(config, embedded=True)
 
 
-def answered(model: str | None, platform: str, dtype: str, name: str | None, kept: str, count: int) -> int:
+def answered(model: str | None, platform: str, dtype: str, name: str | None, cache_dtype: str, count: int) -> int:
     """The number of the demo's held-out questions that are answered correctly."""
     questions = held_out_questions(count)
     with LLM(
-        model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=kept, kv_cache_memory_bytes=64 << 20
+        model,
+        platform=platform,
+        dtype=dtype,
+        quantization=name,
+        kv_cache_dtype=cache_dtype,
+        kv_cache_memory_bytes=64 << 20,
     ) as llm:
         answers = llm.chat(
             [messages for _, messages in questions],

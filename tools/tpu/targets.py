@@ -41,13 +41,13 @@ from tessera_tpu.ops import compiled
 from tessera_tpu.sampling import sample_fields, words
 
 TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
-LAYERS, ROWS, TOKENS, CACHED, MOST = 2, 64, 512, 2112 * 32, 8192
+LAYERS, ROWS, TOKENS, CACHED, MAX_LENGTH = 2, 64, 512, 2112 * 32, 8192
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128256, 4096, 14336, 32, 8, 128
 MODEL = MappingProxyType(
     {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
         "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5,
+        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MAX_LENGTH, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }
 )  # fmt: skip
@@ -65,19 +65,24 @@ WORKSPACE = 96 << 20
 
 @dataclass(frozen=True)
 class Compiled:
-    """Of one chip. flops, nbytes: of a step, as the compiler counts them, without the kernels; expected: floating-point
-    operations of the model's products. temporary, donated: bytes of memory beside arguments and results, and of
-    results that take the memory of arguments."""
+    """What the compiler makes of a step. Sizes and operations are those of one chip."""
 
     topology: str
     chips: int
     step: str
+    # For compiling it.
     seconds: float
+    # Floating-point operations of a step, as the compiler counts them, without the kernels.
     flops: float
+    # Floating-point operations of the model's products.
     expected: float
+    # Read and written by a step, as the compiler counts them.
     nbytes: float
+    # Bytes of memory beside arguments and results.
     temporary: int
+    # Bytes of results that take the memory of arguments.
     donated: int
+    # All-reduces of a step.
     collectives: int
 
     @property
@@ -118,7 +123,7 @@ class Abstract:
         spec = model.facts.caches[0].spec
         size = block_of(spec)
         group = CacheGroup(tuple(range(LAYERS)), "paged", size, 0, CACHED // size)
-        self.plan = CachePlan((group,), ROWS, MOST)
+        self.plan = CachePlan((group,), ROWS, MAX_LENGTH)
         layout = self.attention.kv_cache_layout(spec, size)
         shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
         self.caches = [tuple(jax.ShapeDtypeStruct(*one, sharding=mesh.planes) for one in shapes) for _ in range(LAYERS)]
@@ -137,7 +142,7 @@ class Abstract:
 
     def forward(self, key: LaunchKey) -> Any:
         flat = self.ints(launch_fields(key, self.plan).size)
-        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), flat
+        given = self.values, self.caches, self.ints(ROWS + 1, MAX_LENGTH + 1), flat
         places = [tuple(self.mesh.planes for _ in planes) for planes in self.caches], self.mesh.whole, self.mesh.whole
         call = partial(self.model.forward, key, self.plan)
         return jax.jit(call, donate_argnums=(1, 2), out_shardings=places).lower(*given).compile()
@@ -146,7 +151,7 @@ class Abstract:
         hidden = jax.ShapeDtypeStruct((ROWS, HIDDEN), "bfloat16", sharding=self.mesh.whole)
         flat = self.ints(sample_fields(ROWS).size)
         bits = self.ints(ROWS, words(VOCAB))
-        given = self.values, self.ints(ROWS + 1, MOST + 1), hidden, flat, bits
+        given = self.values, self.ints(ROWS + 1, MAX_LENGTH + 1), hidden, flat, bits
         return jax.jit(self.model.sample, donate_argnums=1, out_shardings=self.mesh.whole).lower(*given).compile()
 
 
@@ -183,31 +188,31 @@ def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compil
             abstract.sample()
 
 
-def check(found: Compiled, text: str, caches: int, shapes: Collection[tuple[int, ...]]) -> None:
+def check(step: Compiled, text: str, caches: int, shapes: Collection[tuple[int, ...]]) -> None:
     """text: the program. caches, shapes: of one chip, the bytes of its caches and the shapes of their planes."""
-    what = f"{found.topology}, {found.chips} chips, {found.step}"
+    what = f"{step.topology}, {step.chips} chips, {step.step}"
     for kernel in ("ragged_paged_attention", "kv_update"):
         number = len(re.findall(rf"%{kernel}[.\d]* = .*custom-call\(", text))
         assert number == LAYERS, f"{what}: {number} calls of {kernel}, expected {LAYERS}"
     for shape in shapes:
         moved = re.search(rf"\[{','.join(map(str, shape))}\]\{{[^}}]*S\(1\)", text)
         assert moved is None, f"{what}: planes of {shape} are copied into the fast memory"
-    kept = caches + 4 * (ROWS + 1) * (MOST + 1)  # and the tokens of all rows
-    assert found.donated >= kept, f"{what}: {found.donated} bytes are updated in place, of {kept}"
-    assert found.temporary < WORKSPACE, f"{what}: a step takes {found.temporary} bytes beside weights and cache"
-    assert 1.0 <= found.flops / found.expected < 1.1, (
-        f"{what}: {found.flops:.3g} operations, and products have {found.expected:.3g}"
+    kept = caches + 4 * (ROWS + 1) * (MAX_LENGTH + 1)  # and the tokens of all rows
+    assert step.donated >= kept, f"{what}: {step.donated} bytes are updated in place, of {kept}"
+    assert step.temporary < WORKSPACE, f"{what}: a step takes {step.temporary} bytes beside weights and cache"
+    assert 1.0 <= step.flops / step.expected < 1.1, (
+        f"{what}: {step.flops:.3g} operations, and products have {step.expected:.3g}"
     )
-    assert (found.collectives > 0) == (found.chips > 1), f"{what}: {found.collectives} all-reduces"
+    assert (step.collectives > 0) == (step.chips > 1), f"{what}: {step.collectives} all-reduces"
 
 
-def renewed(page: str, found: Compiled) -> str:
-    """The page with the row that was found."""
+def renewed(page: str, step: Compiled) -> str:
+    """The page with the step's row."""
     head, table = page.split(HEAD)
     rows, end, after = table.partition("\n\n")
-    places = [line.startswith(found.place) for line in rows.splitlines()]
-    assert sum(places) == 1, f"docs/evidence/platforms.md has {sum(places)} rows for {found.place}"
-    kept = (found.row if own else line for line, own in zip(rows.splitlines(), places, strict=True))
+    places = [line.startswith(step.place) for line in rows.splitlines()]
+    assert sum(places) == 1, f"docs/evidence/platforms.md has {sum(places)} rows for {step.place}"
+    kept = (step.row if own else line for line, own in zip(rows.splitlines(), places, strict=True))
     return f"{head}{HEAD}{chr(10).join(kept)}{end}{after}"
 
 

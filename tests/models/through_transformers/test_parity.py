@@ -28,7 +28,7 @@ FAST = [
 def cell(through, name, platform, mode):
     folder, answers = through(name)
     compared, evidence = MODES[mode](Subject(folder, PLATFORMS[platform], answers))
-    return Cell.of((platform, name, mode), compared, evidence)
+    return Cell.from_answers((platform, name, mode), compared, evidence)
 
 
 @pytest.mark.parametrize(("name", "platform", "mode"), FAST)

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tools.json_schema_bench import Reordered, held, read, report
+from tools.json_schema_bench import Reordered, check, read, report
 
 NAMED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}
 ROWS = [
@@ -32,7 +32,7 @@ def test_each_text_is_judged(tmp_path: Path, suffix: str) -> None:
     entries = read(path)
     assert [entry.set for entry in entries] == ["One", "Two"]
     assert len(read(path, sample=1)) == 1
-    one, two = (held(entry, {}) for entry in entries)
+    one, two = (check(entry, {}) for entry in entries)
     assert one.counts == {"valid accepted": 1, "valid": 1, "invalid": 1, "invalid accepted": 1}
     assert [kind for kind, _ in one.wrong] == ["valid, not accepted", "invalid, accepted"]
     assert two.refused is not None
