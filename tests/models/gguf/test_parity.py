@@ -68,5 +68,5 @@ def test_a_file_answers_as_its_weights_do(oracle, family, tmp_path):
     path = write_gguf(model, tmp_path / "model.gguf")
     subject = Subject(path, PLATFORMS["strict"], answers, ALL[family].max_model_len)
     compared, evidence = MODES["mixed batch"](subject)
-    found = Cell.of(("strict", family, "mixed batch"), compared, evidence)
+    found = Cell.from_answers(("strict", family, "mixed batch"), compared, evidence)
     assert found.ok, found
