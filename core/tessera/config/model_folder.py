@@ -14,13 +14,15 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from fnmatch import filter as matching
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from tessera.errors import ModelError, printable
 from tessera.gguf.choice import GGUF, gguf_models
-from tessera.gguf.model import open_model
+
+if TYPE_CHECKING:
+    from tessera.gguf.model import GgufModel
 
 INDEX = "model.safetensors.index.json"
 
@@ -80,6 +82,12 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == GGUF
 
 
+def _gguf_model(path: Path) -> GgufModel:
+    from tessera.gguf.model import open_model  # only then, since importing it takes 20 ms
+
+    return open_model(path)
+
+
 def _only_gguf(folder: Path) -> Path:
     """The GGUF model in a folder without config.json, by its first file; else the folder. Raises ModelError if there
     are several."""
@@ -96,7 +104,7 @@ def _only_gguf(folder: Path) -> Path:
 def names_in(folder: Path) -> list[str]:
     """The names in a folder, or of what a GGUF file has for one. Raises ModelError if it cannot be read."""
     if is_gguf(folder):
-        return [*open_model(folder).names]
+        return [*_gguf_model(folder).names]
     try:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
@@ -180,7 +188,7 @@ def _gguf(where: str, names: Collection[str]) -> str:
 def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
     """Reads a file of a model's folder; None if there is none of that name. limit: in bytes. Raises ModelError."""
     if is_gguf(folder):
-        return open_model(folder).read(name)
+        return _gguf_model(folder).read(name)
     path = regular_file(folder, name)
     if path is None:
         return None
