@@ -14,9 +14,8 @@ from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.rope import ROPE_TENSORS
 from tessera.gguf.tensors import NamedTensor, named_tensors
-from tessera.gguf.tokenizer import tokenizer_config, tokenizer_json
+from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
 
-_ENDS = ("eos", "eot", "eom")
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 """Of general.sampling.*, the recommended settings, to those of generation_config.json."""
 FLOATS: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -74,7 +73,6 @@ class GgufModel:
         fields, architecture = self.fields, self.architecture
         hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
         embedding = self.weights.get("model.embed_tokens.weight")
-        ends = [token for name in _ENDS if (token := fields.token(name)) is not None]
         return {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,
@@ -89,7 +87,7 @@ class GgufModel:
             "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
             "tie_word_embeddings": "lm_head.weight" not in self.weights,
             "bos_token_id": fields.token("bos"),
-            "eos_token_id": list(dict.fromkeys(ends)) or None,
+            "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,
             **architecture.rope(fields, self.file),
             **architecture.settings(fields, self.file),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tessera.gguf.tokenizer.files import tokenizer_config, tokenizer_json
+from tessera.gguf.tokenizer.files import end_token_ids, tokenizer_config, tokenizer_json
 
-__all__ = ["tokenizer_config", "tokenizer_json"]
+__all__ = ["end_token_ids", "tokenizer_config", "tokenizer_json"]

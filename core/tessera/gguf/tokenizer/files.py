@@ -11,6 +11,7 @@ from tessera.errors import ModelError
 from tessera.gguf.tokenizer.byte_level import byte_level_tokenizer
 from tessera.gguf.tokenizer.components import Component
 from tessera.gguf.tokenizer.config import tokenizer_config_values
+from tessera.gguf.tokenizer.ends import end_tokens
 from tessera.gguf.tokenizer.metadata import PREFIX, REMEDY, TokenizerMetadata, shorten
 from tessera.gguf.tokenizer.sentencepiece import gemma_4_tokenizer, scored_tokenizer
 from tessera.gguf.tokenizer.unigram import unigram_tokenizer
@@ -56,6 +57,14 @@ def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     metadata: all keys of the GGUF file. Raises ModelError.
     """
     return tokenizer_config_values(TokenizerMetadata(metadata))
+
+
+def end_token_ids(metadata: Mapping[str, Any]) -> list[int]:
+    """The tokens that end an answer; none for a file that lists no tokens.
+
+    metadata: all keys of the GGUF file. Raises ModelError.
+    """
+    return end_tokens(TokenizerMetadata(metadata)) if f"{PREFIX}tokens" in metadata else []
 
 
 def _checked(whole: Any) -> bytes:
