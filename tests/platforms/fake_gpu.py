@@ -3,6 +3,7 @@ that queues, counts and captures. `tests.platforms.fake_gpu:Cuda`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +24,7 @@ from tessera.platform import (
 from tessera_cuda.platform import CudaPlatform
 from tessera_rocm.platform import RocmPlatform
 from tessera_triton import TARGETS, DeviceFacts, Launcher
+from tessera_triton.facts import INTERPRETED
 from tessera_triton.graphs import shapes
 from tessera_triton.platform import SMALLEST_BLOCK, TritonPlatform
 from tessera_xpu.platform import XpuPlatform
@@ -74,7 +76,8 @@ class OverFakechip(TritonPlatform):
         return TorchDevice(torch, self.kind, index)
 
     def _facts(self) -> DeviceFacts:
-        return TARGETS[self.target]
+        """With few processors, since the interpreter runs programs one after another."""
+        return replace(TARGETS[self.target], processors=INTERPRETED.processors)
 
     def _compiled_facts(self) -> DeviceFacts:
         return self._facts()
@@ -109,4 +112,4 @@ class Xpu(OverFakechip, XpuPlatform):
     """As the platform would say it of a card."""
 
     def _facts(self) -> DeviceFacts:
-        return DeviceFacts("xpu", "Intel(R) Arc(TM) B580 Graphics", 32, 128 << 10, 20)
+        return DeviceFacts("xpu", "Intel(R) Arc(TM) B580 Graphics", 32, 128 << 10, INTERPRETED.processors)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import e, log2
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,8 +29,8 @@ from tessera.platform import (
 )
 from tessera_triton.cache import IN_FP8, IN_INT8
 from tessera_triton.copying import Attend, Copying, Rows
-from tessera_triton.decode import combine_splits, decode_rows
-from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
+from tessera_triton.decode import LEAST_KEYS, combine_parts, decode_rows
+from tessera_triton.facts import DeviceFacts, Launcher
 from tessera_triton.layer import CachedLayer
 from tessera_triton.prefill import prefill_tiles
 from tessera_triton.tiles import decode_tile, prefill_tile
@@ -38,8 +39,8 @@ _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
 _MOST_GROUPED = 64  # query heads of a head of keys
 _FEW = 64  # queries times heads of a group that decode.py takes
-_LEAST_KEYS = 256  # of a split
-_MOST_SPLITS = 64
+_TURN = 64  # the most keys of a turn there
+_BUSY = 2  # programs of decode.py on a processor that keep it busy
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,10 @@ class PagedPlan:
     few_width: int
     # where the next row's tokens start
     others_start: int
-    # of the keys of rows that go to decode.py
-    splits: int
+    # programs of decode.py beside one for each of its rows, by each head of keys; they divide long rows
+    spare: int
+    # whether some row may be divided
+    divides: bool
     # whether row i has token i, or none
     fills: bool
     # whether some tokens may be no row's
@@ -134,6 +137,7 @@ class TritonAttention(AttentionBackend):
             few = int(single.argmin()) if not single.all() else launch.num_rows
             others_start = int(launch.query_start_loc_host[few])
         fills = few == key.rows == key.tokens and few_width == 1
+        spare = max(_BUSY * self.facts.processors // spec.num_kv_heads, 1)
         table = launch.block_tables[group.number]
         return PagedPlan(
             launch.slot_mapping[group.number],
@@ -146,17 +150,19 @@ class TritonAttention(AttentionBackend):
             few,
             few_width,
             others_start,
-            self._splits(few * spec.num_kv_heads, table.shape[1] * size, spec.window),
+            spare,
+            buffers is not None or _divides(launch.seq_lens_host[:few], spare, spec.window),
             fills,
             not fills and (buffers is not None or key.tokens != launch.num_tokens),
             size,
         )
 
-    def _splits(self, programs: int, keys: int, window: int | None) -> int:
-        """Parts into which the keys of each row are divided so that the device is busy. keys: the most of any row."""
-        keys = keys if window is None else min(keys, window + _FEW)
-        wanted = min(2 * self.facts.processors // max(programs, 1), keys // _LEAST_KEYS, _MOST_SPLITS)
-        return power_of_two(wanted + 1) // 2 if wanted > 1 else 1
+
+def _divides(ends: Any, spare: int, window: int | None) -> bool:
+    """Whether decode.py may divide a row. ends [R]: tokens of its rows in the cache. One with less than twice the keys
+    of a part is whole; keys are counted in turns there, and a window may begin within one, so some are added."""
+    keys = ends if window is None else np.minimum(ends, window + 2 * _TURN)
+    return bool(keys.max(initial=0) + _TURN > 2 * max(keys.sum() / spare, LEAST_KEYS.value))
 
 
 class PagedLayer(CachedLayer):
@@ -199,30 +205,28 @@ class PagedLayer(CachedLayer):
         }  # fmt: skip
 
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        spec, splits, sinks = self.spec, plan.splits, self._sinks
-        heads = spec.num_heads
-        planes = self._planes(caches)
-        queries, key_bytes = self.group * plan.few_width, planes[0].element_size()
-        tile = decode_tile(self.facts, spec.dtype, spec.head_dim, queries, key_bytes)
-        alone = splits == 1
-        parts, logs = out, q if sums is None else sums
-        if not alone:
-            parts = torch.empty(len(q), heads, splits, spec.head_dim, dtype=torch.float32, device=q.device)
-            logs = torch.empty(len(q), heads, splits, dtype=torch.float32, device=q.device)
+        spec, spare, width, sinks = self.spec, plan.spare, plan.few_width, self._sinks
+        planes, strides = self._planes(caches), (out.stride(0), out.stride(1))
+        tile = decode_tile(self.facts, spec.dtype, spec.head_dim, self.group * width, planes[0].element_size())
+        # All divided rows together have no more parts than there are spare programs.
+        most = spare * width if plan.divides else 0
+        counts = (plan.few, spare, width, int(plan.fills))
+        results = q if sums is None else sums
+        parts = torch.empty(most, spec.num_heads, spec.head_dim, dtype=torch.float32, device=q.device)
+        logs = torch.empty(most, spec.num_heads, dtype=torch.float32, device=q.device)
         self.launch(
-            decode_rows, (plan.few, spec.num_kv_heads, splits),
-            q, q.stride(0), q.stride(1), *planes, plan.table, plan.table.stride(0), plan.starts,
-            plan.lengths, plan.ends, q if sinks is None else sinks, parts, parts.stride(0), parts.stride(1), logs,
-            *self.factors, **self._constants, SIZE=plan.size, SUMS=sums is not None, SPLITS=splits, FILLS=plan.fills,
-            BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
+            decode_rows, (plan.few + spare, spec.num_kv_heads),
+            q, q.stride(0), q.stride(1), *planes, plan.table, plan.table.stride(0), plan.starts, plan.lengths,
+            plan.ends, q if sinks is None else sinks, out, *strides, results, *self.factors, parts, logs, *counts,
+            **self._constants, SIZE=plan.size, SUMS=sums is not None, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        if not alone:
+        if plan.divides:
             self.launch(
-                combine_splits, (plan.few * plan.few_width, heads),
-                parts, logs, plan.starts, plan.lengths, out, out.stride(0), out.stride(1),
-                q if sums is None else sums,
-                WIDTH=plan.few_width, HEADS=heads, DIM=spec.head_dim, SUMS=sums is not None, SPLITS=splits,
-                FILLS=plan.fills, BLOCK_D=self.dim, num_warps=1 if splits * self.dim <= 2048 else 4,
+                combine_parts, (min(plan.few, max(spare // 2, 1)) * width, spec.num_heads),
+                parts, logs, plan.starts, plan.lengths, plan.ends, out, *strides, results, *counts,
+                HEADS=spec.num_heads, DIM=spec.head_dim, WINDOW=spec.window or 0, SUMS=sums is not None,
+                BLOCK_N=tile.keys, BLOCK_D=self.dim, num_warps=4 if self.dim <= 128 else 8,
             )  # fmt: skip
 
     def _prefill(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:

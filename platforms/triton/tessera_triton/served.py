@@ -148,7 +148,6 @@ class AttentionPlace(NamedTuple):
     rows: tuple[tuple[int, int], ...]
 
 
-_SPLIT = ((1, 4100),)
 _LAUNCHES = {"decode": ((1, 300),) * 4, "prefill": ((70, 200), (20, 300)), "prefill of many": ((4096, 4096),)}
 
 
@@ -176,4 +175,3 @@ def served_attention() -> Iterator[AttentionPlace]:
     for what, layer in layers.items():
         for how, rows in _LAUNCHES.items():
             yield AttentionPlace(f"attention, {how}{what}", layer, rows)
-    yield AttentionPlace("attention, decode in splits", plain, _SPLIT)

@@ -89,28 +89,38 @@ class Counting(Launcher):
         super().__call__(kernel, grid, *arguments, **options)
 
 
-SPLIT = AttentionCase(((1, 700), (1, 77)), window=500, sinks=True, padding=1, head_dim=16)
+WINDOWED = AttentionCase(((1, 700), (1, 77)), window=500, sinks=True, padding=1, head_dim=16)
 VERIFY = AttentionCase(((3, 520), (1, 40), (5, 130)), heads=3, kv_heads=1, head_dim=24)
+SKEWED = AttentionCase(((1, 1410), (1, 3), (1, 130), (1, 1), (1, 129)), head_dim=16, padding=2)
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        SPLIT,
+        WINDOWED,
+        SKEWED,
+        replace(SKEWED, block_size=64, dtype="bfloat16", kv_dtype="fp8", sinks=True),
         replace(VERIFY, softcap=0.7, dtype="bfloat16", stride=7, padding=3),
         replace(VERIFY, kv_dtype="int8", block_size=48),
     ],
-    ids=("window-sinks-padded", "verify-softcap-spaced", "verify-over-int8"),
+    ids=("window-sinks-padded", "skewed", "skewed-over-fp8", "verify-softcap-spaced", "verify-over-int8"),
 )
-def test_keys_are_split_where_rows_are_few(case: AttentionCase) -> None:
+def test_long_rows_are_divided(case: AttentionCase) -> None:
     launch = Counting()
-    made = AttentionTrial(TritonAttention(replace(INTERPRETED, processors=64), launch), case)
+    made = AttentionTrial(TritonAttention(replace(INTERPRETED, processors=16), launch), case)
     for found, expected in zip(made.run(), made.expected(), strict=True):
         assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
     for found, expected in zip(made.sums(), made.expected_sums(), strict=True):
         assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
-    assert launch.grids["decode_rows"][2] > 1
-    assert {"combine_splits", "decode_rows", "write_heads"} == launch.grids.keys()
+    assert {"combine_parts", "decode_rows", "write_heads"} == launch.grids.keys()
+
+
+def test_rows_that_are_not_divided_are_not_combined() -> None:
+    case = AttentionCase(((1, 300), (1, 290), (1, 200)), head_dim=16)
+    launch = Counting()
+    made = AttentionTrial(TritonAttention(replace(INTERPRETED, processors=1), launch), case)
+    made.run()
+    assert {"decode_rows", "write_heads"} == launch.grids.keys()
 
 
 COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 2, 1, 16, dtype="bfloat16")
