@@ -158,14 +158,14 @@ def test_no_other_spelling_of_a_name_passes_by_what_is_said_of_it(name: str) -> 
 
 
 def test_what_cannot_be_written_is_left_out() -> None:
-    halves = {"type": "number", "multipleOf": 0.5}
-    schema = {"type": "object", "properties": {"a": {**halves, "not": {"const": 1}}, "b": {"type": "null"}}}
+    threes = {"type": "number", "multipleOf": 3}
+    schema = {"type": "object", "properties": {"a": {**threes, "not": {"const": 3}}, "b": {"type": "null"}}}
     assert accepts(schema, '{"b":null}')
-    for text in ('{"a":}', '{"a":,"b":null}', '{"a":1}'):
+    for text in ('{"a":}', '{"a":,"b":null}', '{"a":3}'):
         assert not accepts(schema, text), text
     with pytest.raises(RequestError, match="no value is valid by it"):
         accepts({**schema, "required": ["a"]}, "{}")
-    assert accepts({**halves, "not": {"enum": [0.25, "x"]}}, "1.5")
+    assert accepts({**threes, "not": {"enum": [0.25, "x"]}}, "6")
 
 
 def test_a_value_of_any_string_may_have_what_must_be_escaped() -> None:
@@ -218,7 +218,7 @@ REFUSED: list[tuple[Any, str, str]] = [
         ".allOf[0].unevaluatedProperties",
         "unevaluatedProperties is not supported",
     ),
-    ({"multipleOf": 0.5, "type": "number", "not": {"const": 1}}, "", "multipleOf is not supported beside a not that"),
+    ({"multipleOf": 3, "type": "number", "not": {"const": 3}}, "", "multipleOf is not supported beside a not that"),
     ({"items": {"$dynamicRef": "#a"}}, ".items.$dynamicRef", "$dynamicRef is not supported"),
     ({"items": {"$ref": "#/a", "$id": "b"}, "a": {}}, ".items.$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),
