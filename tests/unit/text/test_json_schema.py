@@ -14,7 +14,7 @@ import pytest
 from tessera.errors import RequestError
 from tessera.sampling_params import MAX_SCHEMA_CHARS, StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tessera.text.json_schema import MAX_DEPTH, subschemas
+from tessera.text.json_schema import MAX_DEPTH, cases, subschemas
 
 BYTES = byte_tokenizer()
 PERSON = {
@@ -171,6 +171,16 @@ def test_what_cannot_be_written_is_left_out() -> None:
 def test_a_value_of_any_string_may_have_what_must_be_escaped() -> None:
     for spelling in ("\u00e9/", r"\u001b", r"\n", r"\"", r"\\"):
         assert accepts({"type": "object", "properties": {"a": {"type": "string"}}}, f'{{"a":"{spelling}"}}'), spelling
+
+
+def test_a_schema_with_too_many_choices_in_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each property has few of them."""
+    either = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    schema = {"type": "object", "properties": {name: {**either, "title": name} for name in "abcdefghij"}}
+    assert accepts(schema, '{"j":null}')
+    monkeypatch.setattr(cases, "MAX_SPLITS", 20)
+    with pytest.raises(RequestError, match="json cannot be used: it is too large or too complex"):
+        accepts(schema, '{"j":null}')
 
 
 def nested(levels: int) -> dict[str, Any]:
