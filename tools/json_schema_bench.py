@@ -29,8 +29,8 @@ from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 
 MAX_PROCESSES = 2
-MAX_TRIES = 400
-"""By which the order of one object's properties is looked for."""
+MAX_STEPS = 20_000
+"""Pieces of text that are tried to find the order of a value's properties."""
 DIED = "it cannot be used: its process died."
 MAX_EXAMPLES = 20
 """Texts of each kind of mistake that are printed."""
@@ -76,19 +76,31 @@ def read(path: Path, sample: int | None = None, seed: int = 0) -> list[Entry]:
 
 def check(entry: Entry, options: dict[str, Any]) -> Outcome:
     """options: further fields of StructuredOutputsParams."""
-    before = time.perf_counter()
+    tokenizer, before = byte_tokenizer(), time.perf_counter()
     try:
-        matcher = compile_grammar(StructuredOutputsParams(json=json.dumps(entry.schema), **options), byte_tokenizer())
+        asked = StructuredOutputsParams(json=json.dumps(entry.schema), **options)
+        matcher = compile_grammar(asked, tokenizer)
     except RequestError as error:
         return Outcome(entry.name, time.perf_counter() - before, refused=error.message)
     outcome = Outcome(entry.name, time.perf_counter() - before)
     for text in entry.texts:
-        took = takes(matcher, text.data) or (text.valid and Reordered().taken(matcher, text.data))
+        took = takes(matcher, text.data)
+        if text.valid and not took:
+            took = Reordered(entry.schema).taken(compile_grammar(asked, tokenizer), text.data)
         outcome.counts[f"{'valid' if text.valid else 'invalid'}{' accepted' if took else ''}"] += 1
         if took != text.valid:
             kind = "invalid, accepted" if took else "valid, not accepted"
             outcome.wrong.append((kind, json.dumps(text.data, ensure_ascii=False)))
+        if is_exhausted(matcher):  # by this text: another's answer begins anew, as in the product
+            matcher = compile_grammar(asked, tokenizer)
     return outcome
+
+
+def is_exhausted(matcher: Any) -> bool:
+    """Whether the lexer that a matcher's copies share exceeded a limit."""
+    own = matcher.deep_copy()
+    own.compute_bitmask()
+    return bool(own.is_error())
 
 
 def takes(matcher: Any, data: Any) -> bool:
@@ -98,10 +110,13 @@ def takes(matcher: Any, data: Any) -> bool:
 
 
 class Reordered:
-    """Writes a value with its properties in the order in which a grammar wants them."""
+    """Writes a value with its properties in the order in which a grammar wants them: as the schema lists them or, where
+    that is not it, as they can follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: Any = None) -> None:
+        self._ranks = {name: rank for rank, name in enumerate(dict.fromkeys(listed_names(schema)))}
         self._orders: dict[int, list[str]] = {}
+        self._steps = MAX_STEPS
 
     def taken(self, matcher: Any, data: Any) -> bool:
         """Whether the grammar takes it in some order, as far as was tried."""
@@ -113,55 +128,75 @@ class Reordered:
         if isinstance(data, dict) and data:
             return self._object(matcher, data)
         if not isinstance(data, list) or not data:
-            return _after(matcher, json.dumps(data, ensure_ascii=False))
+            return self._after(matcher, json.dumps(data, ensure_ascii=False))
         for place, each in enumerate(data):
-            matcher = _after(matcher, ", " if place else "[")
+            matcher = self._after(matcher, ", " if place else "[")
             matcher = None if matcher is None else self._followed(matcher, each)
             if matcher is None:
                 return None
-        return _after(matcher, "]")
+        return self._after(matcher, "]")
 
     def _object(self, matcher: Any, data: dict[str, Any]) -> Any:
         """A property that can no longer follow is put where it could have followed first, and all is tried again."""
-        order = self._orders.get(id(data), list(data))
-        for _ in range(MAX_TRIES):
-            own, written, first = matcher, list[str](), dict[str, int]()
-            while len(written) < len(order):
+        order = self._orders.get(id(data), sorted(data, key=lambda name: self._ranks.get(name, len(self._ranks))))
+        while self._steps > 0:
+            own, written, passed = matcher, list[str](), list[Any]()
+            for _ in order:
                 begin = ", " if written else "{"
-                open_ = [name for name in order if name not in written and _may_follow(own, begin + _key(name))]
-                first = {**dict.fromkeys(open_, len(written)), **first}
-                own = self._followed(_after(own, begin + _key(open_[0])), data[open_[0]]) if open_ else None
-                if own is None:
+                passed.append((own, begin))
+                left = (name for name in order if name not in written)
+                name = next((name for name in left if self._may_follow(own, begin + _key(name))), None)
+                own = None if name is None else self._followed(self._after(own, begin + _key(name)), data[name])
+                if name is None or own is None:
                     break
-                written.append(open_[0])
-            else:
+                written.append(name)
+            if own is not None:
                 self._orders[id(data)] = written
-                return _after(own, "}")
-            late = next(
-                (name for name in order if name not in written and first.get(name, len(written)) < len(written)), ""
-            )
-            if not late:
+                return self._after(own, "}")
+            rest = [name for name in order if name not in written]
+            late, place = self._earlier(rest, passed[: len(written)])
+            if late is None:
                 return None
-            rest = [name for name in order if name not in written and name != late]
-            order = [*written[: first[late]], late, *written[first[late] :], *rest]
+            rest.remove(late)
+            order = [*written[:place], late, *written[place:], *rest]
         return None
+
+    def _earlier(self, names: list[str], passed: list[tuple[Any, str]]) -> tuple[str | None, int]:
+        """A property that could have followed before, and where first; None if none could."""
+        for name in names:
+            for place, (matcher, begin) in enumerate(passed):
+                if self._may_follow(matcher, begin + _key(name)):
+                    return name, place
+        return None, 0
+
+    def _may_follow(self, matcher: Any, text: str) -> bool:
+        self._steps -= 1
+        written = text.encode(errors="surrogatepass")
+        return bool(matcher.validate_tokens(list(written)) == len(written))
+
+    def _after(self, matcher: Any, text: str) -> Any:
+        """The matcher after a text; None if it does not go on with it."""
+        self._steps -= 1
+        if matcher is None:
+            return None
+        own = matcher.deep_copy()
+        return own if own.consume_tokens(list(text.encode(errors="surrogatepass"))) else None
+
+
+def listed_names(schema: Any) -> Iterator[str]:
+    """The names of properties, in the order in which a schema lists them."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from listed_names(each)
+    elif isinstance(schema, dict):
+        listed = schema.get("properties")
+        yield from listed if isinstance(listed, dict) else ()
+        for each in schema.values():
+            yield from listed_names(each)
 
 
 def _key(name: str) -> str:
     return f"{json.dumps(name, ensure_ascii=False)}: "
-
-
-def _may_follow(matcher: Any, text: str) -> bool:
-    written = text.encode(errors="surrogatepass")
-    return bool(matcher.validate_tokens(list(written)) == len(written))
-
-
-def _after(matcher: Any, text: str) -> Any:
-    """The matcher after a text; None if it does not go on with it."""
-    if matcher is None:
-        return None
-    own = matcher.deep_copy()
-    return own if own.consume_tokens(list(text.encode(errors="surrogatepass"))) else None
 
 
 def reason(message: str) -> str:

@@ -184,7 +184,7 @@ async def test_an_error_names_the_field_that_the_client_wrote():
                 assert message.startswith(f"{named} cannot be used: ")
             for tools in ([lenient], None):
                 check_error(await api.chat(tools=tools, response_format=schema), 400, place)
-            many = [tool_with({"enum": ["v" * 900]}, strict=True) for _ in range(400)]
+            many = [tool_with({"enum": ["v" * 820]}, strict=True) for _ in range(1000)]
             for number, tool in enumerate(many):
                 tool["function"]["name"] = f"t{number}"
             assert "together" in check_error(await api.chat(tools=many), 400, "tools")

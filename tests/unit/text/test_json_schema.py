@@ -14,7 +14,7 @@ import pytest
 from tessera.errors import RequestError
 from tessera.sampling_params import MAX_SCHEMA_CHARS, StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tessera.text.json_schema import MAX_DEPTH, subschemas
+from tessera.text.json_schema import MAX_DEPTH, cases, subschemas
 
 BYTES = byte_tokenizer()
 PERSON = {
@@ -158,19 +158,29 @@ def test_no_other_spelling_of_a_name_passes_by_what_is_said_of_it(name: str) -> 
 
 
 def test_what_cannot_be_written_is_left_out() -> None:
-    halves = {"type": "number", "multipleOf": 0.5}
-    schema = {"type": "object", "properties": {"a": {**halves, "not": {"const": 1}}, "b": {"type": "null"}}}
+    threes = {"type": "number", "multipleOf": 3}
+    schema = {"type": "object", "properties": {"a": {**threes, "not": {"const": 3}}, "b": {"type": "null"}}}
     assert accepts(schema, '{"b":null}')
-    for text in ('{"a":}', '{"a":,"b":null}', '{"a":1}'):
+    for text in ('{"a":}', '{"a":,"b":null}', '{"a":3}'):
         assert not accepts(schema, text), text
     with pytest.raises(RequestError, match="no value is valid by it"):
         accepts({**schema, "required": ["a"]}, "{}")
-    assert accepts({**halves, "not": {"enum": [0.25, "x"]}}, "1.5")
+    assert accepts({**threes, "not": {"enum": [0.25, "x"]}}, "6")
 
 
 def test_a_value_of_any_string_may_have_what_must_be_escaped() -> None:
     for spelling in ("\u00e9/", r"\u001b", r"\n", r"\"", r"\\"):
         assert accepts({"type": "object", "properties": {"a": {"type": "string"}}}, f'{{"a":"{spelling}"}}'), spelling
+
+
+def test_a_schema_with_too_many_choices_in_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each property has few of them."""
+    either = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    schema = {"type": "object", "properties": {name: {**either, "title": name} for name in "abcdefghij"}}
+    assert accepts(schema, '{"j":null}')
+    monkeypatch.setattr(cases, "MAX_SPLITS", 20)
+    with pytest.raises(RequestError, match="json cannot be used: it is too large or too complex"):
+        accepts(schema, '{"j":null}')
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -218,7 +228,7 @@ REFUSED: list[tuple[Any, str, str]] = [
         ".allOf[0].unevaluatedProperties",
         "unevaluatedProperties is not supported",
     ),
-    ({"multipleOf": 0.5, "type": "number", "not": {"const": 1}}, "", "multipleOf is not supported beside a not that"),
+    ({"multipleOf": 3, "type": "number", "not": {"const": 3}}, "", "multipleOf is not supported beside a not that"),
     ({"items": {"$dynamicRef": "#a"}}, ".items.$dynamicRef", "$dynamicRef is not supported"),
     ({"items": {"$ref": "#/a", "$id": "b"}, "a": {}}, ".items.$ref", "a $ref beside an $id is not supported"),
     (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
-from tools.json_schema_bench import Reordered, check, read, report
+from tools.json_schema_bench import Entry, Reordered, Text, check, read, report
 
 NAMED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}
 ROWS = [
@@ -52,3 +52,21 @@ def test_a_text_is_tried_in_the_order_that_the_grammar_wants(value: object, take
     schema = {"type": "object", "properties": {"b": inner, "a": {"type": "array", "items": inner}}}
     matcher = compile_grammar(StructuredOutputsParams(json=schema), byte_tokenizer())
     assert Reordered().taken(matcher, value) is taken
+
+
+def test_a_long_list_is_tried_as_the_schema_has_it_and_what_nothing_lists_where_it_fits() -> None:
+    names = [f"n{number}" for number in range(60)]
+    listed = {name: {"type": "integer"} for name in names}
+    schema = {"type": "object", "properties": listed, "required": names[::7], "additionalProperties": True}
+    matcher = compile_grammar(StructuredOutputsParams(json=schema), byte_tokenizer())
+    value = {"other": 0, **dict.fromkeys(reversed(names), 1)}
+    assert Reordered(schema).taken(matcher, value)
+    del value["n49"]
+    assert not Reordered(schema).taken(matcher, value)
+
+
+def test_a_text_that_exhausts_the_lexer_leaves_the_others_alone() -> None:
+    roles = [{"pattern": role} for role in ("customer", "maker", "operator", "admin", "designer")]
+    schema = {"properties": {"a": {"type": "integer"}, "b": {"type": "string", "oneOf": roles}}}
+    found = check(Entry("One---roles", schema, (Text(True, {"b": "customer"}), Text(True, {"a": 1}))), {})
+    assert [text for _, text in found.wrong] in ([], ['{"b": "customer"}'])

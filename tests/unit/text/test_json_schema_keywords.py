@@ -401,6 +401,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "hostname": read_host,
     "ipv4": ipaddress.IPv4Address,
     "ipv6": ipaddress.IPv6Address,
+    "regex": re.compile,
     "uuid": uuid.UUID,
     "uri": read_uri,
 }
@@ -408,6 +409,18 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 def test_each_format_has_a_reader() -> None:
     assert READERS.keys() == FORMATS.keys()
+
+
+def test_regular_expressions_that_are_wrong_are_none() -> None:
+    matcher = matcher_of({"type": "string", "format": "regex"})
+    right = ["", "a", "^[a-zA-Z0-9_]{3,16}$", r"\d+\.\d*|x", "^(?:[a-z]{2,}|(x|y)?)*?$", "[^/.-]+", "é{2}"]
+    wrong = ["*", "\\", "[z-a]", "a{3,1}", "(", "a)", "[", "a**", "[]", "a|*", "(?<=a)b", "a{"]
+    for texts, taken in ((right, True), (wrong, False)):
+        for text in texts:
+            own = matcher.deep_copy()
+            assert (
+                own.consume_tokens(list(json.dumps(text, ensure_ascii=False).encode())) and own.is_accepting()
+            ) is taken, text
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -431,7 +444,7 @@ def walked(matcher: LLMatcher, draw: random.Random, most: int = 60, ends: float 
         within = re.sub(rb"\\.", b"", text).count(b'"') % 2  # a string
         if within and len(text) <= most and len(allowed) > 1 and draw.random() > 2 * ends:
             allowed = [byte for byte in allowed if byte != ord('"')]
-        closing = [byte for byte in (b'"abc:' if within else b"]}") if byte in allowed]
+        closing = [byte for byte in (b'")]}abc:' if within else b"]}") if byte in allowed]
         late = closing and len(text) > most
         plain = [byte for byte in allowed if byte < 128] or allowed
         byte = draw.choice(closing) if late else draw.choice(plain if draw.random() < 0.9 else allowed)

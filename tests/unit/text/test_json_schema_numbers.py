@@ -86,3 +86,51 @@ def test_a_bound_of_zero_is_excluded_by_its_sign_alone() -> None:
     matcher = compiled({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
     assert takes(matcher, "0.00000000000000000001")
     assert not takes(matcher, "0.00000000000000000000")
+
+
+MULTIPLES = [
+    (0.25, ["2", "2.0", "2.25", "2.5", "2.50", "-0.75", "0"], ["0.2", "2.26", "2.125", "1e2", "02"]),
+    (0.01, ["7", "7.0", "7.07", "7.7", "7.70", "-99.99"], ["7.001", "7.015"]),
+    (1, ["3", "3.0", "-3.0"], ["3.5", "3.01"]),
+    (0.5, ["3", "3.5", "3.50"], ["3.25"]),
+    (0.2, ["0.2", "1.8", "2.40"], ["0.1", "0.25"]),
+]
+
+
+@pytest.mark.parametrize(("step", "right", "wrong"), MULTIPLES, ids=[str(step) for step, _, _ in MULTIPLES])
+def test_multiples_may_have_zeros_at_the_end(step: float, right: list[str], wrong: list[str]) -> None:
+    matcher = compiled({"type": "number", "multipleOf": step})
+    assert [text for text in right + wrong if takes(matcher, text)] == right
+
+
+def test_multiples_keep_to_what_else_is_said_of_a_number() -> None:
+    bounded = compiled({"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 1, "maximum": 2})
+    assert [text for text in ("1", "1.0", "1.25", "2", "2.25") if takes(bounded, text)] == ["1.25", "2"]
+    both = compiled({"type": "number", "allOf": [{"multipleOf": 0.5}, {"multipleOf": 0.2}]})
+    assert [text for text in ("1", "0.5", "0.2", "2.0") if takes(both, text)] == ["1", "2.0"]
+    whole = compiled({"type": "integer", "multipleOf": 0.5})
+    assert [text for text in ("1", "1.0", "1.5") if takes(whole, text)] == ["1"]
+    others = compiled({"type": "number", "multipleOf": 0.5, "not": {"const": 1}})
+    assert [text for text in ("1", "1.0", "1.5") if takes(others, text)] == ["1.5"]
+
+
+@pytest.mark.parametrize("bounds", [(0.1, 0.4), (0.51, 0.99), (-0.4, -0.1)])
+@pytest.mark.parametrize("keywords", [("minimum", "maximum"), ("exclusiveMinimum", "exclusiveMaximum")])
+def test_a_range_without_a_multiple_is_empty(keywords: tuple[str, str], bounds: tuple[float, float]) -> None:
+    with pytest.raises(RequestError, match="no value is valid by it"):
+        compiled({"type": "number", "multipleOf": 0.5, **dict(zip(keywords, bounds, strict=True))})
+
+
+def test_a_range_that_excludes_its_only_multiples_is_empty() -> None:
+    with pytest.raises(RequestError, match="no value is valid by it"):
+        compiled({"type": "number", "multipleOf": 0.5, "exclusiveMinimum": 0.5, "exclusiveMaximum": 1})
+    zero = {"type": "number", "multipleOf": 0.5, "maximum": 0, "minimum": -0.4}
+    assert takes(compiled(zero), "0")
+    with pytest.raises(RequestError, match="no value is valid by it"):
+        compiled({**zero, "exclusiveMaximum": 0})
+
+
+def test_a_literal_with_a_point_may_be_written_without() -> None:
+    matcher = compiled({"enum": [2.0, 1.5, [3.0]]})
+    right = ["2", "2.0", "1.5", "[3]", "[3.0]"]
+    assert [text for text in [*right, "1", "3"] if takes(matcher, text)] == right

@@ -43,6 +43,9 @@ def test_each_answer_ends_as_it_should_or_is_named() -> None:
         ({"multipleOf": 0.01}, b"4.10", "valid"),
         ({"multipleOf": 0.01}, b"4.105", "invalid"),
         ({"$ref": "elsewhere"}, b"12", "not checked"),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 9}]}, b"5", "as anyOf"),
+        ({"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, b"[5]", "as anyOf"),
+        ({"oneOf": [{"type": "integer"}, {"maximum": 9}], "type": "number"}, b"9.5", "invalid"),
     ],
 )
 def test_answers_are_judged(schema: object, said: bytes, kind: str) -> None:

@@ -46,6 +46,8 @@ from tessera.text.json_schema.validator import Validator, is_multiple
 MAX_CASES = 1_000
 """Of one conjunction."""
 MAX_CHOICES = 200
+MAX_SPLITS = 10_000
+"""Of all conjunctions of a schema: seconds of one processor."""
 _DEEPEST = 4
 """Levels within which it is tried whether schemas exclude one another."""
 
@@ -75,6 +77,7 @@ class Cases:
         self._voids: dict[frozenset[Subschema], bool] = {}
         self._plains: dict[Subschema, Subschema] = {}
         self._depth = 0
+        self._num_splits = 0
 
     def forms(self, conjunction: Conjunction) -> list[Form]:
         """What values may be; empty for none."""
@@ -167,6 +170,9 @@ class Cases:
 
     def _split(self, conjunction: Conjunction, chosen: Mapping[Choice, Conjunction]) -> Iterator[Conjunction]:
         """The conjunctions that remain when each choice has been made one way or another."""
+        self._num_splits += 1
+        if self._num_splits > MAX_SPLITS:
+            raise SchemaError("", TOO_COMPLEX)
         flat = self._flat(conjunction, chosen)
         if flat is None or self._clash(flat.schemas):
             return

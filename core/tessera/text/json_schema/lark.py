@@ -13,7 +13,7 @@ from tessera.text.json_schema.cases import Cases
 from tessera.text.json_schema.document import SchemaError, format_place
 from tessera.text.json_schema.forms import Arrays, Conjunction, Form, Literals, ObjectForm
 from tessera.text.json_schema.keywords import is_number, mapping, required
-from tessera.text.json_schema.numbers import Numbers
+from tessera.text.json_schema.numbers import Numbers, multiples
 from tessera.text.json_schema.patterns import Patterns
 from tessera.text.json_schema.rules import ENDLESS, NONE, TOO_COMPLEX
 from tessera.text.json_schema.strings import Strings, Unanchored, literal
@@ -226,13 +226,16 @@ class GrammarWriter:
             if isinstance(value, dict | list):
                 yield " ".join(_tokens(value))
             else:
-                tokens.append(literal(value))
+                tokens += _spellings(value)
 
     def _numbers(self, numbers: Numbers, tokens: list[str]) -> Iterator[str]:
-        if numbers.multiples:
+        step = numbers.step
+        if numbers.multiples and step is None:
             yield self._of_schema(_multiples(numbers))
             return
         body = f"/{numbers.regex()}/"
+        if step is not None and not numbers.integer:
+            body = f"({body} & /{multiples(step)}/)"
         if numbers.fractional:
             body = rf"({body} & {_NOT_WHOLE})"
         if numbers.excluded:
@@ -492,7 +495,13 @@ def _tokens(value: Any) -> Iterator[str]:
             yield from _tokens(each)
         yield '"]"'
     else:
-        yield literal(value)
+        yield f"({' | '.join(_spellings(value))})"
+
+
+def _spellings(value: Any) -> list[str]:
+    """A value that is neither an object nor an array; 2.0 may be written 2."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST
+    return [literal(value), literal(int(value))] if whole else [literal(value)]
 
 
 def _number(value: Any) -> str:

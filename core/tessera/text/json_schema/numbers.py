@@ -10,6 +10,7 @@ from typing import Any
 INTEGER_DIGITS = 19
 """Of an integer, and before the decimal point, unless the range of a schema says otherwise."""
 FRACTION_DIGITS = 20
+_LEAST_STEP = Decimal("0.01")
 _EXPONENT = r"(?:[eE][+-]?[0-9]{1,2})?"
 _DIGIT = "[0-9]"
 
@@ -62,6 +63,10 @@ class Numbers:
         low, high = self.bounds if self.integer else (closed.low, closed.high)
         if low is None or high is None:
             return False
+        if self.step is not None and not self.integer:
+            least = (low / self.step).to_integral_value("ROUND_CEILING") * self.step
+            if least > high or (least == high and self.high_open and high == closed.high and closed.high_open):
+                return True
         is_open = closed.low_open or closed.high_open or self.fractional
         return low > high or (not self.integer and low == high and is_open)
 
@@ -77,15 +82,34 @@ class Numbers:
         return found
 
     @property
+    def step(self) -> Decimal | None:
+        """Of what these are multiples, if 1 is one too, so that only the fraction tells them."""
+        if not self.multiples:
+            return None
+        steps = [Decimal(str(each)) for each in self.multiples]
+        if not all(step >= _LEAST_STEP and 1 % step == 0 for step in steps):
+            return None
+        scale = max(0, *(-int(step.normalize().as_tuple().exponent) for step in steps))
+        return Decimal(math.lcm(*(int(step.scaleb(scale)) for step in steps))).scaleb(-scale)
+
+    @property
     def writable(self) -> bool:
         """Whether a grammar can say it: not of multiples of which some are excluded."""
-        return not self.multiples or not (self.fractional or self.excluded)
+        return not self.multiples or self.step is not None or not (self.fractional or self.excluded)
 
     def regex(self) -> str:
         """A regular expression of the numbers in the range, whatever else is said of them."""
         if self.integer:
             return integers(*self.bounds)
         return _decimals(self._closed)
+
+
+def multiples(step: Decimal) -> str:
+    """A regular expression of the multiples of a step, of which 1 is one: their fraction says so."""
+    scale = max(0, -int(step.normalize().as_tuple().exponent))
+    fractions = [f"{place * int(step.scaleb(scale)):0{scale}}".rstrip("0") for place in range(int(1 / step))]
+    zeros = rf"0{{0,{max(scale, 1)}}}"
+    return rf"-?[0-9]+(?:\.(?:{'|'.join(each + zeros for each in fractions[1:])}{'|' * (len(fractions) > 1)}0{zeros}))?"
 
 
 def _beside(bound: Decimal, towards: float) -> Decimal:
