@@ -148,7 +148,7 @@ async def test_kill_9_of_the_engine_under_streams():
         await until(lambda: engine.metrics.stats.num_waiting == 6)
         os.kill(engine.info.pid, signal.SIGKILL)
         killed = time.monotonic()
-        await until(lambda: not engine.health.alive, 1)
+        await until(lambda: not engine.health.alive)
         refused = await client.post("/v1/completions", json=short)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert (await client.get("/readyz")).json() == {"status": "engine restarting"}
@@ -187,7 +187,7 @@ async def test_sigterm_while_another_engine_starts_drains_what_waits_for_it(tmp_
         asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False, "max_tokens": 8}))
         await until(lambda: engine.metrics.stats.num_running == 1)
         os.kill(engine.info.pid, signal.SIGKILL)
-        await until(lambda: engine.health.restarting, 1)
+        await until(lambda: engine.health.restarting)
         os.kill(os.getpid(), signal.SIGTERM)
         assert (await asking).json()["choices"][0]["token_ids"] == answer(PROMPT, 8)
         assert await asyncio.wait_for(task, 5) == 0
@@ -198,7 +198,7 @@ async def test_two_signals_end_a_server_whose_engine_does_not_come_up(tmp_path):
         asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False}))
         await until(lambda: engine.metrics.stats.num_running == 1)
         os.kill(engine.info.pid, signal.SIGKILL)
-        await until(lambda: engine.health.restarting, 1)
+        await until(lambda: engine.health.restarting)
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.1)
         assert await stopped(task) == 1
@@ -265,10 +265,10 @@ async def test_a_client_that_leaves_frees_its_row_within_a_few_steps():
 async def test_a_beam_search_whose_client_leaves_ends_within_a_few_steps():
     body = {"model": "fake", "prompt": PROMPT, "max_tokens": 2000, "use_beam_search": True, "n": 8}
     async with serving("slow") as (engine, client, task):
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/v1/completions", json=body, timeout=0.5)
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        await until(lambda: engine.metrics.stats.counters.requests > 8)
+        asking.cancel()
         requests = engine.metrics.stats.counters.requests
-        assert requests > 8
         # Between two steps of a search nothing runs either: it has ended when nothing more has been asked for a while.
         quiet = 0
         while quiet < 20:

@@ -100,7 +100,7 @@ async def test_a_body_that_never_arrives_is_given_up():
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
         )
-        answer = await asyncio.wait_for(reader.read(200), 2)
+        answer = await asyncio.wait_for(reader.read(200), 20)
         assert answer.startswith(b"HTTP/1.1 408 ")
         writer.close()
 
@@ -235,8 +235,9 @@ async def test_while_the_model_loads_it_lives_and_is_not_ready():
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         loading.set()
-        await asyncio.sleep(0.1)
-        assert (await http.get("/readyz")).status_code == 200
+        async with asyncio.timeout(20):
+            while (await http.get("/readyz")).status_code != 200:  # noqa: ASYNC110  (the server's doing)
+                await asyncio.sleep(0.01)
         assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
@@ -342,7 +343,7 @@ async def test_an_idle_connection_does_not_hold_up_the_end():
 
 async def test_sigterm_leaves_time_to_be_taken_out_of_service():
     engine = FakeEngine()
-    settings = ServerSettings(shutdown_delay_seconds=1.0, drain_seconds=1)
+    settings = ServerSettings(shutdown_delay_seconds=2.0, drain_seconds=1)
     async with on_socket(engine, settings) as server, client(server) as http:
         assert (await http.get("/readyz")).status_code == 200
         began = time.monotonic()
@@ -357,9 +358,9 @@ async def test_sigterm_leaves_time_to_be_taken_out_of_service():
             answer = await late.post("/v1/chat/completions", json=STREAM)
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         assert read_stream(answer.text)[-1]["choices"][0]["finish_reason"] == "stop"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2
         assert await asyncio.wait_for(server.task, 5) == 0
-        assert 1 < time.monotonic() - began < 3
+        assert 2 < time.monotonic() - began < 4
 
 
 async def test_a_second_signal_ends_the_delay_and_others_have_none():
@@ -369,7 +370,7 @@ async def test_a_second_signal_ends_the_delay_and_others_have_none():
             for kind in kinds:
                 os.kill(os.getpid(), kind)
                 await asyncio.sleep(0.1)
-            assert await asyncio.wait_for(server.task, 3) == code
+            assert await asyncio.wait_for(server.task, 20) == code
 
 
 async def test_who_is_connected_when_the_end_comes_is_answered():
@@ -422,7 +423,7 @@ async def test_a_start_that_fails_before_the_socket_listens():
 
     listener = bind("127.0.0.1", 0, None)
     with pytest.raises(ModelError):
-        await asyncio.wait_for(serve(failing(), listener, ServerSettings()), 1)
+        await asyncio.wait_for(serve(failing(), listener, ServerSettings()), 20)
     assert listener.fileno() == -1
 
 
