@@ -110,29 +110,34 @@ def test_a_beam_tells_of_its_tokens(llm):
         assert sequence.text == llm.get_tokenizer().decode(sequence.tokens)
 
 
-@pytest.mark.parametrize("fields", [{}, {"length_penalty": -1.0}, {"ignore_eos": True, "best_of": 5}])
-def test_the_server_finds_the_same(folder, llm, fields):
+def test_the_server_finds_the_same(folder, llm):
     """Of two prompts at once, with the end of text among the tokens, as of every answer, and not in the text."""
-    body = {"model": folder.name, "prompt": PROMPTS[:3:2], "n": 4, "temperature": 0, "max_tokens": 8, **fields}
+    body = {"model": folder.name, "prompt": PROMPTS[:3:2], "n": 4, "temperature": 0, "max_tokens": 8}
     body |= {"use_beam_search": True, "return_token_ids": True, "logprobs": 1}
+    asked = [{}, {"length_penalty": -1.0}, {"ignore_eos": True, "best_of": 5}]
 
-    async def post():
+    async def post_each():
         engine = await AsyncEngine.start(
             build_config(model=str(folder), **OPTIONS), text=TextInProcess(llm.get_tokenizer())
         )
         try:
             transport = httpx.ASGITransport(create_app(engine, ServerSettings()))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                return (await client.post("/v1/completions", json=body)).json()
+                return [(await client.post("/v1/completions", json={**body, **fields})).json() for fields in asked]
         finally:
             await engine.shutdown()
 
+    for fields, answer in zip(asked, asyncio.run(post_each()), strict=True):
+        check_beams(llm, fields, answer)
+
+
+def check_beams(llm, fields, answer):
+    """That the choices of a completion are the beams that the LLM finds."""
     width = fields.get("best_of", 4)
     kept = {name: fields[name] for name in ("length_penalty", "ignore_eos") if name in fields}
     params = BeamSearchParams(beam_width=width, max_tokens=8, **kept)
     whole = BeamSearchParams(beam_width=width, max_tokens=8, include_stop_str_in_output=True, **kept)
-    decode, found = llm.get_tokenizer().decode, asyncio.run(post())
-    choices = iter(found["choices"])
+    decode, choices = llm.get_tokenizer().decode, iter(answer["choices"])
     for shown, full in zip(llm.beam_search(PROMPTS[:3:2], params), llm.beam_search(PROMPTS[:3:2], whole), strict=True):
         for text, beam in list(zip(shown.sequences, full.sequences, strict=True))[:4]:
             choice, prompt = next(choices), next(one for one in PROMPTS if beam.tokens[: len(one)] == one)
@@ -143,7 +148,7 @@ def test_the_server_finds_the_same(folder, llm, fields):
             assert sum(logprobs) == pytest.approx(beam.cum_logprob, abs=1e-4)
             assert len(logprobs) == len(choice["token_ids"])
     assert next(choices, None) is None
-    assert found["usage"]["completion_tokens"] == sum(len(choice["token_ids"]) for choice in found["choices"])
+    assert answer["usage"]["completion_tokens"] == sum(len(choice["token_ids"]) for choice in answer["choices"])
 
 
 def test_what_does_not_fit_is_refused(llm):

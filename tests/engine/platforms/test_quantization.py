@@ -157,7 +157,7 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("platform", ["reference", "cpu"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_loading_takes_the_result_and_a_layer_at_most(name: str, platform: str, llama: Path, tmp_path: Path) -> None:
-    hidden, inner, layers = 1024, 4096, 6
+    hidden, inner, layers = 1024, 4096, 4
     shape = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "head_dim": 64}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 512}
     config = {**json.loads((llama / "config.json").read_text()), **shape, **heads}

@@ -53,8 +53,15 @@ class Poisoned(EngineRun):
         return self.engine._scheduler._cache
 
 
-@pytest.mark.parametrize(("platform", "depth"), [("cpu", 1), ("strict", 2)])
-@pytest.mark.parametrize("model", ["windowed", "mixed_windows"])
+@pytest.mark.parametrize(
+    ("model", "platform", "depth"),
+    [
+        ("windowed", "cpu", 1),
+        ("mixed_windows", "cpu", 1),
+        ("mixed_windows", "strict", 2),  # which has the windows of the other beside a group without
+        pytest.param("windowed", "strict", 2, marks=pytest.mark.nightly),
+    ],
+)
 def test_nothing_that_was_given_back_is_read(
     model: str, platform: str, depth: int, request: pytest.FixtureRequest
 ) -> None:
