@@ -21,10 +21,10 @@ def graphs(torch: Any, device: Device, kind: str) -> GraphRunner | None:
     return TorchGraphs(torch, device, lambda pool: DeviceGraph(torch, kind, pool=pool))
 
 
-def rows(most: int) -> list[int]:
-    """The numbers of rows of captured launches, for up to `most` requests."""
-    several = list(range(STEP, most, STEP))
-    return [*(few for few in FEW if few < most), *several, most]
+def rows(max_requests: int) -> list[int]:
+    """The numbers of rows of captured launches, for up to `max_requests`."""
+    several = list(range(STEP, max_requests, STEP))
+    return [*(few for few in FEW if few < max_requests), *several, max_requests]
 
 
 def shapes(config: EngineConfig, block_size: int) -> ShapePolicy:
