@@ -55,19 +55,19 @@ class Recorded:
 class Pointer:
     """What Triton asks of a tensor. large: it lies in a cache, which takes most of a device's memory."""
 
-    of: Tensor
+    tensor: Tensor
     large: bool
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.of.dtype
+        return self.tensor.dtype
 
     def data_ptr(self) -> int:
         """The place in its memory, whose beginning is aligned."""
-        return int(self.of.storage_offset()) * self.of.element_size()
+        return int(self.tensor.storage_offset()) * self.tensor.element_size()
 
     def ptr_range(self) -> int:
-        return _LARGE if self.large else self.of.untyped_storage().size()
+        return _LARGE if self.large else self.tensor.untyped_storage().size()
 
 
 class Recorder(Launcher):
@@ -78,7 +78,7 @@ class Recorder(Launcher):
     def __init__(self, facts: DeviceFacts) -> None:
         self.target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
         self.backend = triton.compiler.make_backend(self.target)
-        self.found: dict[str, Recorded] = {}
+        self.launches: dict[str, Recorded] = {}
         self.place = ""
         self.caches: Sequence[Tensor] = ()
         self._at_place: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -99,7 +99,7 @@ class Recorder(Launcher):
             others.append(key)
         number = others.index(key) + 1
         place = where if number == 1 else f"{where}, launch {number}"
-        self.found.setdefault(key, Recorded(place, kernel, signature, constants, attributes, parsed.__dict__))
+        self.launches.setdefault(key, Recorded(place, kernel, signature, constants, attributes, parsed.__dict__))
 
 
 class Inputs(OpInputs):
@@ -138,7 +138,7 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     for attended in served_attention():
         launch.place = attended.name
         _attend(attended, TritonAttention(facts, launch), launch)
-    return list(launch.found.values())
+    return list(launch.launches.values())
 
 
 def _attend(attended: AttentionPlace, backend: TritonAttention, launch: Recorder) -> None:

@@ -41,22 +41,22 @@ def page(table: Table) -> str:
     return "\n".join(parts)
 
 
-def cell(said: Mapping[str, Any] | None) -> str:
+def cell(kernel: Mapping[str, Any] | None) -> str:
     """What a cell says of a kernel on a device, if it was compiled for it."""
-    if said is None:
+    if kernel is None:
         return ""
-    shared = said["shared"]
-    parts = [f"{said['registers']} r"]
+    shared = kernel["shared"]
+    parts = [f"{kernel['registers']} r"]
     if shared:
         parts.append(f"{shared} B" if shared < 1024 else f"{round(shared / 1024)} KiB")
-    if said["matrix"]:
-        parts.append(f"{said['matrix']} mma")
-    if said["setmaxnreg"]:
+    if kernel["matrix"]:
+        parts.append(f"{kernel['matrix']} mma")
+    if kernel["setmaxnreg"]:
         parts.append("specialized")
-    if "buffers" in said:
-        parts.append(f"{said['buffers']} buffers, {said['ahead']} ahead")
-    if said["spills"]:
-        parts.append(f"**{said['spills']} spilled**")
+    if "buffers" in kernel:
+        parts.append(f"{kernel['buffers']} buffers, {kernel['ahead']} ahead")
+    if kernel["spills"]:
+        parts.append(f"**{kernel['spills']} spilled**")
     return ", ".join(parts)
 
 

@@ -31,14 +31,14 @@ TABLE = ROOT / "platforms/triton/targets.json"
 SECONDS = 900.0
 """The most that the kernels of one device may take to compile."""
 
-Found = dict[str, dict[str, Any]]
+Results = dict[str, dict[str, Any]]
 """What a device's kernels are compiled to, by kernel and place: the fields of Compiled, or "failed"."""
 
 LATER = {"gfx1250": DeviceFacts("hip", "gfx1250", 32, 320 << 10, 256, fp8="float8_e4m3fn")}
 """Devices for which Triton compiles matrix products from 3.8 on only; with constraints.txt's, theirs have no matrix
 instruction. No platform has kernels for them yet, so they are not in the table. processors: assumed."""
 
-KNOWN: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
+DEVICES: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
 
 MATRIX = {"cuda": r"\b(?:HGMMA|HMMA|QGMMA|QMMA|IMMA|IGMMA|UTC\w*MMA|OMMA)\b", "hip": r"\bv_(?:mfma|wmma|swmmac)_"}
 """Instructions that multiply matrices, in the assembly."""
@@ -106,20 +106,20 @@ def require_specialized(asm: Mapping[str, str], queries: int) -> None:
         raise NotSpecializedError(f"groups multiply for {sorted(rows)} of {queries} queries, not for {queries // 2}")
 
 
-def compiled(one: Any, facts: Any) -> Compiled:
+def compiled(launch: Any, facts: Any) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(one.kernel, one.signature, one.constants, one.attributes)
+    source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
     target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
-    result = triton.compile(source, target=target, options=one.options)
+    result = triton.compile(source, target=target, options=launch.options)
     shared = int(result.metadata.shared)
-    if one.constant("SPECIALIZES"):
-        require_specialized(result.asm, one.constant("BLOCK_M"))
+    if launch.constant("SPECIALIZES"):
+        require_specialized(result.asm, launch.constant("BLOCK_M"))
     found = _from_code(result.asm, shared, facts, Path(triton.__file__).parent)
-    if one.kernel.__name__ in COPYING:
-        buffers, ahead = overlap(result.asm["ttgir"], specialized=bool(one.constant("SPECIALIZES")))
+    if launch.kernel.__name__ in COPYING:
+        buffers, ahead = overlap(result.asm["ttgir"], specialized=bool(launch.constant("SPECIALIZES")))
         found = replace(found, buffers=buffers, ahead=ahead)
     return found
 
@@ -154,7 +154,7 @@ def main_of_target(name: str, kernels: Sequence[str]) -> None:
     """Prints a JSON line before each kernel and one after it. kernels: only these, if there are some."""
     from tools.triton_launches import recorded
 
-    facts = KNOWN[name]
+    facts = DEVICES[name]
     for one in recorded(facts):
         if kernels and one.kernel.__name__ not in kernels:
             continue
@@ -166,7 +166,7 @@ def main_of_target(name: str, kernels: Sequence[str]) -> None:
         print(json.dumps({"end": one.place, **found}), flush=True)
 
 
-def compile_for(name: str, kernels: Sequence[str]) -> Found:
+def compile_for(name: str, kernels: Sequence[str]) -> Results:
     """What main_of_target() found, by kernel and place. A kernel at which the process ended, or that was not done in
     time, has "failed"."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(ROOT / "build/triton-cache")}
@@ -176,7 +176,7 @@ def compile_for(name: str, kernels: Sequence[str]) -> Found:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
-    found: Found = {}
+    found: Results = {}
     try:
         out, errors = process.communicate(timeout=SECONDS)
         failed = f"the compiler ended with code {process.returncode}: {errors.strip()[-300:]}"
@@ -200,10 +200,10 @@ def compile_for(name: str, kernels: Sequence[str]) -> Found:
 # ---- judging
 
 
-def complaints(found: Found, facts: Any) -> Iterator[str]:
+def complaints(results: Results, facts: Any) -> Iterator[str]:
     """What is wrong with a device's kernels, apart from the table: failures, more shared memory than there is, and
     products without matrix instructions."""
-    for where, said in found.items():
+    for where, said in results.items():
         if "failed" in said:
             yield f"{facts.name}: {where}: {said['failed']}"
         elif said["shared"] > facts.shared_bytes:
@@ -212,17 +212,17 @@ def complaints(found: Found, facts: Any) -> Iterator[str]:
             yield f"{facts.name}: {where} has no matrix instruction"
 
 
-def differences(found: Found, committed: Found, name: str) -> Iterator[str]:
+def differences(results: Results, committed: Results, name: str) -> Iterator[str]:
     """How a device's kernels differ from the table."""
-    for where in sorted(found.keys() | committed.keys()):
-        if found.get(where) != committed.get(where):
-            yield f"{name}: {where}: {found.get(where)}, and {committed.get(where)} in the table"
+    for where in sorted(results.keys() | committed.keys()):
+        if results.get(where) != committed.get(where):
+            yield f"{name}: {where}: {results.get(where)}, and {committed.get(where)} in the table"
 
 
-def worse(found: Found, committed: Found, name: str) -> Iterator[str]:
+def worse(results: Results, committed: Results, name: str) -> Iterator[str]:
     """Where a device's kernels overlap less, or spill more, than in the table."""
-    for where in found.keys() & committed.keys():
-        now, before = found[where], committed[where]
+    for where in results.keys() & committed.keys():
+        now, before = results[where], committed[where]
         for field, sign in (("buffers", 1), ("ahead", 1), ("spills", -1)):
             if field in now and field in before and sign * now[field] < sign * before[field]:
                 yield f"{name}: {where}: {field} {now[field]}, and {before[field]} in the table"
@@ -233,18 +233,18 @@ def turn(names: Sequence[str], day: date) -> Sequence[str]:
     return names[day.toordinal() % 3 :: 3]
 
 
-def of_kernels(found: Found, kernels: Sequence[str]) -> Found:
+def of_kernels(results: Results, kernels: Sequence[str]) -> Results:
     """Only those of some kernels; all if there are none."""
-    return {where: said for where, said in found.items() if not kernels or where.partition(" of ")[0] in kernels}
+    return {where: said for where, said in results.items() if not kernels or where.partition(" of ")[0] in kernels}
 
 
-def merged(committed: Found, found: Found, kernels: Sequence[str]) -> Found:
+def merged(committed: Results, results: Results, kernels: Sequence[str]) -> Results:
     """A device's rows with those of some kernels replaced, in the order of the table."""
-    stale = of_kernels(committed, kernels).keys() - found.keys()
-    return {where: said for where, said in (committed | found).items() if where not in stale}
+    stale = of_kernels(committed, kernels).keys() - results.keys()
+    return {where: said for where, said in (committed | results).items() if where not in stale}
 
 
-def as_text(table: Mapping[str, Found]) -> str:
+def as_text(table: Mapping[str, Results]) -> str:
     """JSON with a line for each kernel, so that changes are easy to read."""
     devices = (
         f"{json.dumps(name)}: {{\n" + ",\n".join(f"  {json.dumps(at)}: {json.dumps(of[at])}" for at in of) + "\n }"
@@ -268,12 +268,12 @@ def main() -> int:
     if asked.one:
         main_of_target(asked.one, asked.kernel)
         return 0
-    committed: dict[str, Found] = json.loads(TABLE.read_text(encoding="utf-8"))
+    committed: dict[str, Results] = json.loads(TABLE.read_text(encoding="utf-8"))
     if asked.page:
         PAGE.write_text(page(committed), encoding="utf-8")
         return 0
-    known = KNOWN if asked.later else TARGETS
-    made, wrong = dict[str, Found](), list[str]()
+    known = DEVICES if asked.later else TARGETS
+    made, wrong = dict[str, Results](), list[str]()
     begin = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = asked.target or (turn(list(known), asked.day) if asked.day else known)
@@ -281,7 +281,7 @@ def main() -> int:
         for done in as_completed(running):
             name, found = running[done], done.result()
             made[name] = found if not asked.kernel else merged(committed.get(name, {}), found, asked.kernel)
-            own = list(complaints(found, KNOWN[name]))
+            own = list(complaints(found, DEVICES[name]))
             before = of_kernels(committed.get(name, {}), asked.kernel)
             if not own and not asked.write and not asked.no_table:
                 own = list(differences(found, before, name))

@@ -32,7 +32,7 @@ def launched(target: str, *blocks: int, cached: bool = False, rows: int = 16) ->
     launch.caches = [x] if cached else []
     for block in blocks:
         launch(some_kernel, (1,), x, x[1:], 1, 32, rows, BLOCK=block, num_warps=4)
-    return list(launch.found.values())
+    return list(launch.launches.values())
 
 
 def test_numbers_are_specialized_unless_a_kernel_says_otherwise() -> None:

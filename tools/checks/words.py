@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +15,6 @@ from tools.checks.class_names import class_names
 from tools.checks.field_lines import field_lines
 from tools.checks.field_names import field_names
 from tools.checks.sources import python_sources
-from tools.checks.words_uncovered import UNCOVERED
 
 _TREES = ("core/tessera/**/*.py", "platforms/*/tessera_*/**/*.py", "tools/**/*.py", "benchmarks/**/*.py")
 
@@ -23,8 +22,6 @@ _TREES = ("core/tessera/**/*.py", "platforms/*/tessera_*/**/*.py", "tools/**/*.p
 @dataclass(frozen=True, order=True)
 class Offence:
     rule: str
-    # Where the rule is covered or not: core/tessera/cli, platforms/cpu, tools.
-    folder: str
     file: str
     line: int
     # The name, class or class with fields.
@@ -32,18 +29,9 @@ class Offence:
     text: str
 
 
-def words(root: Path, uncovered: Collection[tuple[str, str]] = UNCOVERED) -> list[str]:
-    """Offences in the folders that are covered, and folders that are listed as uncovered and have no offence left."""
-    everywhere = offences(root)
-    offending = {(offence.rule, offence.folder) for offence in everywhere}
-    return [
-        *(_line(offence) for offence in everywhere if (offence.rule, offence.folder) not in uncovered),
-        *(
-            f"tools/checks/words_uncovered.py: no offence against {rule} is left in {folder}: remove its line"
-            for rule, folder in uncovered
-            if (rule, folder) not in offending
-        ),
-    ]
+def words(root: Path) -> list[str]:
+    """What the tree has against the field's words."""
+    return [_line(offence) for offence in offences(root)]
 
 
 def offences(root: Path) -> list[Offence]:
@@ -55,14 +43,9 @@ def _offences(root: Path) -> Iterator[Offence]:
     for source in sources:
         for rule, check in (("names", field_names), ("fields", field_lines)):
             for line, subject, text in check(source):
-                yield Offence(rule, _folder(source.name), source.name, line, subject, text)
+                yield Offence(rule, source.name, line, subject, text)
     for source, line, subject, text in class_names(sources):
-        yield Offence("classes", _folder(source.name), source.name, line, subject, text)
-
-
-def _folder(file: str) -> str:
-    parts = PurePosixPath(file).parent.parts
-    return "/".join(parts[: {"core": 3, "platforms": 2}.get(parts[0], 1)])
+        yield Offence("classes", source.name, line, subject, text)
 
 
 def _line(offence: Offence) -> str:

@@ -39,6 +39,7 @@ class TokenizeRequest(msgspec.Struct):
     """A prompt, or the messages of a chat with those of its fields that its prompt depends on. null is the same as
     leaving a field out."""
 
+    # A struct has one base, and that of ChatFields is GenerationFields: so the fields of chats are repeated here.
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None

@@ -200,8 +200,8 @@ class PagedLayer(CachedLayer):
         spec = self.spec
         return {
             "KV_HEADS": spec.num_kv_heads, "GROUP": self.group, "DIM": spec.head_dim, "WINDOW": spec.window or 0,
-            "CAPPED": spec.softcap is not None, "SINKS": spec.sinks, "IN_INT8": self.kept == IN_INT8.value,
-            "IN_FP8": self.kept == IN_FP8.value, "BLOCK_D": max(self.dim, 16),
+            "CAPPED": spec.softcap is not None, "SINKS": spec.sinks, "IN_INT8": self.cache_format == IN_INT8.value,
+            "IN_FP8": self.cache_format == IN_FP8.value, "BLOCK_D": max(self.dim, 16),
         }  # fmt: skip
 
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
@@ -239,15 +239,16 @@ class PagedLayer(CachedLayer):
         attend(q, self._planes(caches), plan.size, q if self._sinks is None else self._sinks, of, out, sums)
 
     def load(
-        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
+        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, rows: Rows, out: Tensor, sums: Tensor | None
     ) -> None:
         """As Attend says, with prefill.py."""
         key_bytes = planes[0].element_size()
         tile = prefill_tile(self.facts, self.spec.dtype, self.spec.head_dim, self.group, key_bytes)
         self.launch(
-            prefill_tiles, (of.tiles(tile.queries // self.group), self.spec.num_kv_heads),
-            q, q.stride(0), q.stride(1), *planes, of.table, of.table.stride(0), of.starts, of.lengths, of.ends, sinks,
-            out, out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, of.first, of.rows,
+            prefill_tiles, (rows.tiles(tile.queries // self.group), self.spec.num_kv_heads),
+            q, q.stride(0), q.stride(1), *planes, rows.table, rows.table.stride(0), rows.starts, rows.lengths,
+            rows.ends, sinks, out, out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, rows.first,
+            rows.rows,
             **self._constants, SIZE=size, SUMS=sums is not None, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip

@@ -17,17 +17,17 @@ IN_FP8 = tl.constexpr(2)
 @triton.jit
 def _keep(
     rows, token, head, inside, slots, plane, plane_block, scales, scale_block,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr, BLOCK_D: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, FORMAT: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Writes rows [R, BLOCK_D] float32, those of tokens and heads [R], into a plane. inside [R]: which there are.
     scales: the plane of scales, or the one number."""
     slot = tl.load(slots + token, mask=inside, other=0).to(tl.int64)
     block, place = slot // SIZE, (slot % SIZE) * KV_HEADS + head
-    if KEPT == IN_INT8:
+    if FORMAT == IN_INT8:
         scale = tl.maximum(tl.max(tl.abs(rows), 1), 1e-12) / 127.0
         tl.store(scales + block * scale_block + place, scale, mask=inside)
         rows = tl.minimum(tl.maximum(rounded_whole(rows / scale[:, None]), -127.0), 127.0)
-    if KEPT == IN_FP8:  # numbers out of range become the largest, not NaN
+    if FORMAT == IN_FP8:  # numbers out of range become the largest, not NaN
         rows = tl.minimum(tl.maximum(rows / tl.load(scales), -448.0), 448.0)
     column = tl.arange(0, BLOCK_D)
     at = plane + (block * plane_block + place * DIM)[:, None] + column[None, :]
@@ -38,7 +38,7 @@ def _keep(
 def write_heads(
     k, k_token, k_head, v, v_token, v_head, slots, keys, key_block, values, value_block, key_scales, value_scales,
     scale_block, tokens,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr, BLOCK_R: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, FORMAT: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """k, v [T, Hk, D] into the slots [T]."""
@@ -49,10 +49,13 @@ def write_heads(
     inside = there[:, None] & (column < DIM)
     of_k = tl.load(k + (token * k_token + head * k_head)[:, None] + column, mask=inside, other=0.0).to(tl.float32)
     of_v = tl.load(v + (token * v_token + head * v_head)[:, None] + column, mask=inside, other=0.0).to(tl.float32)
-    _keep(of_k, token, head, there, slots, keys, key_block, key_scales, scale_block, KV_HEADS, DIM, SIZE, KEPT, BLOCK_D)
+    _keep(
+        of_k, token, head, there, slots, keys, key_block, key_scales, scale_block,
+        KV_HEADS, DIM, SIZE, FORMAT, BLOCK_D,
+    )  # fmt: skip
     _keep(
         of_v, token, head, there, slots, values, value_block, value_scales, scale_block,
-        KV_HEADS, DIM, SIZE, KEPT, BLOCK_D,
+        KV_HEADS, DIM, SIZE, FORMAT, BLOCK_D,
     )  # fmt: skip
 
 
@@ -100,11 +103,11 @@ def _turned(
 # q                                        queries [T, H, D], dense
 # keys, key_block                          keys of the cache [blocks, SIZE, Hk, D]; elements from a block to the next
 # values, value_block                      values, likewise
-# key_scales, value_scales, scale_block    KEPT in int8 [blocks, SIZE, Hk], elements between blocks; in fp8 [1]
+# key_scales, value_scales, scale_block    FORMAT in int8 [blocks, SIZE, Hk], elements between blocks; in fp8 [1]
 # tokens                                   T
 # q_eps, q_offset, k_eps, k_offset         of the norms
 # HEADS, KV_HEADS, DIM                     heads of queries, heads of keys, elements of a head
-# SIZE, KEPT                               tokens of a block; in what the cache keeps numbers
+# SIZE, FORMAT                             tokens of a block; in what the cache keeps numbers
 # ROTARY, PAIRS                            elements of a head that are turned; whether partners lie side by side
 # Q_NORMED, K_NORMED                       which norms there are
 # BLOCK_R, BLOCK_D                         tokens times heads of a program, DIM as a power of two
@@ -112,7 +115,7 @@ def _turned(
 def heads_input(
     x, x_token, positions, cos_sin, angles_row, q_norm, k_norm, slots, q, keys, key_block, values, value_block,
     key_scales, value_scales, scale_block, tokens, q_eps, q_offset, k_eps, k_offset,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, FORMAT: tl.constexpr,
     ROTARY: tl.constexpr, PAIRS: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -142,7 +145,7 @@ def heads_input(
         )  # fmt: skip
         _keep(
             rows, token, head, there, slots, keys, key_block, key_scales, scale_block,
-            KV_HEADS, DIM, SIZE, KEPT, BLOCK_D,
+            KV_HEADS, DIM, SIZE, FORMAT, BLOCK_D,
         )  # fmt: skip
     else:
         row += (part - of_q - of_k) * BLOCK_R
@@ -154,5 +157,5 @@ def heads_input(
         )  # fmt: skip
         _keep(
             rows, token, head, there, slots, values, value_block, value_scales, scale_block,
-            KV_HEADS, DIM, SIZE, KEPT, BLOCK_D,
+            KV_HEADS, DIM, SIZE, FORMAT, BLOCK_D,
         )  # fmt: skip

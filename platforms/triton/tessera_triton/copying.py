@@ -77,10 +77,10 @@ class Copying:
         return dense and size % self._tiles[0].keys == 0
 
     def __call__(
-        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor, sums: Tensor | None
+        self, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, rows: Rows, out: Tensor, sums: Tensor | None
     ) -> None:
         """As Attend says."""
-        self._launch(self._tile(of.tokens), q, planes, size, sinks, of, out, sums)
+        self._launch(self._tile(rows.tokens), q, planes, size, sinks, rows, out, sums)
 
     @property
     def _tiles(self) -> tuple[CopiedTile, CopiedTile]:
@@ -95,20 +95,20 @@ class Copying:
         return many if -(-tokens // many.queries) * self.spec.num_heads >= self.facts.processors else few
 
     def _launch(
-        self, tile: CopiedTile, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, of: Rows, out: Tensor,
+        self, tile: CopiedTile, q: Tensor, planes: Sequence[Any], size: int, sinks: Tensor, rows: Rows, out: Tensor,
         sums: Tensor | None,
     ) -> None:  # fmt: skip
         spec, (keys, _, values, *_) = self.spec, planes
         # Descriptors lie in memory that Triton asks for, in the thread that launches.
         triton.set_allocator(partial(_scratch, q.device))
         self.launch(
-            copied_tiles, (of.tiles(tile.queries), spec.num_heads),
-            q, q.stride(0), keys, values, of.table, of.table.stride(0), of.starts, of.lengths, of.ends, sinks, out,
-            out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, of.first, of.rows, len(q),
-            len(keys), HEADS=spec.num_heads, GROUP=spec.num_heads // spec.num_kv_heads, DIM=spec.head_dim, SIZE=size,
-            WINDOW=spec.window or 0, CAPPED=spec.softcap is not None, SINKS=spec.sinks, SUMS=sums is not None,
-            SPECIALIZES=tile.specializes, BLOCK_M=tile.queries, BLOCK_N=tile.keys, num_warps=tile.warps,
-            num_stages=tile.stages,
+            copied_tiles, (rows.tiles(tile.queries), spec.num_heads),
+            q, q.stride(0), keys, values, rows.table, rows.table.stride(0), rows.starts, rows.lengths, rows.ends, sinks,
+            out, out.stride(0), out.stride(1), q if sums is None else sums, *self.factors, rows.first, rows.rows,
+            len(q), len(keys), HEADS=spec.num_heads, GROUP=spec.num_heads // spec.num_kv_heads, DIM=spec.head_dim,
+            SIZE=size, WINDOW=spec.window or 0, CAPPED=spec.softcap is not None, SINKS=spec.sinks,
+            SUMS=sums is not None, SPECIALIZES=tile.specializes, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def agrees(self, load: Attend, device: Any) -> bool:
@@ -144,7 +144,7 @@ class _Compared(NamedTuple):
     q: Tensor
     planes: Sequence[Any]
     sinks: Tensor
-    of: Rows
+    rows: Rows
 
     @classmethod
     def on(cls, device: Any, spec: LayerSpec) -> _Compared:
@@ -161,16 +161,16 @@ class _Compared(NamedTuple):
         for plane in (keys, values):
             plane[blocks, _KEYS % _SIZE :] = torch.nan  # what was never written
         keys, values = keys.to(device), values.to(device)
-        of = Rows(
+        rows = Rows(
             whole(*range(1, 1 + blocks))[None], whole(0, _TOKENS), whole(_TOKENS), whole(_KEYS), 0, 1, _TOKENS,
             lambda queries: -(-_TOKENS // queries),
         )  # fmt: skip
         planes = keys, keys.stride(0), values, values.stride(0), keys, keys, keys.stride(0)
         q, sinks = numbers(_TOKENS, spec.num_heads, spec.head_dim), numbers(spec.num_heads)
-        return cls(q.to(device), planes, sinks.to(device), of)
+        return cls(q.to(device), planes, sinks.to(device), rows)
 
     def result(self, attend: Attend) -> Tensor:
         q = self.q
         out = q.new_zeros(_TOKENS + _BEHIND, *q.shape[1:])[:_TOKENS]
-        attend(q, self.planes, _SIZE, self.sinks, self.of, out, None)
+        attend(q, self.planes, _SIZE, self.sinks, self.rows, out, None)
         return out.float()

@@ -18,11 +18,11 @@ GROUPED = 2048
 
 
 class Narrow(NamedTuple):
-    """A dtype of 8 bits. least, most: its range."""
+    """A dtype of 8 bits, and its range."""
 
     dtype: torch.dtype
-    least: float
-    most: float
+    lowest: float
+    highest: float
 
 
 NARROW: Mapping[str, Narrow] = MappingProxyType(
@@ -37,7 +37,7 @@ NARROW: Mapping[str, Narrow] = MappingProxyType(
 
 def emitted(x: torch.Tensor, emit: ActSpec | None) -> tuple[torch.dtype, float]:
     """The dtype of a kernel's result and, if it is quantized with scales of tokens, its largest number."""
-    return (x.dtype, 1.0) if emit is None else (NARROW[emit.dtype].dtype, NARROW[emit.dtype].most)
+    return (x.dtype, 1.0) if emit is None else (NARROW[emit.dtype].dtype, NARROW[emit.dtype].highest)
 
 
 def why_not_quantized(emit: ActSpec, facts: DeviceFacts) -> str | None:

@@ -22,16 +22,16 @@ _GATES = ("silu", "gelu", "gelu_tanh")
 
 
 @triton.jit
-def _gated(left, right, GATE: tl.constexpr):
+def _gated(gate, up, GATE: tl.constexpr):
     """float32; GATE: a place in _GATES."""
     if GATE == 0:
-        result = left / (1.0 + tl.exp(-left))
+        result = gate / (1.0 + tl.exp(-gate))
     elif GATE == 1:
-        result = 0.5 * left * (1.0 + tl.erf(left * 0.7071067811865476))
+        result = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
     else:
-        inner = 0.7978845608028654 * (left + 0.044715 * left * left * left)
-        result = left - left / (1.0 + tl.exp(2.0 * inner))
-    return result * right
+        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        result = gate - gate / (1.0 + tl.exp(2.0 * inner))
+    return result * up
 
 
 @triton.jit

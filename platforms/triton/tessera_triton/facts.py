@@ -44,7 +44,7 @@ def _hip(arch: str, warp_size: int, processors: int, fp8: str | None = None, sha
     return DeviceFacts("hip", arch, warp_size, shared_kib << 10, processors, fp8=fp8)
 
 
-_KNOWN = (
+_DEVICES = (
     _cuda(80, 163, 108),
     _cuda(89, 99, 128),
     _cuda(90, 227, 132, descriptors=True),
@@ -57,7 +57,7 @@ _KNOWN = (
     _hip("gfx1151", 32, 40),
     _hip("gfx1201", 32, 64, "float8_e4m3fn"),
 )
-TARGETS: Mapping[str, DeviceFacts] = MappingProxyType({facts.name: facts for facts in _KNOWN})
+TARGETS: Mapping[str, DeviceFacts] = MappingProxyType({facts.name: facts for facts in _DEVICES})
 """The devices that every kernel is compiled for, by name. processors: those of a common card of the kind (A100, RTX
 4090, H100, B200, RTX 5090, MI210, MI300X, MI355X, RX 7900 XTX, Ryzen AI Max 395, RX 9070 XT)."""
 

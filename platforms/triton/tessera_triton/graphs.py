@@ -22,12 +22,12 @@ def graphs(torch: Any, device: Device, kind: str) -> GraphRunner | None:
     return TorchGraphs(torch, device, lambda pool: DeviceGraph(torch, kind, pool=pool))
 
 
-def rows(most: int) -> list[int]:
-    """The numbers of rows of captured launches, for up to `most` requests."""
-    found, last = [few for few in FEW if few < most], 0
-    while (last := last + (STEP if last < MANY else (1 << last.bit_length() - 1) // 8)) < most:
-        found.append(last)
-    return [*found, most]
+def rows(max_requests: int) -> list[int]:
+    """The numbers of rows of captured launches, for up to `max_requests`."""
+    numbers, last = [few for few in FEW if few < max_requests], 0
+    while (last := last + (STEP if last < MANY else (1 << last.bit_length() - 1) // 8)) < max_requests:
+        numbers.append(last)
+    return [*numbers, max_requests]
 
 
 def shapes(config: EngineConfig, block_size: int) -> ShapePolicy:

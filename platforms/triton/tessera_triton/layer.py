@@ -43,8 +43,9 @@ class CachedLayer(HeadsLayer):
         self.facts, self.launch = facts, launch
         cache = spec.cache
         assert isinstance(cache, FullAttentionSpec)
-        kept = IN_INT8 if cache.quant == KV_INT8 else IN_FP8 if cache.quant == KV_FP8 else PLAIN
-        self.kept: int = kept.value
+        form = IN_INT8 if cache.quant == KV_INT8 else IN_FP8 if cache.quant == KV_FP8 else PLAIN
+        # One of PLAIN, IN_INT8 and IN_FP8.
+        self.cache_format: int = form.value
         self.dim = power_of_two(spec.head_dim)
         self.group = spec.num_heads // spec.num_kv_heads
 
@@ -63,8 +64,9 @@ class CachedLayer(HeadsLayer):
                 plan.slots, q, *self._planes(caches), tokens,
                 *((0.0, 0.0) if q_norm is None else (q_norm.eps, q_norm.offset)),
                 *((0.0, 0.0) if k_norm is None else (k_norm.eps, k_norm.offset)),
-                HEADS=spec.num_heads, KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size, KEPT=self.kept,
-                ROTARY=0 if rotary is None else rotary.dim, PAIRS=rotary is not None and rotary.style == "pairs",
+                HEADS=spec.num_heads, KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size,
+                FORMAT=self.cache_format, ROTARY=0 if rotary is None else rotary.dim,
+                PAIRS=rotary is not None and rotary.style == "pairs",
                 Q_NORMED=q_norm is not None, K_NORMED=k_norm is not None, BLOCK_R=block, BLOCK_D=self.dim, num_warps=4,
             )  # fmt: skip
         return self.attend(q, caches, plan).flatten(1)
@@ -76,7 +78,7 @@ class CachedLayer(HeadsLayer):
             self.launch(
                 write_heads, (-(-len(k) * spec.num_kv_heads // block),),
                 k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), plan.slots, *self._planes(caches), len(k),
-                KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size, KEPT=self.kept, BLOCK_R=block,
+                KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size, FORMAT=self.cache_format, BLOCK_R=block,
                 BLOCK_D=self.dim, num_warps=4,
             )  # fmt: skip
 
@@ -88,7 +90,7 @@ class CachedLayer(HeadsLayer):
         """The keys and the values, each with the stride of its blocks, their scales, and the stride of those' blocks. A
         cache without scales has its keys in their place."""
         *scales, keys, values = caches[self.spec.layer]
-        if self.kept == IN_FP8.value:
+        if self.cache_format == IN_FP8.value:
             scales = [self.weights["k_scale"], self.weights["v_scale"]]
         k_scale, v_scale = scales or (keys, keys)
         return keys, keys.stride(0), values, values.stride(0), k_scale, v_scale, k_scale.stride(0)

@@ -103,8 +103,8 @@ def as_rows(logits: Tensor) -> Tensor:
 
 
 @triton.jit
-def _likely_of_tiles(logits, stride, likely, masses, n, tiles, MOST: tl.constexpr, TILE: tl.constexpr):
-    """likely [S, tiles, MOST]: the largest orders of each tile, falling. masses [S, tiles]: the sum of
+def _likely_of_tiles(logits, stride, likely, masses, n, tiles, TOP: tl.constexpr, TILE: tl.constexpr):
+    """likely [S, tiles, TOP]: the largest orders of each tile, falling. masses [S, tiles]: the sum of
     exp(entry - largest entry)."""
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     entry = tile * TILE + tl.arange(0, TILE)
@@ -114,9 +114,9 @@ def _likely_of_tiles(logits, stride, likely, masses, n, tiles, MOST: tl.constexp
     place = row * tiles + tile
     peak = _value_of(tl.max(order, 0))
     tl.store(masses + place, tl.sum(tl.where(inside, _above(value, peak), 0.0), 0))
-    for number in range(MOST):
+    for number in range(TOP):
         first = tl.max(order, 0)
-        tl.store(likely + place * MOST + number, first)
+        tl.store(likely + place * TOP + number, first)
         order = tl.where(order == first, NOTHING, order)
 
 
@@ -132,15 +132,15 @@ def _mass_of_tiles(peaks, peaks_stride, masses, tiles, peak, TILES: tl.constexpr
 @triton.jit
 def _likely_of_rows(
     logits, stride, tokens, likely, masses, ids, logprobs, ranks, n, tiles, number,
-    MOST: tl.constexpr, TILES: tl.constexpr, CANDIDATES: tl.constexpr, BLOCK: tl.constexpr,
+    TOP: tl.constexpr, TILES: tl.constexpr, CANDIDATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Log probabilities are (entry - peak) - log(mass), as torch computes them, and ranks count those."""
     row = tl.program_id(0).to(tl.int64)
-    likely += row * tiles * MOST
+    likely += row * tiles * TOP
     candidate = tl.arange(0, CANDIDATES)
-    order = tl.load(likely + candidate, mask=candidate < tiles * MOST, other=NOTHING)
+    order = tl.load(likely + candidate, mask=candidate < tiles * TOP, other=NOTHING)
     peak = _value_of(tl.max(order, 0))
-    mass = _mass_of_tiles(likely, MOST, masses + row * tiles, tiles, peak, TILES)
+    mass = _mass_of_tiles(likely, TOP, masses + row * tiles, tiles, peak, TILES)
     # Of a row whose largest entry is infinite, or that has NaN, torch gives NaN.
     unknown = (peak != peak) | (peak == float("inf")) | (peak == -float("inf"))
     base, log_mass = tl.where(unknown, 0.0, peak), tl.where(unknown, float("nan"), tl.log(tl.where(unknown, 1.0, mass)))
@@ -174,22 +174,22 @@ class LogProbabilities:
     def __call__(self, spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
         """logits [S, V], tokens [S] int32 -> Logprobs, with spec.logprobs of the most likely."""
         rows, number, sizes = as_rows(logits), spec.logprobs, self.sizes
-        tiles, most = triton.cdiv(spec.vocab, sizes.tile), max(number, 1)
+        tiles, top = triton.cdiv(spec.vocab, sizes.tile), max(number, 1)
 
-        def made(dtype: torch.dtype, *shape: int) -> Tensor:
+        def empty(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.empty(len(rows), *shape, dtype=dtype, device=rows.device)
 
-        likely, masses = made(torch.int64, tiles, most), made(torch.float32, tiles)
-        result = Logprobs(made(torch.int32, 1 + number), made(torch.float32, 1 + number), made(torch.int32))
+        likely, masses = empty(torch.int64, tiles, top), empty(torch.float32, tiles)
+        result = Logprobs(empty(torch.int32, 1 + number), empty(torch.float32, 1 + number), empty(torch.int32))
         if len(rows):
             self.launch(
                 _likely_of_tiles, (len(rows), tiles), rows, rows.stride(0), likely, masses, spec.vocab, tiles,
-                MOST=most, TILE=sizes.tile, num_warps=sizes.tile_warps,
+                TOP=top, TILE=sizes.tile, num_warps=sizes.tile_warps,
             )  # fmt: skip
             self.launch(
                 _likely_of_rows, (len(rows),), rows, rows.stride(0), tokens.contiguous(), likely, masses, *result,
                 spec.vocab, tiles, number,
-                MOST=most, TILES=power_of_two(tiles), CANDIDATES=power_of_two(tiles * most), BLOCK=sizes.block,
+                TOP=top, TILES=power_of_two(tiles), CANDIDATES=power_of_two(tiles * top), BLOCK=sizes.block,
                 num_warps=sizes.block_warps,
             )  # fmt: skip
         return result

@@ -350,7 +350,7 @@ class Product:
     tilings: Tilings = field(default_factory=dict)
 
     def __call__(self, x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-        spec, (data, x_scale) = self.spec, self._given(x, weight)
+        spec, (data, x_scale) = self.spec, self._operand(x, weight)
         tokens = len(data)
         dtype, tiling = getattr(torch, spec.dtype), self.tilings.get(power_of_two(tokens))
         if self.by_torch and tokens > _FEW and tiling is None:
@@ -366,20 +366,20 @@ class Product:
         """x W^T + b with tiles of these sizes, whatever the device would choose."""
         return replace(self, tilings={power_of_two(len(x)): tiling})(x, weight)
 
-    def _given(self, x: Tensor | Quantized, weight: Packed) -> tuple[Tensor, Tensor | None]:
+    def _operand(self, x: Tensor | Quantized, weight: Packed) -> tuple[Tensor, Tensor | None]:
         """x as it is multiplied, and its scales if the scheme says that it is quantized."""
         activation = self.scheme.activation
         if activation is not None and not isinstance(x, Quantized):
-            given = weight["input_scale"] if activation.static else None
-            x = Quantizer(self.launch, self.spec.k, activation)(x, given)
+            scale = weight["input_scale"] if activation.static else None
+            x = Quantizer(self.launch, self.spec.k, activation)(x, scale)
         return (_rows_apart(x.data), x.scale) if isinstance(x, Quantized) else (_rows_apart(x), None)
 
-    def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, made: Tensor, tiles: Tiling | None) -> None:
+    def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, out: Tensor, tiles: Tiling | None) -> None:
         spec, scheme, m, n, k = self.spec, self.scheme, len(data), self.spec.n, self.spec.k
         as_it_is, pairs, shared = _as_it_is(scheme), scheme.weight.dtype == "int4", shared_inputs(scheme)
         step = step_of(spec, scheme)
         steps = -(-k // (2 * step if pairs else step))
-        size = 1 if as_it_is else made.element_size()
+        size = 1 if as_it_is else out.element_size()
         if tiles is None:
             tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
         stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")
@@ -390,15 +390,15 @@ class Product:
         options = {
             "X_SCALE": 0 if x_scale is None else 2 if grouped else 1, "GROUP": shared, "BIAS": bias is not None
         }  # fmt: skip
-        sums, split = made, tiles.parts > 1
+        sums, split = out, tiles.parts > 1
         if split:
             kind = torch.int32 if data.dtype is torch.int8 and as_it_is and not shared else torch.float32
-            sums = torch.empty(tiles.parts, m, n, dtype=kind, device=made.device)
+            sums = torch.empty(tiles.parts, m, n, dtype=kind, device=out.device)
         self.launch(
             _product, (-(-m // tiles.m) * -(-n // tiles.n), tiles.parts), data, data.stride(0), x_scales,
             x_scale_stride, x_scale_step, stored, stored.stride(0), scale, scale_stride, scale_step,
-            scale if scheme.weight.symmetric else weight["zero_point"], made if bias is None else bias, sums,
-            made.stride(0), m, n, k, steps, -(-steps // tiles.parts),
+            scale if scheme.weight.symmetric else weight["zero_point"], out if bias is None else bias, sums,
+            out.stride(0), m, n, k, steps, -(-steps // tiles.parts),
             BLOCK_M=tiles.m, BLOCK_N=tiles.n, STEP=step, BAND=_BAND, COMPUTE=None if as_it_is else _COMPUTE[spec.dtype],
             PAIRS=pairs, ZEROS=not scheme.weight.symmetric, ROWS=scheme.weight.block[0] if scheme.weight.block else 1,
             SPLIT=split, num_warps=tiles.warps, num_stages=tiles.stages, **options,
@@ -406,7 +406,7 @@ class Product:
         if split:
             self.launch(
                 _join, (-(-m // 16), -(-n // 128)), sums, x_scales, x_scale_stride, scale,
-                made if bias is None else bias, made, made.stride(0), m, n, tiles.parts,
+                out if bias is None else bias, out, out.stride(0), m, n, tiles.parts,
                 BLOCK_M=16, BLOCK_N=128, num_warps=4, **options,
             )  # fmt: skip
 

@@ -21,9 +21,9 @@ _AT_ONCE = 8192  # elements of a row that a program holds in registers
 
 
 @triton.jit
-def _narrowed(value, scale, least, most, WHOLE: tl.constexpr):
+def _narrowed(value, scale, lowest, highest, WHOLE: tl.constexpr):
     """value / scale, clamped to a range and, if its numbers are whole, rounded."""
-    value = tl.minimum(tl.maximum(tl.div_rn(value, scale), least), most)
+    value = tl.minimum(tl.maximum(tl.div_rn(value, scale), lowest), highest)
     if WHOLE:
         value = rounded_whole(value)
     return value
@@ -31,25 +31,25 @@ def _narrowed(value, scale, least, most, WHOLE: tl.constexpr):
 
 @triton.jit
 def _quantize_rows(
-    x, x_stride, data, scales, sums, n, least, most,
-    BLOCK: tl.constexpr, WHOLE: tl.constexpr, GIVEN: tl.constexpr, SUMS: tl.constexpr,
+    x, x_stride, data, scales, sums, n, lowest, highest,
+    BLOCK: tl.constexpr, WHOLE: tl.constexpr, STATIC: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """A scale per row, or one that is GIVEN. SUMS: elements whose sum is written to sums; 0 for none."""
+    """A scale per row, or one that is STATIC. SUMS: elements whose sum is written to sums; 0 for none."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    if GIVEN:
+    if STATIC:
         scale = tl.load(scales)
     else:
         peak = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, n, BLOCK):
             value = tl.load(x + row * x_stride + start + column, mask=start + column < n, other=0.0).to(tl.float32)
             peak = tl.maximum(peak, tl.abs(value))
-        scale = tl.div_rn(tl.maximum(tl.max(peak, 0), 1e-12), most)
+        scale = tl.div_rn(tl.maximum(tl.max(peak, 0), 1e-12), highest)
         tl.store(scales + row, scale)
     for start in range(0, n, BLOCK):
         inside = start + column < n
         value = tl.load(x + row * x_stride + start + column, mask=inside, other=0.0).to(tl.float32)
-        value = _narrowed(value, scale, least, most, WHOLE)
+        value = _narrowed(value, scale, lowest, highest, WHOLE)
         tl.store(data + row * n + start + column, value.to(data.dtype.element_ty), mask=inside)
         if SUMS:
             total = tl.sum(tl.reshape(value.to(tl.int32), (BLOCK // SUMS, SUMS)), 1)
@@ -59,7 +59,7 @@ def _quantize_rows(
 
 @triton.jit
 def _quantize_groups(
-    x, x_stride, data, scales, n, groups, least, most, BLOCK: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr
+    x, x_stride, data, scales, n, groups, lowest, highest, BLOCK: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr
 ):
     """A scale per SIZE elements of a row. BLOCK: groups of a program."""
     row = tl.program_id(0).to(tl.int64)
@@ -67,25 +67,25 @@ def _quantize_groups(
     column = group[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     inside = column < n
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(value), 1), 1e-12), most)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(value), 1), 1e-12), highest)
     tl.store(scales + row * groups + group, scale, mask=group < groups)
-    value = _narrowed(value, scale[:, None], least, most, WHOLE)
+    value = _narrowed(value, scale[:, None], lowest, highest, WHOLE)
     tl.store(data + row * n + column, value.to(data.dtype.element_ty), mask=inside)
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """x [T, n], rows apart or not -> Quantized, as `emit` says, which why_not_quantized() takes. given: the scale of a
+    """x [T, n], rows apart or not -> Quantized, as `emit` says, which why_not_quantized() takes. static_scale: of a
     static activation, a single float32."""
 
     launch: Launcher
     n: int
     emit: ActSpec
 
-    def __call__(self, x: Tensor, given: Tensor | None = None) -> Quantized:
+    def __call__(self, x: Tensor, static_scale: Tensor | None = None) -> Quantized:
         emit, n, tokens = self.emit, self.n, len(x)
         x = x if x.stride(-1) == 1 else x.contiguous()
-        dtype, least, most = NARROW[emit.dtype]
+        dtype, lowest, highest = NARROW[emit.dtype]
         data = torch.empty(tokens, n, dtype=dtype, device=x.device)
         whole = dtype is torch.int8
         if emit.granularity == "group":
@@ -94,20 +94,20 @@ class Quantizer:
             block = power_of_two(min(groups, GROUPED // emit.group))
             if tokens:
                 self.launch(
-                    _quantize_groups, (tokens, -(-groups // block)), x, x.stride(0), data, scales, n, groups, least,
-                    most, BLOCK=block, SIZE=emit.group, WHOLE=whole, num_warps=4,
+                    _quantize_groups, (tokens, -(-groups // block)), x, x.stride(0), data, scales, n, groups, lowest,
+                    highest, BLOCK=block, SIZE=emit.group, WHOLE=whole, num_warps=4,
                 )  # fmt: skip
             return Quantized(data, scales, None, emit.group)
-        made = torch.empty(tokens, 1, dtype=torch.float32, device=x.device) if given is None else given
+        made = torch.empty(tokens, 1, dtype=torch.float32, device=x.device) if static_scale is None else static_scale
         sums = torch.empty(tokens, n // emit.sums, dtype=torch.int32, device=x.device) if emit.sums else None
         block = max(min(power_of_two(n), _AT_ONCE), emit.sums)
         if tokens:
             self.launch(
-                _quantize_rows, (tokens,), x, x.stride(0), data, made, data if sums is None else sums, n, least, most,
-                BLOCK=block, WHOLE=whole, GIVEN=given is not None, SUMS=emit.sums,
+                _quantize_rows, (tokens,), x, x.stride(0), data, made, data if sums is None else sums, n, lowest,
+                highest, BLOCK=block, WHOLE=whole, STATIC=static_scale is not None, SUMS=emit.sums,
                 num_warps=min(max(block // 512, 1), 16),
             )  # fmt: skip
-        return Quantized(data, made if given is None else given.reshape(1), sums)
+        return Quantized(data, made if static_scale is None else static_scale.reshape(1), sums)
 
 
 @dataclass(frozen=True)

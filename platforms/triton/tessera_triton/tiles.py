@@ -16,7 +16,7 @@ _LEAST_WARPS, _MOST_WARPS = 4, 8
 # ---- sums
 
 
-class Held(NamedTuple):
+class SumsPerThread(NamedTuple):
     """float32 sums of a tile that a thread holds: if there is one tile; if there are two; and if there are two beside
     operands that become floats in registers, as int4 does."""
 
@@ -25,13 +25,13 @@ class Held(NamedTuple):
     unpacking: int
 
 
-_HELD: Mapping[str, Held] = MappingProxyType(
+_SUMS_PER_THREAD: Mapping[str, SumsPerThread] = MappingProxyType(
     {
-        "warp groups": Held(64, 64, 32),
-        "warps": Held(64, 32, 16),
-        "wave64": Held(32, 32, 32),
-        "wave32": Held(64, 32, 16),
-        "wave32, operands twice": Held(64, 16, 16),
+        "warp groups": SumsPerThread(64, 64, 32),
+        "warps": SumsPerThread(64, 32, 16),
+        "wave64": SumsPerThread(32, 32, 32),
+        "wave32": SumsPerThread(64, 32, 16),
+        "wave32, operands twice": SumsPerThread(64, 16, 16),
     }
 )
 
@@ -48,7 +48,7 @@ def kind_of(facts: DeviceFacts) -> str:
 
 def sums_of(facts: DeviceFacts, *, two: bool = False, unpacking: bool = False) -> int:
     """The sums of a tile that a thread holds. two: there are two tiles. unpacking: and weights are int4."""
-    held = _HELD[kind_of(facts)]
+    held = _SUMS_PER_THREAD[kind_of(facts)]
     return held.unpacking if unpacking else held.two if two else held.alone
 
 
