@@ -3,8 +3,10 @@ that they are up to date."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -17,7 +19,8 @@ from tessera.config.flags import Flag
 from tessera.errors import EXIT_CODES
 from tessera.llm.llm import KEYWORDS
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGE = DOCS / "cli.md"
 LLM_PAGE = DOCS / "llm.md"
 _KEYWORDS = "<!-- keywords: written by python -m tools.cli_reference -->\n\n"
@@ -67,9 +70,25 @@ def _subcommand(group: LazyGroup, name: str) -> click.Command:
 
 def _environment() -> Iterator[str]:
     yield "## Environment\n"
-    yield from _table(("Variable", "Meaning"), [(f"`{name}`", text) for name, text in VARIABLES.items()])
+    rows = [(f"`{name}`", "", text) for name, text in VARIABLES.items()]
+    for name, (text, readers) in sorted(platform_variables().items()):
+        rows.append((f"`{name}`", ", ".join(f"`{reader}`" for reader in readers), text))
+    yield from _table(("Variable", "Platforms", "Meaning"), rows)
     yield "`chat`, `complete` and `bench serve` send `OPENAI_API_KEY` if neither `--api-key` nor `TESSERA_API_KEY`"
     yield "is set.\n"
+
+
+def platform_variables() -> Mapping[str, tuple[str, Sequence[str]]]:
+    """The variables that the manifests of the tree's platforms declare: what each does, and who reads it."""
+    folders = [path.parent for path in sorted(ROOT.glob("platforms/*/tessera_*/__init__.py"))]
+    sys.path += [str(folder.parent) for folder in folders]
+    found: dict[str, tuple[str, list[str]]] = {}
+    for folder in folders:
+        hook = getattr(import_module(folder.name), "platforms", list)  # a library of kernels has none
+        for manifest in hook():
+            for name, text in manifest.variables.items():
+                found.setdefault(name, (text, []))[1].append(manifest.name)
+    return found
 
 
 def _exit_codes() -> Iterator[str]:

@@ -60,7 +60,8 @@ Produce = Callable[[Site], Said]
 PLUGINS = (
     "absent", "boasting", "broken_import", "crashing", "failing_hook", "good", "hanging", "leveled", "lost_module",
     "needs_core", "needs_library", "needs_python", "needs_torch", "no_hooks", "odd_facet", "odd_level", "odd_name",
-    "odd_path", "one_manifest", "partial", "raising", "served", "torch_at_load", "unknown_hook", "wrong_probe",
+    "odd_path", "odd_variable", "one_manifest", "partial", "raising", "served", "torch_at_load", "unknown_hook",
+    "wrong_probe",
 )  # fmt: skip
 """Installed side by side in one site, where each is asked for by its name."""
 
@@ -81,6 +82,7 @@ NAMED: Mapping[str, str] = MappingProxyType(
         "manifest-bare": "one_manifest",
         "manifest-name": "My Chip",
         "manifest-path": "odd_path",
+        "manifest-variable": "odd-variable",
         "level-new": "leveled",
         "level-odd": "odd_level",
         "facet-unknown": "odd_facet",

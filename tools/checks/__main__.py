@@ -15,6 +15,7 @@ from tools.checks.places import named_places
 from tools.checks.platform_imports import platform_imports
 from tools.checks.reassigned import reassigned
 from tools.checks.torch_free import torch_free
+from tools.checks.variables import undeclared_variables
 from tools.checks.words import words
 
 CHECKS: dict[str, Callable[[Path], list[str]]] = {
@@ -26,6 +27,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "platforms change nothing of another's": reassigned,
     "no machine or registry is named": named_places,
     "names, classes and fields use the field's words": words,
+    "environment variables are declared": undeclared_variables,
     "the front stack loads no torch": torch_free,
 }
 

@@ -30,15 +30,15 @@ _NOT_OURS = frozenset({".git", ".venv", "build", "dist", "__pycache__"})
 def named_places(root: Path) -> list[str]:
     """Lines that name a directory of a particular machine or the host of a package registry."""
     findings = []
-    for path in _files(root):
-        for number, line in enumerate(_lines(path), start=1):
+    for path in files_of(root):
+        for number, line in enumerate(lines_of(path), start=1):
             for pattern in _PLACES:
                 if match := pattern.search(line):
                     findings.append(f"{path.relative_to(root).as_posix()}:{number}: names {match[0]}")
     return findings
 
 
-def _files(root: Path) -> Iterator[Path]:
+def files_of(root: Path) -> Iterator[Path]:
     """Files that git tracks or would track; without git, everything except build artifacts."""
     if (root / ".git").exists():
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -49,7 +49,8 @@ def _files(root: Path) -> Iterator[Path]:
     yield from sorted(path for path in candidates if path.is_file() and not path.is_symlink())
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """None of a binary file."""
     content = path.read_bytes()
     if b"\0" in content[:8192]:
         return []

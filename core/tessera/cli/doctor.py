@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
@@ -21,6 +21,7 @@ from tessera.config.environment import (
     unknown_variable,
 )
 from tessera.errors import PlatformError, TesseraError
+from tessera.plugins.discovery import declared_variables, discover
 from tessera.plugins.extensions import fill_registry, plugin_commands
 from tessera.plugins.loading import CORE, Plugins, load_plugins
 from tessera.plugins.selection import Candidate
@@ -72,10 +73,13 @@ def check_installation() -> Iterator[Check]:
         yield Check("torch", True, torch)
 
 
-def check_environment(environment: Environment) -> Iterator[Check]:
-    """Checks the variables with Tessera's prefix."""
-    for name in environment.unknown:
-        yield Check("environment", False, unknown_variable(name), f"unset {name}")
+def check_environment(environment: Environment, declared: Mapping[str, str]) -> Iterator[Check]:
+    """Checks the variables with Tessera's prefix. declared: those that platform packages read, and what they do."""
+    for name in environment.others:
+        if name in declared:
+            yield Check("environment", True, f"{name} is set: {declared[name]}")
+        else:
+            yield Check("environment", False, unknown_variable(name, declared), f"unset {name}")
     if environment.load_plugins is not None:
         names = ", ".join(sorted(environment.load_plugins)) or "none"
         yield Check("environment", True, f"TESSERA_LOAD_PLUGINS loads only these plugins: {names}")
@@ -165,7 +169,7 @@ def _doctor(as_json: bool) -> int:
     plugins = load_plugins(environment)
     checks = [
         *check_installation(),
-        *check_environment(environment),
+        *check_environment(environment, declared_variables(discover(plugins))),
         *check_cache(),
         *check_disabled(environment, plugins),
         *check_plugins(plugins),

@@ -24,6 +24,7 @@ from tessera.config.environment import Environment, read_environment, unknown_va
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
+from tessera.plugins.discovery import declared_variables, discover
 from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
@@ -60,7 +61,8 @@ def run(
         config = _engine_config(model, flags, options, announce)
         settings = server_settings(config, flags, options, template, environment)
         guarded = bool(settings.api_keys) or options.uds is not None
-        for warning in (*ignored, *warnings_before(options.host, guarded=guarded, unknown=environment.unknown)):
+        unknown = unknown_variables(environment)
+        for warning in (*ignored, *warnings_before(options.host, guarded=guarded), *unknown):
             announce.warn(warning)
         served = _Served(
             config=config,
@@ -91,13 +93,20 @@ def _engine_config(
     return dataclasses.replace(config, log_format=options.log_format)
 
 
-def warnings_before(host: str, *, guarded: bool, unknown: Sequence[str]) -> Iterator[str]:
+def warnings_before(host: str, *, guarded: bool) -> Iterator[str]:
     """Warnings to show before anything slow starts. guarded: whether an API key is required or only a Unix socket is
-    used. unknown: names of unknown environment variables."""
+    used."""
     if not guarded and not is_loopback(host):
         yield f"anyone who can reach {host} can use this server; set --api-key to prevent that"
-    for name in unknown:
-        yield unknown_variable(name)
+
+
+def unknown_variables(environment: Environment) -> list[str]:
+    """Warnings about variables with the prefix that nobody reads. Platform packages are asked only if core does not
+    read all of them."""
+    if not environment.others:
+        return []
+    declared = declared_variables(discover())
+    return [unknown_variable(name, declared) for name in environment.others if name not in declared]
 
 
 # ---- server settings ------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ VARIABLES: Mapping[str, str] = {
     "TESSERA_LOAD_PLUGINS": "comma-separated names of the entry points to load; empty loads none (default: all)",
     "TESSERA_TRACE_PLUGINS": "1 logs every call of a plugin's hook",
 }
-"""All environment variables that are read, and what they do."""
+"""All environment variables that core reads, and what they do. Those of platforms are in Manifest.variables."""
 SECRET = frozenset({"TESSERA_API_KEY"})
 """Those that only the front end may know."""
 
@@ -30,7 +30,7 @@ _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|
 class Environment:
     api_key: str | None = None
     load_plugins: frozenset[str] | None = None  # names of entry points; None for all
-    unknown: tuple[str, ...] = ()  # names with the prefix that have no meaning
+    others: tuple[str, ...] = ()  # names with the prefix that core does not read
     openai_api_key: str | None = None  # what clients of OpenAI's API send by default
     disable_plugins: frozenset[str] = frozenset()  # names that are never loaded
     trace_plugins: bool = False  # log every hook call
@@ -43,7 +43,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     return Environment(
         api_key=given.get("TESSERA_API_KEY") or None,
         load_plugins=None if chosen is None else _names(chosen),
-        unknown=tuple(sorted(name for name in given if _unknown(name))),
+        others=tuple(sorted(name for name in given if _is_other(name))),
         openai_api_key=given.get("OPENAI_API_KEY") or None,
         disable_plugins=_names(given.get("TESSERA_DISABLE_PLUGINS", "")),
         trace_plugins=given.get("TESSERA_TRACE_PLUGINS", "0") not in ("", "0"),
@@ -91,14 +91,15 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(name.strip() for name in listed.split(",") if name.strip())
 
 
-def _unknown(name: str) -> bool:
+def _is_other(name: str) -> bool:
     return name.startswith(PREFIX) and name not in VARIABLES and _SERVICE.fullmatch(name) is None
 
 
-def unknown_variable(name: str) -> str:
-    """The warning about an unknown variable with the prefix."""
-    near = get_close_matches(name, VARIABLES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(VARIABLES)}"
+def unknown_variable(name: str, declared: Iterable[str] = ()) -> str:
+    """The warning about an unknown variable with the prefix. declared: the names that platform packages read."""
+    known = [*VARIABLES, *declared]
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
     return f"unknown environment variable {name}; {hint}"
 
 

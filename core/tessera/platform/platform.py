@@ -62,6 +62,8 @@ class Manifest:
     levels: Mapping[str, int] = field(default_factory=dict)
     # of all others
     level: int = 0
+    # the environment variables that the package reads, by name, and what each does, on one line
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def api_levels(self) -> Mapping[str, int]:

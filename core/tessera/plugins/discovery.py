@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tessera.config.environment import read_environment
+from tessera.config.environment import PREFIX, VARIABLES, read_environment
 from tessera.platform import Manifest
 from tessera.plugins.levels import Api, levels_problem
 from tessera.plugins.loading import HookAnswer, Plugins, load_plugins
@@ -40,6 +41,12 @@ def discover(plugins: Plugins | None = None) -> list[Discovered]:
     for plugin in plugins.having("platforms"):
         found += _manifests(plugins.ask(plugin, "platforms"), plugins.api)
     return sorted(_without_duplicates(found), key=lambda platform: (platform.name, platform.distribution))
+
+
+def declared_variables(platforms: Iterable[Discovered]) -> dict[str, str]:
+    """The environment variables that platform packages read, and what they do."""
+    manifests = [one.manifest for one in platforms if one.manifest is not None]
+    return {name: text for manifest in manifests for name, text in manifest.variables.items()}
 
 
 def _manifests(answer: HookAnswer, api: Api) -> list[Discovered]:
@@ -76,6 +83,11 @@ def _problem(manifest: Manifest) -> str | None:
         problem = path_problem(path)
         if problem is not None:
             return f"{field} of its manifest: {problem}"
+    for name in manifest.variables:
+        if not name.startswith(PREFIX) or name in VARIABLES:
+            return (
+                f"variable {name[:40]} of its manifest must begin with {PREFIX} and not be core's; correct the plugin"
+            )
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.platform import Manifest, hookimpl
+from tessera_cpu.environment import VARIABLES
 
 
 @hookimpl
@@ -12,5 +13,6 @@ def platforms() -> list[Manifest]:
             "cpu",
             probe="tessera_cpu.probe:probe",
             platform="tessera_cpu.platform:CpuPlatform",
+            variables=VARIABLES,
         )
     ]

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.platform import PlatformError, Reason
-
-VARIABLE = "TESSERA_CPU_KERNELS"
-"""Environment variable with the instruction set to use, or "torch" to use no native kernels."""
+from tessera_cpu.environment import KERNELS
 
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
@@ -338,12 +336,10 @@ _RESULTS = {
 def library() -> Any:
     """The library with the processor's best instruction set, or the one the environment names. None if there is no
     library, or the environment asks for torch's kernels. Raises PlatformError for an unavailable instruction set."""
-    wanted = os.environ.get(VARIABLE, "")
+    wanted = os.environ.get(KERNELS, "")
     if wanted == "torch" or not FILE.is_file():
         if wanted not in ("", "torch"):
-            raise PlatformError(
-                f"{VARIABLE} names {wanted[:40]}, but tessera-cpu was installed without native kernels."
-            )
+            raise PlatformError(f"{KERNELS} names {wanted[:40]}, but tessera-cpu was installed without native kernels.")
         return None
     found = CDLL(str(FILE))
     for name, arguments in _SIGNATURES.items():
@@ -370,13 +366,13 @@ def variants(lib: Any) -> list[str]:
 
 def used() -> str:
     """The selected instruction set."""
-    return os.environ.get(VARIABLE) or variants(library())[-1]
+    return os.environ.get(KERNELS) or variants(library())[-1]
 
 
 def use(lib: Any, name: str) -> None:
     """Selects an instruction set. Raises PlatformError if the processor does not support it."""
     if lib.tessera_cpu_use(name.encode()):
-        raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(lib))}, or torch.")
+        raise PlatformError(f"{KERNELS} names {name[:40]}; this processor has {', '.join(variants(lib))}, or torch.")
 
 
 def use_threads(lib: Any, number: int) -> None:

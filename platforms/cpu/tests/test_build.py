@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tessera_cpu import native
+from tessera_cpu.environment import KERNELS
 from tests.platforms.cpu_kernels import available, needs_kernels
 
 BUILD = Path(__file__).parent.parent / "csrc/build.py"
@@ -46,7 +47,7 @@ NEEDED = {
 @needs_kernels
 @pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="this is about x86-64 and Linux")
 def test_the_best_that_the_processor_has_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.delenv(KERNELS, raising=False)
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = set(next(line for line in lines if line.startswith("flags")).split())
     expected = [name for name, needed in NEEDED.items() if flags.issuperset(needed)]

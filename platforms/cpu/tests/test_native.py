@@ -15,6 +15,7 @@ from torch import Tensor
 from tessera.platform import BoundOps, GateSpec, LoraSpec, PlatformError
 from tessera.testing import REFERENCE, TOLERANCES, AttentionCase, AttentionTrial, OpInputs, assert_same
 from tessera_cpu import native
+from tessera_cpu.environment import KERNELS
 from tessera_cpu.paged import PagedAttention
 from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.probe import probe
@@ -141,7 +142,7 @@ print(native.used(), found)
 @every_set
 def test_threads_and_forked_processes_may_use_what_their_process_may(name: str) -> None:
     """Linux gives a process AMX's registers on request."""
-    command, environment = [sys.executable, "-c", IN_ANOTHER_PROCESS], {**os.environ, native.VARIABLE: name}
+    command, environment = [sys.executable, "-c", IN_ANOTHER_PROCESS], {**os.environ, KERNELS: name}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == f"{name} [True, True, True]\n", done.stderr
 
@@ -359,7 +360,7 @@ def test_without_the_library_torch_multiplies_and_the_probe_says_so(monkeypatch:
             "torch's kernels alone, which are slower: tessera-cpu was installed without a C++ compiler"
             in probe().reason
         )
-        monkeypatch.setenv(native.VARIABLE, "avx2")
+        monkeypatch.setenv(KERNELS, "avx2")
         native.library.cache_clear()
         with pytest.raises(PlatformError, match="names avx2, but tessera-cpu was installed without native kernels"):
             native.library()

@@ -18,7 +18,8 @@ pytest.importorskip("triton")
 
 from tessera_cuda.flash_attention import FLASH_ATTENTION_2, FLASH_ATTENTION_3, FlashAttention2, FlashAttention3
 from tessera_cuda.platform import CudaPlatform
-from tessera_triton.providers import VARIABLE, Provider
+from tessera_triton.environment import PROVIDERS
+from tessera_triton.providers import Provider
 
 STAND_INS = "tests.platforms.providers"
 MISSING = f"{STAND_INS}.no_such_module"
@@ -96,7 +97,7 @@ def test_a_card_without_kernels_has_no_backends(monkeypatch):
     ],
 )
 def test_the_user_chooses_by_name(monkeypatch, chosen, why):
-    monkeypatch.setenv(VARIABLE, chosen)
+    monkeypatch.setenv(PROVIDERS, chosen)
     assert Provider("flash_attention_2", STAND_INS, {}).absent == why
 
 

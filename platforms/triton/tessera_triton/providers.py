@@ -14,10 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from tessera.platform import Reason
-
-VARIABLE = "TESSERA_PROVIDERS"
-"""Environment variable with the names of the providers that may be used, separated by commas; "none" for none. Not set:
-all of them."""
+from tessera_triton.environment import PROVIDERS
 
 log = logging.getLogger("tessera.triton")
 
@@ -25,9 +22,9 @@ log = logging.getLogger("tessera.triton")
 class Provider:
     """A module of a package that may be installed.
 
-    name: shown to users, and the one in VARIABLE. module: its dotted name. needs: by function or "Class.method", the
-    arguments that calls name; a version without one of them is not used. For functions whose arguments Python does not
-    know: none."""
+    name: shown to users, and the one in the environment variable. module: its dotted name. needs: by function or
+    "Class.method", the arguments that calls name; a version without one of them is not used. For functions whose
+    arguments Python does not know: none."""
 
     def __init__(self, name: str, module: str, needs: Mapping[str, Sequence[str]]) -> None:
         self.name, self.module, self.needs = name, module, needs
@@ -38,9 +35,9 @@ class Provider:
         top = self.module.partition(".")[0]
         if find_spec(top) is None:
             return f"{top} is not installed"
-        chosen = os.environ.get(VARIABLE)
+        chosen = os.environ.get(PROVIDERS)
         if chosen is not None and self.name not in (name.strip() for name in chosen.split(",")):
-            return f"{VARIABLE} leaves it out"
+            return f"{PROVIDERS} leaves it out"
         return None
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.platform import Manifest, hookimpl
+from tessera_triton.environment import VARIABLES
 
 
 @hookimpl
@@ -12,5 +13,6 @@ def platforms() -> list[Manifest]:
             "xpu",
             probe="tessera_xpu.probe:probe",
             platform="tessera_xpu.platform:XpuPlatform",
+            variables=VARIABLES,
         )
     ]

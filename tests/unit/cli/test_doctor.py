@@ -36,6 +36,14 @@ def test_what_platforms_keep(site, tmp_path):
     assert f"ok       cache       {tmp_path / 'artifacts'}: 3.0 MiB that platforms keep" in done.stdout
 
 
+def test_variables_that_platforms_read_are_known(site):
+    done = site.install("good").run("doctor", TESSERA_GOOD_COLOUR="red")
+    assert "ok       environment TESSERA_GOOD_COLOUR is set: the chip's colour\n" in done.stdout
+    assert "No problems found." in done.stdout
+    done = site.run("doctor", TESSERA_GOOD_COLOR="red")
+    assert "unknown environment variable TESSERA_GOOD_COLOR; did you mean TESSERA_GOOD_COLOUR?\n" in done.stdout
+
+
 def test_nothing_installed(site):
     done = site.run("doctor")
     assert done.returncode == 5

@@ -12,7 +12,8 @@ import pytest
 
 from tessera.cli.listen import bind, owner_of, url_of
 from tessera.cli.report import ProgressLine, curl, report
-from tessera.cli.serving import warnings_before
+from tessera.cli.serving import unknown_variables, warnings_before
+from tessera.config.environment import read_environment
 from tessera.errors import PortError
 from tessera.platform import Progress
 
@@ -139,13 +140,20 @@ def test_the_line_for_a_shell_is_one_that_a_shell_takes(chat, route):
     assert ("messages" in body) == chat
 
 
-def test_warnings_for_an_open_server_and_unknown_variables():
-    def warned(host, guarded=False, unknown=()):
-        return list(warnings_before(host, guarded=guarded, unknown=unknown))
+def test_warnings_for_an_open_server():
+    def warned(host, guarded=False):
+        return list(warnings_before(host, guarded=guarded))
 
     assert warned("127.0.0.1") == warned("localhost") == warned("::1") == warned("0.0.0.0", guarded=True) == []
     assert warned("0.0.0.0") == ["anyone who can reach 0.0.0.0 can use this server; set --api-key to prevent that"]
-    assert "did you mean TESSERA_API_KEY?" in warned("127.0.0.1", unknown=["TESSERA_API_KEYS"])[0]
+
+
+def test_unknown_variables_are_warned_of_and_those_of_platforms_are_not():
+    assert unknown_variables(read_environment({"TESSERA_CPU_KERNELS": "torch", "TESSERA_CACHE": "/x"})) == []
+    mistyped = {"TESSERA_API_KEYS": "x", "TESSERA_CPU_KERNEL": "torch"}
+    first, second = unknown_variables(read_environment(mistyped))
+    assert "did you mean TESSERA_API_KEY?" in first
+    assert "did you mean TESSERA_CPU_KERNELS?" in second
 
 
 class Terminal(io.StringIO):

@@ -20,17 +20,17 @@ def test_what_the_variables_say():
     assert read_environment({"TESSERA_LOAD_PLUGINS": ""}).load_plugins == frozenset()
     found = read_environment({"TESSERA_LOAD_PLUGINS": " cpu, other,,", "TESSERA_API_KEY": "secret", "HOME": "x"})
     assert found.load_plugins == {"cpu", "other"}
-    assert (found.api_key, found.unknown) == ("secret", ())
+    assert (found.api_key, found.others) == ("secret", ())
 
 
 def test_plugins_to_leave_out_and_to_trace():
     assert (read_environment({}).disable_plugins, read_environment({}).trace_plugins) == (frozenset(), False)
     found = read_environment({"TESSERA_DISABLE_PLUGINS": "one, two,", "TESSERA_TRACE_PLUGINS": "1"})
-    assert (found.disable_plugins, found.trace_plugins, found.unknown) == ({"one", "two"}, True, ())
+    assert (found.disable_plugins, found.trace_plugins, found.others) == ({"one", "two"}, True, ())
     assert not any(read_environment({"TESSERA_TRACE_PLUGINS": value}).trace_plugins for value in ("", "0"))
 
 
-def test_unknown_variables_are_found_but_not_those_a_cluster_sets():
+def test_other_variables_are_found_but_not_those_a_cluster_sets():
     variables = {
         "TESSERA_LOAD_PLUGIN": "",
         "TESSERA_PORT_FORWARD": "",
@@ -39,7 +39,7 @@ def test_unknown_variables_are_found_but_not_those_a_cluster_sets():
         "TESSERA_SERVICE_HOST": "10.0.0.1",
         "TESSERA_DEMO_SERVICE_PORT_HTTP": "8000",
     }
-    assert read_environment(variables).unknown == ("TESSERA_LOAD_PLUGIN", "TESSERA_PORT_FORWARD")
+    assert read_environment(variables).others == ("TESSERA_LOAD_PLUGIN", "TESSERA_PORT_FORWARD")
 
 
 @pytest.fixture
