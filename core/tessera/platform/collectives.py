@@ -116,9 +116,10 @@ class TorchCommunicator(Communicator):
         return dense
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        parts = [self.torch.empty_like(x) for _ in range(self.size)]
-        self.torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
-        return self.torch.cat(self._by_rank(parts), dim=dim)
+        """One tensor receives all, since torch would copy a list of them once more."""
+        gathered = x.new_empty(self.size * x.shape[0], *x.shape[1:])
+        self.torch.distributed.all_gather_into_tensor(gathered, x.contiguous(), group=self.group)
+        return self._along(gathered, dim)
 
     def send(self, x: Tensor, to: int) -> None:
         sent = self._sent.setdefault(to, deque())
@@ -142,9 +143,13 @@ class TorchCommunicator(Communicator):
         """The number of a rank in torch's group."""
         return rank if self.places is None else self.places[rank]
 
-    def _by_rank(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """From the order of torch's group to that of ranks."""
-        return parts if self.places is None else [parts[place] for place in self.places]
+    def _along(self, gathered: Tensor, dim: int) -> Tensor:
+        """What was gathered along the first dimension, in the order of torch's group, concatenated along dim in the
+        order of ranks."""
+        if dim == 0 and self.places is None:
+            return gathered
+        parts = gathered.chunk(self.size)
+        return self.torch.cat(parts if self.places is None else [parts[place] for place in self.places], dim=dim)
 
     def close(self) -> None:
         self.torch.distributed.destroy_process_group()
@@ -158,11 +163,7 @@ class FunctionalCommunicator(TorchCommunicator):
         return self._done("all_reduce", x.contiguous(), "sum")
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """The op concatenates along the first dimension."""
-        gathered = self._done("all_gather_into_tensor", x.contiguous(), self.size)
-        if dim == 0 and self.places is None:
-            return gathered
-        return self.torch.cat(self._by_rank(gathered.chunk(self.size)), dim=dim)
+        return self._along(self._done("all_gather_into_tensor", x.contiguous(), self.size), dim)
 
     def _done(self, name: str, x: Tensor, *options: Any) -> Tensor:
         ops = self.torch.ops._c10d_functional  # noqa: SLF001  # the library's name, to which compilers are written

@@ -30,6 +30,12 @@ class DeviceGroup(dist.ProcessGroup):
         self.gloo.allgather(parts, [_dense(tensor) for tensor in inputs], options or AllgatherOptions()).wait()
         return _written([x for one in outputs for x in one], [x for one in parts for x in one])
 
+    def all_gather_single(self, output: Tensor, given: Tensor, options: Any = None) -> Work:
+        return self.allgather([list(output.chunk(self.size()))], [given])
+
+    _allgather_base = all_gather_single
+    """Its name before torch 2.13."""
+
     def barrier(self, options: Any = None) -> Work:
         self.gloo.barrier(options or dist.BarrierOptions()).wait()
         return Work()
