@@ -31,6 +31,23 @@ class OwnMemory(CpuPlatform):
         return HostDevice(torch, MemoryFigures(TOTAL, TOTAL), "a device")
 
 
+class Shrinking(HostDevice):
+    """Of whose memory a library takes a part when it is first used."""
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(TOTAL, TOTAL // 2 - SharedMemory.taken)
+
+
+class SharedMemory(CpuPlatform):
+    """taken: bytes that a library holds, beside core's."""
+
+    name = "shared-memory"
+    taken = 0
+
+    def open(self, index: int) -> Device:
+        return Shrinking(torch, MemoryFigures(0, 0), "a device")
+
+
 class Rounded(Linear):
     """Keeps a weight's rows up to the next multiple of 64; takes real memory only, as a library that packs does."""
 

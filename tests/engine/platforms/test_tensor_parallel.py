@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from tessera import LLM, SamplingParams
 from tessera.config import EngineConfig, build_config
@@ -23,6 +24,8 @@ from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompt
 from tests.platforms import entered
 from tests.platforms.engine_run import PLATFORMS, EngineRun
 from tests.platforms.fake_feature import EVEN_PLUGIN
+from tests.platforms.planned import SharedMemory
+from tests.platforms.threads import THREADS, AtTable
 
 QUESTIONS = prompts(6, longest=40, seed=17)
 ROOT = Path(__file__).parents[3]
@@ -76,6 +79,24 @@ def test_a_user_s_threads_enter_the_device_before_they_use_it(llama: Path) -> No
     assert len(answers) == len(QUESTIONS)
     assert device.strangers == set()
     assert len(device.entered) == 3
+
+
+def test_memory_that_the_first_sum_takes_is_not_given_to_the_cache(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, threaded = "tests.platforms.planned:SharedMemory", {"executor": THREADS, "tensor_parallel_size": 2}
+    original, sizes = AtTable.all_reduce, []
+    for nbytes in (0, 48 << 20):
+
+        def all_reduce(self: AtTable, x: Tensor, nbytes: int = nbytes) -> Tensor:
+            SharedMemory.taken = nbytes
+            return original(self, x)
+
+        monkeypatch.setattr(AtTable, "all_reduce", all_reduce)
+        monkeypatch.setattr(SharedMemory, "taken", 0)
+        with EngineRun(llama, path, kv_cache_memory_bytes=None, **threaded) as run:
+            sizes.append(run.engine.info.cache_bytes)
+    assert sizes[0] - sizes[1] == pytest.approx(48 << 20, abs=1 << 20)
 
 
 def test_a_step_that_fails_on_any_rank_is_one_line(llama: Path) -> None:
