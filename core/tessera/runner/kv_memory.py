@@ -158,7 +158,8 @@ class CacheMemory:
         for copy in copies:
             sources, targets = (self.device.to_device(ids) for ids in (copy.sources, copy.targets))
             for stack in self.stacks[copy.group]:
-                stack[:, targets] = stack[:, sources]
+                words = _as_words(stack) if self.device.eager else stack
+                words[:, targets] = words[:, sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
         """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
@@ -196,6 +197,15 @@ def _allocated(shape: Sequence[int], dtype: torch.dtype, device: Device) -> Tens
             f"{prod(shape) * dtype.itemsize / 2**30:.1f} GiB for the KV cache could not be allocated; "
             "set a smaller --kv-cache-memory-bytes."
         ) from error
+
+
+def _as_words(stack: Tensor) -> Tensor:
+    """The same memory in the widest elements that its blocks consist of, since a device copies one after another."""
+    steps = (stack.shape[-1], stack.storage_offset(), *stack.stride()[:-1])
+    for word in (torch.int64, torch.int32):
+        if stack.itemsize < word.itemsize and all(step * stack.itemsize % word.itemsize == 0 for step in steps):
+            return stack.view(word)
+    return stack
 
 
 def _as_bytes(part: Tensor) -> Tensor:
