@@ -31,7 +31,25 @@ def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tupl
         if path not in config.explicit_fields:
             config = filled
             notes.append(f"{path} = {default.value}: {default.reason}")
-    return config, notes
+    return _coherent(config, notes)
+
+
+def _coherent(config: EngineConfig, notes: list[str]) -> tuple[EngineConfig, list[str]]:
+    """A step holds a token of each request, and without chunked prefill a whole prompt. Where a default does not go
+    with what the user set, the user's holds."""
+    scheduler, explicit = config.scheduler, config.explicit_fields
+    rows, budget = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
+    if "scheduler.max_num_batched_tokens" not in explicit:
+        budget = max(budget, rows if scheduler.chunked_prefill else max(rows, config.model.max_model_len))
+        reason = "a step holds a token of each request, and without chunked prefill a prompt"
+    elif rows > budget:
+        rows, reason = budget, "a step of max_num_batched_tokens holds a token of each request"
+    for name, value in (("max_num_seqs", rows), ("max_num_batched_tokens", budget)):
+        if value != getattr(scheduler, name):
+            notes = [note for note in notes if not note.startswith(f"scheduler.{name} = ")]
+            notes.append(f"scheduler.{name} = {value}: {reason}")
+    filled = dataclasses.replace(scheduler, max_num_seqs=rows, max_num_batched_tokens=budget)
+    return dataclasses.replace(config, scheduler=filled), notes
 
 
 def _replaced(record: Any, names: list[str], value: Any, path: str) -> Any:

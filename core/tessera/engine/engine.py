@@ -231,4 +231,5 @@ def describe(started: StartedEngine) -> EngineInfo:
         num_weights=loaded.num_weights,
         num_devices=num_devices(config, started.executor.platform),
         cache=replace(config.cache, prefix_caching=config.cache.prefix_caching and loaded.facts.prefix_cacheable),
+        max_num_seqs=config.scheduler.max_num_seqs,
     )

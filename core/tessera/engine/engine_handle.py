@@ -94,6 +94,7 @@ class EngineHandle:
     async def start(self) -> None:
         """Returns when the engine is ready. Raises the errors of EngineConnection.started()."""
         self.info = await self._supervisor.start()
+        self.front_end.max_running = self.info.max_num_seqs
 
     # ---- requests -----------------------------------------------------------
 

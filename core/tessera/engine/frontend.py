@@ -42,8 +42,9 @@ class FrontEnd:
         self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
         self._input = InputProcessor(config, vocabulary, max_model_len, shorten=shorten)
-        self._max_running = config.scheduler.max_num_seqs
-        self._max_requests = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._max_waiting = config.scheduler.max_waiting
+        # Requests that run at once; an engine in another process says it when it is ready.
+        self.max_running = config.scheduler.max_num_seqs
         self._live: dict[int, tuple[RequestState, CompletionState]] = {}
         self._by_id: dict[str, RequestState] = {}
 
@@ -73,7 +74,7 @@ class FrontEnd:
         prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
         if request_id in self._by_id:
             raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
-        if len(self._live) + params.n > self._max_requests:
+        if len(self._live) + params.n > self.max_running + self._max_waiting:
             raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
         requests = self._input.requests(
             prompt,
@@ -162,7 +163,7 @@ class FrontEnd:
         that waited, as many as can run at once, because an engine says what started only after the step."""
         states = sorted(self._by_id.values(), key=lambda state: state.requests[0].priority)
         waited = [state for state in states if not state.started]
-        return [state for state in states if state.started] + waited[: self._max_running]
+        return [state for state in states if state.started] + waited[: self.max_running]
 
     def unfinished(self, state: RequestState) -> list[Request]:
         """The requests of a state's unfinished completions."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import decoder, encoder, int32
-from tessera.config import CacheConfig, EngineConfig
+from tessera.config import CacheConfig, EngineConfig, SchedulerConfig
 from tessera.platform.explain import Explained
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
@@ -123,6 +123,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_devices: int = 1
     # As the engine uses it; prefix_caching is off where the model's cache cannot be reused.
     cache: CacheConfig = CacheConfig()
+    # Requests that run at once: of the configuration with the platform's defaults.
+    max_num_seqs: int = SchedulerConfig.max_num_seqs
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -75,6 +75,7 @@ from tessera.platform.platform import (
     Probe,
     Problem,
     WorkerSpec,
+    memory_defaults,
     with_ranks,
 )
 from tessera.platform.quantization import (
@@ -239,6 +240,7 @@ __all__ = [
     "import_vendor",
     "in_order",
     "make_current",
+    "memory_defaults",
     "persistent",
     "possible_bits",
     "replace",

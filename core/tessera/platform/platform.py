@@ -140,6 +140,23 @@ class Default:
     reason: str
 
 
+LARGE_MEMORY = 70 << 30
+"""Bytes from which a device gets the defaults of memory_defaults()."""
+
+
+def memory_defaults(nbytes: int) -> Mapping[str, Default]:
+    """The defaults of accelerators by the memory of one, for Platform.defaults(): one with LARGE_MEMORY or more holds
+    the KV cache of many requests, and is only busy with steps of many tokens. Others have core's. nbytes: 0 if
+    unknown."""
+    if nbytes < LARGE_MEMORY:
+        return {}
+    reason = f"a device has {nbytes / 2**30:.0f} GiB of memory"
+    return {
+        "scheduler.max_num_seqs": Default(1024, reason),
+        "scheduler.max_num_batched_tokens": Default(8192, reason),
+    }
+
+
 @dataclass(frozen=True)
 class Problem:
     """Why a configuration cannot run on a platform, and what to change."""
