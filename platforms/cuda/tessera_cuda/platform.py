@@ -21,6 +21,19 @@ class CudaPlatform(TritonPlatform):
     check_device = "with nvidia-smi that the driver works and is as new as CUDA {version} needs"
     compiler = "nvidia"
     collectives = "nccl"
+    visible = "CUDA_VISIBLE_DEVICES"
+
+    def _memory(self) -> int:
+        try:
+            return cards()[0].memory
+        except NoDeviceError:
+            return 0
+
+    def _described(self, index: int) -> tuple[str, str]:
+        """As the driver says it, which numbers devices as torch does."""
+        card = cards()[index]
+        capability, shared = card.capability / 10, card.shared_bytes >> 10
+        return card.name, f"compute capability {capability:.1f}, {shared} KiB of shared memory"
 
     def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         from tessera_cuda.humming import kernels, package

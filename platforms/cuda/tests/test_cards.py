@@ -85,8 +85,10 @@ def test_the_probe_names_card_and_reason(monkeypatch):
         (TURING.name, 0, TURING.memory),
         (H100.name, 1, H100.memory),
     ]
-    assert probe.why(H100, has_triton=True) == (100, "NVIDIA H100 80GB HBM3, compute capability 9.0, Triton kernels")
-    assert probe.why(H100, has_triton=False)[0] == 50
+    assert probe.why(H100, missing=None) == (100, "NVIDIA H100 80GB HBM3, compute capability 9.0, Triton kernels")
+    said = "Triton needs a C compiler, and there is neither gcc nor clang"
+    named = "NVIDIA H100 80GB HBM3, compute capability 9.0"
+    assert probe.why(H100, missing=said) == (50, f"{named}, on reference ops: {said}")
 
 
 def test_the_probe_imports_neither_torch_nor_triton():

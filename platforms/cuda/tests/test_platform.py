@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -60,3 +61,27 @@ def test_without_a_driver_there_are_no_facts(monkeypatch):
     monkeypatch.setattr(module, "cards", none)
     with pytest.raises(PlatformError, match="^the driver finds no card; the platform 'cuda' needs an NVIDIA card"):
         CudaPlatform()._facts()
+
+
+def test_cards_of_two_kinds_are_refused_by_name(monkeypatch):
+    sxm = replace(H100, name="NVIDIA H100 PCIe", processors=114)
+    monkeypatch.setattr(module, "cards", lambda: [H100, sxm, A100])
+    platform = CudaPlatform()
+    platform._require_one_kind(1)
+    with pytest.raises(PlatformError) as refused:
+        platform._require_one_kind(2)
+    assert str(refused.value) == (
+        "device 0 is NVIDIA H100 80GB HBM3 (compute capability 9.0, 227 KiB of shared memory), but device 2 is NVIDIA "
+        "A100-SXM4-80GB (compute capability 8.0, 163 KiB of shared memory): one engine takes devices of one kind; "
+        "choose them with CUDA_VISIBLE_DEVICES."
+    )
+
+
+def test_the_defaults_are_those_of_the_first_card_s_memory(monkeypatch):
+    def none():
+        raise NoDeviceError("the driver finds no card")
+
+    for found, expected in ((lambda: [H100], 1024), (lambda: [TURING, H100], None), (none, None)):
+        monkeypatch.setattr(module, "cards", found)
+        default = CudaPlatform().defaults(None).get("scheduler.max_num_seqs")
+        assert (default and default.value) == expected

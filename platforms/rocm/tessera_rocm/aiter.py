@@ -3,7 +3,10 @@ serves prompts, decoding and both in one launch over pages."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,6 +47,13 @@ class AiterAttention(VarlenAttention):
         super().__init__(facts, launch)
         self.provider = Provider(self.name, "aiter.ops.triton.attention.unified_attention", UNIFIED)
 
+    @cached_property
+    def _chosen(self) -> Mapping[str, str]:
+        """What chooses the kernel that this backend's blocks fit, in versions that have several: others gather keys by
+        token, or have tiles that are not known here."""
+        known = inspect.signature(self.provider.function("unified_attention")).parameters
+        return {"backend": "triton"} if "backend" in known else {}
+
     def _declines(self, spec: LayerSpec) -> Reason | None:
         if spec.num_heads > _MOST_GROUPED * spec.num_kv_heads:
             return f"more than {_MOST_GROUPED} query heads for a head of keys"
@@ -76,6 +86,6 @@ class AiterAttention(VarlenAttention):
             q=q, k=keys, v=values, out=out, cu_seqlens_q=plan.of_tokens if plan.starts is None else plan.starts,
             max_seqlen_q=plan.width, seqused_k=plan.lengths, max_seqlen_k=plan.longest, softmax_scale=spec.scale,
             causal=True, window_size=layer.window, block_table=plan.table, softcap=layer.cap, q_descale=None,
-            k_descale=None, v_descale=None, sinks=layer.weights["sinks"] if spec.sinks else None,
+            k_descale=None, v_descale=None, sinks=layer.weights["sinks"] if spec.sinks else None, **self._chosen,
         )  # fmt: skip
         return (out if plan.keyless is None else out.masked_fill_(plan.keyless, 0.0)), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from tessera_rocm.facts import facts_of
 from tessera_rocm.topology import cards
 from tessera_triton import DeviceFacts
 from tessera_triton.platform import TritonPlatform
+
+GUARDED = (2, 13)
+"""The version of torch from which collectives may be captured."""
 
 
 class RocmPlatform(TritonPlatform):
@@ -25,6 +29,7 @@ class RocmPlatform(TritonPlatform):
     )
     compiler = "amd"
     collectives = "nccl"
+    visible = "ROCR_VISIBLE_DEVICES"
     # the architecture of the opened device as ROCm says it, which HSA_OVERRIDE_GFX_VERSION may change; None before
     gfx: str | None = None
 
@@ -32,6 +37,23 @@ class RocmPlatform(TritonPlatform):
         device = super().open(index)
         self.gfx = self.torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
         return device
+
+    def _memory(self) -> int:
+        try:
+            return cards()[0].memory
+        except NoDeviceError:
+            return 0
+
+    def _described(self, index: int) -> tuple[str, str]:
+        properties = self.torch.cuda.get_device_properties(index)
+        gfx, shared = properties.gcnArchName.partition(":")[0], getattr(properties, "shared_memory_per_block", 0)
+        return str(properties.name), f"{gfx}, {shared >> 10} KiB of LDS"
+
+    def _captures_collectives(self) -> bool:
+        """The thread of torch that watches RCCL asks for events, which HIP refuses while any thread captures, and the
+        process aborts. From torch 2.13 on it does not ask then (ATen's is_graph_capture_active)."""
+        version = re.match(r"(\d+)\.(\d+)", self.torch.__version__)
+        return version is not None and (int(version[1]), int(version[2])) >= GUARDED
 
     def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         from tessera_rocm.aiter_products import kernels, provider

@@ -4,6 +4,9 @@ to load. The files are those of the driver's topology (kfd_topology.c in Linux).
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -11,7 +14,11 @@ from pathlib import Path
 
 from tessera.platform.probing import NoDeviceError, read_text
 
+WSL = "dev/dxg"
+"""Windows' driver, as Linux within Windows has it. The kernel there lists no cards, so rocminfo is asked."""
 NODES, DEVICE = "sys/class/kfd/kfd/topology/nodes", "dev/kfd"
+SECONDS = 20.0
+"""For rocminfo, which starts ROCm's runtime."""
 _OWN_MEMORY = (1, 2)  # kinds of memory banks: frame buffer that the host sees, and that it does not
 _VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
@@ -36,6 +43,15 @@ class Card:
 
 def cards(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Card]:
     """The cards that this process may use, in the driver's order. root: of the file system. Raises NoDeviceError."""
+    found = _listed(root) if (root / NODES).is_dir() or not (root / WSL).exists() else _told(environment)
+    for names in _VISIBLE:
+        found = _visible(found, next((environment[name] for name in names if environment.get(name)), ""))
+    if not found:
+        raise NoDeviceError("the environment hides every AMD GPU (ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)")
+    return found
+
+
+def _listed(root: Path) -> list[Card]:
     if not (root / NODES).is_dir():
         raise NoDeviceError("the kernel's driver for AMD GPUs (amdgpu) is not loaded")
     folders = sorted((root / NODES).iterdir(), key=lambda folder: int(folder.name))
@@ -47,11 +63,40 @@ def cards(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -
             f"there is {found[0].name}, but /{DEVICE} cannot be opened: add the user to the group render, or start the "
             "container with --device=/dev/kfd --device=/dev/dri --group-add render"
         )
-    for names in _VISIBLE:
-        found = _visible(found, next((environment[name] for name in names if environment.get(name)), ""))
-    if not found:
-        raise NoDeviceError("the environment hides every AMD GPU (ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)")
     return found
+
+
+def _told(environment: Mapping[str, str]) -> list[Card]:
+    """The cards that rocminfo tells of. environment: with its PATH."""
+    program = shutil.which("rocminfo", path=environment.get("PATH"))
+    if program is None:
+        raise NoDeviceError("within Windows cards are found by rocminfo, which is not installed; install ROCm for WSL")
+    done = subprocess.run([program], capture_output=True, text=True, timeout=SECONDS, check=False)
+    agents = re.split(r"^Agent \d+", done.stdout, flags=re.MULTILINE)[1:]
+    found = [_of_agent(agent) for agent in agents if re.search(r"Device Type:\s+GPU", agent)]
+    if not found:
+        raise NoDeviceError("rocminfo finds no AMD GPU; install ROCm for WSL and a driver for Windows that supports it")
+    return found
+
+
+def _of_agent(text: str) -> Card:
+    def number(label: str) -> int:
+        said = re.search(rf"^\s*{label}:\s+(\d+)", text, re.MULTILINE)
+        return int(said[1]) if said else 0
+
+    pools = re.findall(r"Segment:\s+(\w+).*?Size:\s+(\d+)", text, re.DOTALL)
+    sizes = {kind: max(int(size) << 10 for other, size in pools if other == kind) for kind, _ in pools}
+    gfx = re.search(r"Name:\s+(gfx\w+)", text)
+    called = re.search(r"Marketing Name:[ \t]+(\S.*?)\s*$", text, re.MULTILINE)
+    arch = gfx[1] if gfx else ""
+    return Card(
+        name=called[1] if called else f"AMD GPU {arch}",
+        gfx=arch,
+        memory=sizes.get("GLOBAL", 0),
+        processors=number("Compute Unit"),
+        warp_size=number("Wavefront Size"),
+        shared_bytes=sizes.get("GROUP", 0),
+    )
 
 
 def gfx_of(version: int) -> str:

@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,3 +102,16 @@ def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
 def test_a_card_without_kernels_has_no_backends(monkeypatch):
     monkeypatch.setattr(RocmPlatform, "_compiled_facts", lambda self: None)
     assert RocmPlatform().attention_backends() == ()
+
+
+def test_of_several_kernels_the_one_in_triton_is_chosen():
+    backend = AiterAttention(TARGETS["gfx942"])
+    backend.provider = Provider(backend.name, STAND_IN, UNIFIED)
+    assert backend._chosen == {}
+
+    def unified_attention(q, k, backend=None):
+        """As newer versions have it."""
+
+    newer = AiterAttention(TARGETS["gfx942"])
+    newer.provider = SimpleNamespace(function=lambda name: unified_attention)
+    assert newer._chosen == {"backend": "triton"}

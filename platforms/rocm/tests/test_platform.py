@@ -84,3 +84,25 @@ def test_without_a_card_there_are_no_facts(monkeypatch):
     monkeypatch.setattr(module, "cards", none)
     with pytest.raises(PlatformError, match="^the kernel's driver finds no AMD GPU; the platform 'rocm' needs"):
         RocmPlatform()._facts()
+
+
+@pytest.mark.parametrize(
+    ("version", "captured"), [("2.11.0+rocm7.1", False), ("2.13.0", True), ("2.14.0a0+git12ab", True), ("3.0", True)]
+)
+def test_collectives_are_captured_where_torch_guards_it(version, captured):
+    torch = torch_built_for(hip="7.0")
+    torch.__version__ = version
+    assert Made(torch)._captures_collectives() is captured
+
+
+def test_cards_of_two_kinds_are_refused_by_name():
+    torch = torch_built_for(hip="7.0")
+    torch.cuda.get_device_properties = lambda index: SimpleNamespace(
+        name="MI300X" if index == 0 else "MI210",
+        gcnArchName="gfx942:sramecc+" if index == 0 else "gfx90a",
+        shared_memory_per_block=64 << 10,
+    )
+    with pytest.raises(
+        PlatformError, match=r"^device 0 is MI300X \(gfx942, 64 KiB of LDS\), but device 1 is MI210 \(g"
+    ):
+        Made(torch)._require_one_kind(1)

@@ -119,7 +119,7 @@ def test_a_container_without_access_is_told_what_to_do(tmp_path):
 def test_the_probe_names_card_and_reason(tmp_path, monkeypatch):
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "has_compiler", lambda name: name == "amd")
+    monkeypatch.setattr(module, "absent", lambda name, devices: None)
     found = module.probe(tree(tmp_path, PROCESSOR, MI300X, name="AMD Instinct MI300X"))
     assert (found.score, found.reason) == (100, "AMD Instinct MI300X (gfx942), Triton kernels")
     assert [(device.name, device.index, device.memory) for device in found.devices] == [
@@ -128,15 +128,15 @@ def test_the_probe_names_card_and_reason(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("node", "has_triton", "expected"),
+    ("node", "missing", "expected"),
     [
-        (RADEON | {"gfx_target_version": 110001}, True, (100, "AMD GPU gfx1101, Triton kernels as for gfx1100")),
-        (RADEON, False, (50, "AMD GPU gfx1100, on reference ops: Triton for AMD GPUs is not installed")),
-        (OLD, True, (50, "AMD GPU gfx1030, on reference ops: there are kernels for gfx90a, gfx942")),
+        (RADEON | {"gfx_target_version": 110001}, None, (100, "AMD GPU gfx1101, Triton kernels as for gfx1100")),
+        (RADEON, "no Triton", (50, "AMD GPU gfx1100, on reference ops: no Triton")),
+        (OLD, None, (50, "AMD GPU gfx1030, on reference ops: there are kernels for gfx90a, gfx942")),
     ],
 )
-def test_why_a_card_has_its_score(tmp_path, node, has_triton, expected):
-    score, reason = module.why(*cards(tree(tmp_path, node), {}), has_triton=has_triton)
+def test_why_a_card_has_its_score(tmp_path, node, missing, expected):
+    score, reason = module.why(*cards(tree(tmp_path, node), {}), missing=missing)
     assert score == expected[0]
     assert reason.startswith(expected[1])
 
@@ -162,3 +162,50 @@ def test_waves_of_another_size_have_no_kernels(tmp_path):
 def test_the_probe_imports_neither_torch_nor_triton():
     program = "import sys; sys.modules.update(torch=None, triton=None); from tessera_rocm import probe; probe.probe()"
     subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
+
+
+ROCMINFO = """\
+#!/bin/sh
+cat <<'END'
+*******
+Agent 1
+*******
+  Name:                    AMD Ryzen 9
+  Marketing Name:          AMD Ryzen 9
+  Device Type:             CPU
+  Compute Unit:            32
+*******
+Agent 2
+*******
+  Name:                    gfx1100
+  Uuid:                    GPU-0123456789abcdef
+  Marketing Name:          AMD Radeon RX 7900 XTX
+  Device Type:             GPU
+  Compute Unit:            96
+  Wavefront Size:          32(0x20)
+  Pool Info:
+    Pool 1
+      Segment:                 GLOBAL; FLAGS: COARSE GRAINED
+      Size:                    25149440(0x17fc000) KB
+    Pool 2
+      Segment:                 GROUP
+      Size:                    64(0x40) KB
+END
+"""
+
+
+def test_within_windows_rocminfo_tells_of_the_cards(tmp_path):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    environment = {"PATH": f"{tmp_path}/bin"}
+    with pytest.raises(NoDeviceError, match="^within Windows cards are found by rocminfo, which is not installed"):
+        cards(tmp_path, environment)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/rocminfo"
+    program.write_text(ROCMINFO, encoding="utf-8")
+    program.chmod(0o755)
+    (found,) = cards(tmp_path, environment)
+    assert found == Card("AMD Radeon RX 7900 XTX", "gfx1100", 25149440 << 10, 96, 32, 64 << 10)
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    with pytest.raises(NoDeviceError, match="^rocminfo finds no AMD GPU"):
+        cards(tmp_path, environment)

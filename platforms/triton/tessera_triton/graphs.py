@@ -9,9 +9,10 @@ from tessera.platform import BucketedShapes, Device, DeviceGraph, GraphRunner, S
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-FEW, STEP = (1, 2, 4), 8
-"""Rows of captured decode launches: these, and multiples of STEP. Fewer graphs take less memory and a shorter start,
-and pad more rows; which is best has not been measured."""
+FEW, STEP, MANY = (1, 2, 4), 8, 256
+"""Rows of captured decode launches: these, multiples of STEP up to MANY, and beyond it eighths of a power of two, so
+that at most an eighth of the rows is padding. Fewer graphs take less memory and a shorter start, and pad more rows;
+which is best has not been measured."""
 
 
 def graphs(torch: Any, device: Device, kind: str) -> GraphRunner | None:
@@ -23,8 +24,10 @@ def graphs(torch: Any, device: Device, kind: str) -> GraphRunner | None:
 
 def rows(most: int) -> list[int]:
     """The numbers of rows of captured launches, for up to `most` requests."""
-    several = list(range(STEP, most, STEP))
-    return [*(few for few in FEW if few < most), *several, most]
+    found, last = [few for few in FEW if few < most], 0
+    while (last := last + (STEP if last < MANY else (1 << last.bit_length() - 1) // 8)) < most:
+        found.append(last)
+    return [*found, most]
 
 
 def shapes(config: EngineConfig, block_size: int) -> ShapePolicy:

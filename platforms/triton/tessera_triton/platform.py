@@ -13,6 +13,7 @@ from tessera.platform import (
     AttentionBackend,
     Capabilities,
     Communicator,
+    Default,
     Device,
     GraphRunner,
     Kernel,
@@ -28,11 +29,13 @@ from tessera.platform import (
     WorkerSpec,
     graph_class,
     make_current,
+    memory_defaults,
     replace,
 )
-from tessera_triton.facts import DeviceFacts, Launcher, has_compiler
+from tessera_triton.facts import DeviceFacts, Launcher
 from tessera_triton.fp8 import on_device
 from tessera_triton.graphs import graphs, shapes
+from tessera_triton.installed import absent
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -57,8 +60,8 @@ class TritonPlatform(Platform):
     compiler: str
     # the backend of torch.distributed that takes its tensors
     collectives: str
-    # whether these may be part of a captured graph
-    captures_collectives = True
+    # the environment variable that chooses devices
+    visible: str
     capabilities = Capabilities(dtypes=("bfloat16", "float16", "float32"), index_dtype="int32")
     # the library, so that tests can pass another
     torch: Any = torch
@@ -71,6 +74,19 @@ class TritonPlatform(Platform):
         None: it has no kernels, and core's reference computes everything. Raises PlatformError if there is no
         device."""
 
+    def _memory(self) -> int:
+        """Bytes of the first device, asked for without opening it; 0 if unknown. Default: unknown."""
+        return 0
+
+    def _described(self, index: int) -> tuple[str, str]:
+        """The name of a device, and what of it kernels are compiled for and tiles are chosen by. Default: its name."""
+        name = str(getattr(self.torch, self.kind).get_device_name(index))
+        return name, name
+
+    def _captures_collectives(self) -> bool:
+        """Whether collectives may be part of a captured graph. Default: yes."""
+        return True
+
     def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         """Kernels that take the place of this library's, such as those of providers. Default: none."""
         return {}
@@ -82,6 +98,7 @@ class TritonPlatform(Platform):
     def open(self, index: int) -> Device:
         self._require_device()
         name = self._make_current(index)
+        self._require_one_kind(index)
         device = TorchDevice(self.torch, self.kind, index)
         device.name = name
         return device
@@ -98,6 +115,18 @@ class TritonPlatform(Platform):
         if not getattr(torch, self.kind).is_available():
             check = self.check_device.format(version=version)
             raise PlatformError(f"torch {torch.__version__} finds no {self.device_kind}; check {check}.")
+
+    def _require_one_kind(self, index: int) -> None:
+        """Raises PlatformError if the device is unlike the first one of the engine, by which all workers choose
+        kernels and tiles."""
+        if index == 0:
+            return
+        (first, kind), (name, other) = (self._described(each) for each in (0, index))
+        if kind != other:
+            raise PlatformError(
+                f"device 0 is {first} ({kind}), but device {index} is {name} ({other}): one engine takes devices of "
+                f"one kind; choose them with {self.visible}."
+            )
 
     def _make_current(self, index: int) -> str:
         """As make_current(), whose name of the device is kept for the log."""
@@ -134,9 +163,13 @@ class TritonPlatform(Platform):
 
         return (*self._more_backends(facts), TritonAttention(facts, self._launcher()))
 
+    def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
+        return memory_defaults(self._memory())
+
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
+        captured = self._captures_collectives()
         return TorchCommunicator.join(
-            self.torch, self.collectives, rendezvous, spec.rank, spec.world_size, capturable=self.captures_collectives
+            self.torch, self.collectives, rendezvous, spec.rank, spec.world_size, capturable=captured
         )
 
     def graph_runner(self, device: Device) -> GraphRunner | Reason:
@@ -149,4 +182,4 @@ class TritonPlatform(Platform):
         return shapes(config, config.cache.block_size or SMALLEST_BLOCK)
 
     def _compiled_facts(self) -> DeviceFacts | None:
-        return self._facts() if has_compiler(self.compiler) else None
+        return self._facts() if absent(self.compiler) is None else None

@@ -354,7 +354,7 @@ class Product:
         tokens = len(data)
         dtype, tiling = getattr(torch, spec.dtype), self.tilings.get(power_of_two(tokens))
         if self.by_torch and tokens > _FEW and tiling is None:
-            product = _by_torch(data, x_scale, weight, dtype)
+            product = _by_torch(data, x_scale, weight, dtype, fast=self.facts.name == "sm_90")
             return product if out is None else out.copy_(product)
         fits = out is not None and out.stride(-1) == 1
         made = out if fits and out is not None else torch.empty(tokens, spec.n, dtype=dtype, device=data.device)
@@ -420,12 +420,14 @@ def torch_takes(spec: LinearSpec, scheme: Scheme, facts: DeviceFacts) -> bool:
     return weight.dtype.startswith("fp8") and _as_it_is(scheme) and by_row and whole and able
 
 
-def _by_torch(x: Tensor, x_scale: Tensor | None, weight: Packed, dtype: torch.dtype) -> Tensor:
-    """x [m, k], x_scale [m, 1], weight [n, k] with a scale [n] -> [m, n]"""
+def _by_torch(x: Tensor, x_scale: Tensor | None, weight: Packed, dtype: torch.dtype, *, fast: bool) -> Tensor:
+    """x [m, k], x_scale [m, 1], weight [n, k] with a scale [n] -> [m, n]. fast: Hopper's tensor cores add fp8 products
+    with fewer bits than float32 has, and moving the sums into float32 on the way costs time, which vLLM and SGLang do
+    not spend either."""
     assert x_scale is not None, "activations are quantized"
     return F.scaled_mm(
         x, weight["weight"].T, x_scale, F.ScalingType.RowWise, weight["scale"][None], F.ScalingType.RowWise,
-        bias=weight.get("bias"), output_dtype=dtype,
+        bias=weight.get("bias"), output_dtype=dtype, use_fast_accum=fast,
     )  # fmt: skip
 
 

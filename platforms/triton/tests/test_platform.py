@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tessera.platform import PlatformError, WorkerSpec
-from tessera_triton import TARGETS, DeviceFacts, Launcher, facts
+from tessera_triton import TARGETS, DeviceFacts, Launcher, facts, installed
 from tessera_triton import platform as platform_module
 from tessera_triton.graphs import rows
 from tessera_triton.platform import TritonPlatform
@@ -119,7 +119,7 @@ def test_workers_join_the_group_of_the_platforms_collectives(monkeypatch):
     monkeypatch.setattr(platform_module, "TorchCommunicator", Joined)
     spec = WorkerSpec(rank=1, world_size=2, devices=(1,))
     assert Made().communicator(spec, None, "file://place") == ("xccl", "file://place", 1, 2, True)
-    monkeypatch.setattr(Made, "captures_collectives", False)
+    monkeypatch.setattr(Made, "_captures_collectives", lambda platform: False)
     assert Made().communicator(spec, None, "file://place")[-1] is False
 
 
@@ -154,3 +154,51 @@ def test_decode_launches_are_padded_and_their_blocks_hold_the_longest_request():
 )
 def test_captured_rows_end_with_the_most_that_a_step_may_have(most, expected):
     assert rows(most) == expected
+
+
+def test_beyond_many_rows_captures_are_further_apart_and_an_eighth_is_padding_at_most():
+    found = rows(1024)
+    assert found[: len(rows(256))] == rows(256)
+    assert found[len(rows(256)) :] == [*range(288, 513, 32), *range(576, 1025, 64)]
+    assert rows(300) == [*rows(256), 288, 300]
+
+
+def test_a_device_that_is_unlike_the_first_is_refused_in_one_line():
+    platform = Made()
+    platform.visible = "CHIPS_VISIBLE"
+    platform._described = lambda index: (f"card {index}", f"kind {index // 2}")
+    platform._require_one_kind(0)
+    platform._require_one_kind(1)
+    with pytest.raises(PlatformError) as refused:
+        platform._require_one_kind(2)
+    assert str(refused.value) == (
+        "device 0 is card 0 (kind 0), but device 2 is card 2 (kind 1): one engine takes devices of one kind; choose "
+        "them with CHIPS_VISIBLE."
+    )
+
+
+def test_a_device_with_much_memory_has_its_defaults(monkeypatch):
+    assert Made().defaults(None) == {}
+    monkeypatch.setattr(Made, "_memory", lambda platform: 80 << 30)
+    assert {name: default.value for name, default in Made().defaults(None).items()} == {
+        "scheduler.max_num_seqs": 1024,
+        "scheduler.max_num_batched_tokens": 8192,
+    }
+
+
+def test_triton_builds_with_a_c_compiler_and_python_s_headers(monkeypatch, tmp_path):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(installed.shutil, "which", lambda name: "/bin/gcc" if name == "gcc" else None)
+    (tmp_path / "Python.h").touch()
+    assert installed.no_c_compiler(tmp_path) is None
+    assert installed.no_c_compiler(tmp_path / "none") == (
+        f"Triton needs {tmp_path / 'none' / 'Python.h'}, of Python's development package (python3-dev)"
+    )
+    monkeypatch.setenv("CC", "tcc")
+    assert installed.no_c_compiler(tmp_path) == "Triton needs a C compiler, and CC names tcc, which is not there"
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(installed.shutil, "which", lambda name: None)
+    assert installed.no_c_compiler(tmp_path) == "Triton needs a C compiler, and there is neither gcc nor clang"
+    monkeypatch.setattr(installed, "has_compiler", lambda name: True)
+    assert installed.absent("amd", "AMD GPUs") is not None
+    assert installed.absent("intel", "Intel GPUs") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.platforms.interpreted import Interpreted
 from tessera_triton.facts import INTERPRETED, TARGETS, Launcher
 from tessera_triton.fp8 import in_fnuz, on_device
 from tessera_triton.lookup import PackedEmbedding
-from tessera_triton.products import Linear, torch_takes
+from tessera_triton.products import Linear, Product, torch_takes
 from tessera_triton.quantize import Quantize
 
 
@@ -171,6 +172,23 @@ def test_fp8_of_many_tokens_goes_to_torch(tokens: int) -> None:
     found = kernel.bind(spec, None, None)(given, kernel.prepare(spec, raw))
     assert bool(launch.names) == (tokens <= 64)
     assert_same(found, REFERENCE["linear"].reference(spec, x, raw), TOLERANCES["bfloat16"])
+
+
+@pytest.mark.parametrize(("name", "fast"), [("sm_89", False), ("sm_90", True), ("sm_100", False), ("gfx950", False)])
+def test_fp8_is_summed_fast_where_the_peers_do_it(name: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bool] = []
+    original = torch.nn.functional.scaled_mm
+
+    def scaled_mm(*arguments: Any, use_fast_accum: bool, **options: Any) -> torch.Tensor:
+        said.append(use_fast_accum)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", scaled_mm)
+    spec = LinearSpec(48, 208, "bfloat16", SCHEMES["fp8"])
+    x, raw = inputs(spec, 65)
+    product = Product(TARGETS[name], Launcher(), spec, SCHEMES["fp8"], by_torch=True)
+    product(REFERENCE["quantize"].reference(QuantizeSpec(spec.k, spec.dtype, FP8), x), raw)
+    assert said == [fast]
 
 
 def test_torch_takes_what_its_products_do() -> None:

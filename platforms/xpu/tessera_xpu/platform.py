@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.platform import Device, Kernel
+from tessera.platform.probing import NoDeviceError
 from tessera_triton import DeviceFacts
 from tessera_triton.platform import TritonPlatform
 from tessera_xpu.device import XpuDevice
+from tessera_xpu.sysfs import cards
 
 WIDTH = 32
 """Threads of a sub-group as Triton's backend for Intel GPUs prefers them."""
@@ -26,14 +28,30 @@ class XpuPlatform(TritonPlatform):
     )
     compiler = "intel"
     collectives = "xccl"
-    captures_collectives = False  # nothing says that those of oneCCL may be captured
+    visible = "ZE_AFFINITY_MASK"
 
     def open(self, index: int) -> Device:
         self._require_device()
         name = self._make_current(index)
+        self._require_one_kind(index)
         device = XpuDevice(self.torch, index)
         device.name = f"{name}, memory shared with the host" if device.integrated else name
         return device
+
+    def _memory(self) -> int:
+        try:
+            return cards()[0].memory
+        except NoDeviceError:
+            return 0
+
+    def _described(self, index: int) -> tuple[str, str]:
+        properties = self.torch.xpu.get_device_properties(index)
+        shared = getattr(properties, "local_mem_size", LEAST_SHARED) >> 10
+        return str(properties.name), f"{properties.name}, {shared} KiB of local memory"
+
+    def _captures_collectives(self) -> bool:
+        """Nothing says that those of oneCCL may be captured."""
+        return False
 
     def _more_kernels(self, facts: DeviceFacts) -> Mapping[str, Kernel[Any]]:
         from tessera_xpu.vllm_kernels import kernels, provider

@@ -3,7 +3,8 @@ load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,9 @@ class Card:
     integrated: bool
 
 
-def cards(root: Path = Path("/")) -> list[Card]:
+def cards(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Card]:
     """The cards that this process may use, those with memory of their own first, as Level Zero orders them. root: of
-    the file system. Raises NoDeviceError."""
+    the file system. environment: its variables choose cards. Raises NoDeviceError."""
     found = list(_cards(root))
     if not found:
         raise NoDeviceError("the kernel's drivers for Intel GPUs (xe, i915) find none")
@@ -39,7 +40,27 @@ def cards(root: Path = Path("/")) -> list[Card]:
             f"there is {found[0][0].name}, but its file in /dev/dri cannot be opened: add the user to the group "
             "render, or start the container with --device=/dev/dri --group-add render"
         )
-    return sorted(able, key=lambda card: card.integrated)
+    ordered = sorted(able, key=lambda card: card.integrated)
+    chosen = _visible(ordered, environment.get("ZE_AFFINITY_MASK", ""))
+    chosen = _visible(chosen, _selected(environment.get("ONEAPI_DEVICE_SELECTOR", "")))
+    if not chosen:
+        raise NoDeviceError("the environment hides every Intel GPU (ZE_AFFINITY_MASK, ONEAPI_DEVICE_SELECTOR)")
+    return chosen
+
+
+def _visible(ordered: list[Card], chosen: str) -> list[Card]:
+    """Those that a list of numbers chooses, such as 0,2 or 0.1 for a part of the first. All of them if it is empty, or
+    names cards otherwise."""
+    numbers = [word.strip().partition(".")[0] for word in chosen.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        return ordered
+    return [card for index, card in enumerate(ordered) if str(index) in numbers]
+
+
+def _selected(selector: str) -> str:
+    """The numbers in SYCL's selector of devices, such as level_zero:0,1; "" where it has none."""
+    backend, _, numbers = selector.partition(":")
+    return numbers if backend in ("level_zero", "*") and ";" not in numbers else ""
 
 
 def _cards(root: Path) -> Iterator[tuple[Card, list[Path]]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.platform.probing import NoDeviceError
 from tessera_xpu import probe as module
 from tessera_xpu.sysfs import Card, cards
 
@@ -100,7 +101,8 @@ def test_a_container_without_access_is_told_what_to_do(root):
     ],
 )
 def test_the_probe_names_card_and_reason(root, monkeypatch, has_triton, score, reason):
-    monkeypatch.setattr(module, "has_compiler", lambda name: has_triton and name == "intel")
+    missing = None if has_triton else "Triton for Intel GPUs is not installed"
+    monkeypatch.setattr(module, "absent", lambda name, devices: missing)
     card(root, 0, "0000:03:00.0", "0xe20b", files={"lmem_total_bytes": f"{12 * GIB}"})
     found = module.probe(root)
     assert (found.score, found.reason) == (score, reason)
@@ -110,3 +112,29 @@ def test_the_probe_names_card_and_reason(root, monkeypatch, has_triton, score, r
 def test_the_probe_imports_neither_torch_nor_triton():
     program = "import sys; sys.modules.update(torch=None, triton=None); from tessera_xpu import probe; probe.probe()"
     subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, [0, 1]),
+        ({"ZE_AFFINITY_MASK": "1"}, [1]),
+        ({"ZE_AFFINITY_MASK": "0.1"}, [0]),
+        ({"ZE_AFFINITY_MASK": "GPU-1"}, [0, 1]),
+        ({"ONEAPI_DEVICE_SELECTOR": "level_zero:1"}, [1]),
+        ({"ONEAPI_DEVICE_SELECTOR": "level_zero:gpu"}, [0, 1]),
+        ({"ONEAPI_DEVICE_SELECTOR": "!opencl:*"}, [0, 1]),
+        ({"ZE_AFFINITY_MASK": "1", "ONEAPI_DEVICE_SELECTOR": "level_zero:0"}, [1]),
+    ],
+)
+def test_the_environment_chooses_cards(root, environment, expected):
+    memory = {"device/tile0/physical_vram_size_bytes": f"{12 * GIB}\n"}
+    for number, address in enumerate(("0000:03:00.0", "0000:07:00.0")):
+        card(root, number, address, f"0xe20{number}", files=memory)
+    assert [found.name for found in cards(root, environment)] == [f"Intel GPU 0xe20{index}" for index in expected]
+
+
+def test_an_environment_that_hides_every_card_is_told(root):
+    card(root, 0, "0000:03:00.0", "0xe20b")
+    with pytest.raises(NoDeviceError, match="^the environment hides every Intel GPU"):
+        cards(root, {"ZE_AFFINITY_MASK": "3"})
