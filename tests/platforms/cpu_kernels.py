@@ -9,20 +9,21 @@ from contextlib import contextmanager
 import pytest
 
 from tessera_cpu import native
+from tessera_cpu.environment import KERNELS
 
 
 @contextmanager
 def kernels(name: str) -> Iterator[None]:
     """name: of an instruction set, or "torch"."""
-    before = os.environ.get(native.VARIABLE)
-    os.environ[native.VARIABLE] = name
+    before = os.environ.get(KERNELS)
+    os.environ[KERNELS] = name
     native.library.cache_clear()
     try:
         yield
     finally:
-        os.environ.pop(native.VARIABLE)
+        os.environ.pop(KERNELS)
         if before is not None:
-            os.environ[native.VARIABLE] = before
+            os.environ[KERNELS] = before
         native.library.cache_clear()
         native.library()  # the instruction set is the library's, which stays loaded
 
