@@ -70,6 +70,21 @@ def test_a_schema_without_a_finite_value_is_refused(schema: Any, place: str, rea
     assert refused.value.param == f"structured_outputs.json{place}"
 
 
+def test_strings_of_which_all_are_excluded_are_never_begun() -> None:
+    """As by oneOf: a time of the first schema that is none of the second."""
+    time, hexadecimal = {"type": "string", "format": "date-time"}, {"type": "string", "pattern": "^[a-f]{4}$"}
+    for both in (time, hexadecimal):
+        first = {"type": "object", "properties": {"id": {"type": "integer"}, "at": both}}
+        other = {"type": "object", "properties": {"at": both, "count": {"type": "number"}}}
+        matcher = compiled({"oneOf": [{**first, "patternProperties": {"^[a-z]{1,9}$": {}}}, other]})
+        for seed in range(40):
+            answer(matcher, random.Random(seed))
+    assert not takes(compiled({"anyOf": [{**hexadecimal, "not": hexadecimal}, {"type": "null"}]}), '"abcd"')
+    few = {"type": "string", "pattern": "^(a|b)$", "not": {"enum": ["a", "b"]}}
+    with pytest.raises(RequestError, match="no value is valid by it"):
+        compiled({"type": "array", "items": few, "minItems": 1})
+
+
 OUTSIDE = {"enum": [1], "const": 2}
 CROSSED = {"type": "number", "minimum": 3, "maximum": 2}
 SHORT = {"type": "string", "pattern": "^a$", "minLength": 3}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tessera.text.json_schema.strings import Strings
+from tessera.text.json_schema.strings import Strings, Unanchored
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -44,6 +44,8 @@ class Patterns:
         """Whether no string is one of these, as far as can be told."""
         if strings.max_length is not None and strings.min_length > strings.max_length:
             return True
+        if not strings.positive and not self._any_left(strings):
+            return True
         if (
             len(strings.patterns) + len(strings.formats) + (strings.max_length is not None or strings.min_length > 0)
             < 2
@@ -51,6 +53,13 @@ class Patterns:
             return False
         positive = Strings(strings.min_length, strings.max_length, strings.patterns, strings.formats)
         return self.error(positive).startswith("Unsatisfiable")
+
+    def _any_left(self, strings: Strings) -> bool:
+        """Whether a string is left by what is excluded, as far as can be told."""
+        try:
+            return self.matches_any(strings.terminal())
+        except Unanchored:
+            return True
 
     def matches_any(self, terminal: str) -> bool:
         """Whether there is a name that a terminal of Lark matches."""
