@@ -14,9 +14,9 @@ from tessera.platform.quantization import Part
 
 ALONE = 1 << 20
 """A tensor of fewer numbers is drawn on its own, on the host."""
-PERIOD = 16777213
+PERIOD = 4194301
 """Numbers of 16 bits that all larger tensors share: a prime, so that no two rows of a matrix are the same ones, and so
-many that the host draws them in a tenth of a second."""
+few that the host draws them in a fiftieth of a second and keeps 8 MiB."""
 
 
 class Dummy:
@@ -32,8 +32,8 @@ class Dummy:
     def __init__(self, seed: int, target: torch.device | None = None) -> None:
         self.seed = seed
         self.target = torch.device("cpu") if target is None else target
-        # The long draw on each device that fills tensors, as it is and as numbers from -1 to 1 in bfloat16.
-        self._draws: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        # The long draw on each device that fills tensors: as it is, or as numbers from -1 to 1 in bfloat16.
+        self._draws: dict[tuple[torch.device, bool], Tensor] = {}
 
     def read(self, part: Part) -> Tensor:
         if part.fill is not None:
@@ -62,21 +62,22 @@ class Dummy:
 
     def _repeated(self, part: Part, kind: torch.dtype) -> Tensor:
         # what checkpoints pack is unpacked on the host, whose ops do that
-        bits, numbers = self._draw(self.target if part.unpacking is None else torch.device("cpu"))
+        target = self.target if part.unpacking is None else torch.device("cpu")
+        draw = self._draw(target, numbers=kind.is_floating_point)
         start = self._seed_of(part) % PERIOD
         if not kind.is_floating_point:
-            return _repeat(bits[: PERIOD - 1].view(kind), start // kind.itemsize, part.shape, 1)
-        filled = _repeat(numbers, start, part.shape, _largest(part, kind))
+            return _repeat(draw[: PERIOD - 1].view(kind), start // kind.itemsize, part.shape, 1)
+        filled = _repeat(draw, start, part.shape, _largest(part, kind))
         return filled.to(kind) if kind.itemsize == 1 else filled
 
-    def _draw(self, target: torch.device) -> tuple[Tensor, Tensor]:
-        if target not in self._draws:
+    def _draw(self, target: torch.device, *, numbers: bool) -> Tensor:
+        if (target, numbers) not in self._draws:
             generator = torch.Generator().manual_seed(_seed(str(self.seed)))
             words = torch.empty(PERIOD // 4 + 1, dtype=torch.int64)  # a draw has 64 bits
             words.random_(-(2**63), None, generator=generator)
             bits = words.view(torch.int16)[:PERIOD].to(target)
-            self._draws[target] = bits, bits.to(torch.bfloat16).mul_(2.0**-15)
-        return self._draws[target]
+            self._draws[target, numbers] = bits.to(torch.bfloat16).mul_(2.0**-15) if numbers else bits.clone()
+        return self._draws[target, numbers]
 
     def _seed_of(self, part: Part) -> int:
         return _seed(f"{self.seed} {part.name} {part.rows} {part.columns}")

@@ -205,7 +205,7 @@ class ModuleDevice(TorchDevice):
         return device
 
     def enter_thread(self) -> None:
-        self.module.set_device(self.target)
+        self.module.set_device(self.target.index)
 
     def memory(self) -> MemoryFigures:
         free, total = self.module.mem_get_info(self.target)
