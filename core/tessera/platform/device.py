@@ -194,6 +194,7 @@ class ModuleDevice(TorchDevice):
     def __init__(self, torch: Any, kind: str, index: int, *, pinned: bool = True) -> None:
         super().__init__(torch, kind, index, pinned=pinned)
         self.module = getattr(torch, kind)
+        self._index = index
 
     @classmethod
     def open(cls, torch: Any, kind: str, index: int) -> Self:
@@ -205,7 +206,7 @@ class ModuleDevice(TorchDevice):
         return device
 
     def enter_thread(self) -> None:
-        self.module.set_device(self.target.index)
+        self.module.set_device(self._index)
 
     def memory(self) -> MemoryFigures:
         free, total = self.module.mem_get_info(self.target)

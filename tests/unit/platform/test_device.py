@@ -74,4 +74,4 @@ def test_a_thread_enters_the_device_of_its_process() -> None:
     accelerator = SimpleNamespace(set_device_index=lambda target: said.append(f"select {target}"))
     torch = SimpleNamespace(device=lambda kind, index: f"{kind}:{index}", accelerator=accelerator)
     TorchDevice(torch, "chip", 3).enter_thread()
-    assert said == ["chip:1", "select chip:3"]
+    assert said == [1, "select chip:3"]
