@@ -78,8 +78,8 @@ def find_folder(model: str) -> Path:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is that of a GGUF file, by its name."""
-    return path.suffix.lower() == GGUF
+    """Whether a path is that of a GGUF file, by its name; a folder of such a name is a folder."""
+    return path.suffix.lower() == GGUF and not path.is_dir()
 
 
 def _gguf_model(path: Path) -> GgufModel:

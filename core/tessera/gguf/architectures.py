@@ -14,7 +14,6 @@ from typing import Any
 from tessera.errors import ModelError, printable
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.rope import rope_settings
 
 Settings = dict[str, Any]
 
@@ -54,8 +53,6 @@ class GgufArchitecture:
     paired_rows: bool = False
     # what the file's norms have more than transformers'
     norm_offset: float = 0.0
-    # the context length of training is in config.json's rope settings, in transformers' words
-    rope: Callable[[GgufFields, GgufFile], Settings] = rope_settings
 
 
 def _biased(fields: GgufFields, file: GgufFile) -> Settings:

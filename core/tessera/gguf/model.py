@@ -12,7 +12,7 @@ from typing import Any
 from tessera.gguf.architectures import GgufArchitecture, architecture_of
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.rope import ROPE_TENSORS
+from tessera.gguf.rope import ROPE_TENSORS, rope_settings
 from tessera.gguf.tensors import NamedTensor, named_tensors
 from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
 
@@ -89,7 +89,7 @@ class GgufModel:
             "bos_token_id": fields.token("bos"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,
-            **architecture.rope(fields, self.file),
+            **rope_settings(fields, self.file),
             **architecture.settings(fields, self.file),
         }
 

@@ -113,6 +113,9 @@ def test_groups_of_inputs_that_were_never_filled_are_in_order(tmp_path: Path) ->
     config["quantization_config"]["desc_act"] = True
     folder = rewritten("gptq-4", tmp_path, lambda tensors: tensors[name].zero_())
     assert torch.equal(load(folder, part("mlp.up_proj"), config), whole)
+    for columns in ((32, 64), (40, 50)):  # a shard as wide as a group, and one within a group
+        shard = load(folder, part("mlp.up_proj", None, columns), config)
+        assert torch.equal(shard, whole[:, slice(*columns)])
 
 
 def test_a_group_that_is_not_there_is_one_line(tmp_path: Path) -> None:

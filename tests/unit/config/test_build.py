@@ -251,6 +251,12 @@ def test_a_folder_that_cannot_be_served_is_one_line(folder, files, what):
     assert "\n" not in caught.value.message
 
 
+def test_a_folder_may_be_named_as_a_gguf_file_is(folder):
+    made = folder("tiny")
+    named = made.rename(made.with_name("tiny.gguf"))
+    assert build(named).model.served_name == "tiny.gguf"
+
+
 def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
     near = folder("qwen3-0.6b")
     with pytest.raises(ModelError, match=r"There is no folder '.*' \(near it: qwen3-0\.6b\)\. .* ORGANIZATION/NAME"):

@@ -111,7 +111,7 @@ class Gptq(WeightFormat):
             zeros = (groups, words(n, bits))
             parts.append(part_of(weight, "qzeros", zeros, rows=of_shard, columns=outputs, dtype="int32"))
         if settings.permuted:
-            parts.append(part_of(weight, "g_idx", (k,), rows=(first, last), dtype="int32", fill=0))
+            parts.append(part_of(weight, "g_idx", (k,), dtype="int32", fill=0))
         call = partial(
             _decode, settings, skip=(before, left), shape=(stop - start, last - first), size=size, first=first,
             groups=groups, offset=self._offset, name=name,
@@ -160,23 +160,24 @@ def _decode(
         zeros = unpack(further[0], bits, 1)[:, skip[1] : skip[1] + n].to(torch.int16)
         zeros = (zeros + offset & (1 << bits) - 1).float()
     if settings.permuted:
-        of_input = _groups_of_inputs(further[-1], groups, size, first, name)
+        of_input = _groups_of_inputs(further[-1], groups, size, name)[first : first + k]
     else:
         of_input = (torch.arange(first, first + k, device=scales.device) // size) - first // size
     points = zeros if settings.symmetric else zeros[of_input]
     return ((values.float() - points) * scales[of_input]).T.contiguous()
 
 
-def _groups_of_inputs(g_idx: Tensor, groups: int, size: int, first: int, name: str) -> Tensor:
-    """Raises ModelError for a group that is not there. A file of zeros alone was never filled: inputs are in order."""
+def _groups_of_inputs(g_idx: Tensor, groups: int, size: int, name: str) -> Tensor:
+    """Of all inputs, since a shard does not show whether the file was filled: if it has zeros alone it was not, and
+    inputs are in order. Raises ModelError for a group that is not there."""
     import torch
 
     indices = g_idx.to(torch.int64)
     if indices.is_meta:
         return indices
-    if groups > 1 and len(indices) > size and not indices.any():
-        return torch.arange(first, first + len(indices)) // size
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < groups:
+    if groups > 1 and not indices.any():
+        return torch.arange(len(indices), device=indices.device) // size
+    if not 0 <= int(indices.min()) <= int(indices.max()) < groups:
         raise ModelError(f"'{printable(name)}.g_idx' names a group that is not among {groups}; use another copy.")
     return indices
 
