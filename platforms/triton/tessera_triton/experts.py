@@ -34,7 +34,7 @@ def _gated(gate, up, GATE: tl.constexpr):
     return result * up
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles"])
 def _expert_rows(
     x, x_stride, tile_owners, tile_rows, weight, bias, out, out_stride, tiles, n, k, shared,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATE: tl.constexpr, BACK: tl.constexpr,

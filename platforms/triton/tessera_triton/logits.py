@@ -290,7 +290,7 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
 _EDITS = 64  # that a program compares with as many others at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])
 def _weigh_edits(
     amounts, number, history, history_stride, history_rows, num_prompt_tokens, num_tokens, row_of, value, until,
     prefix, PREFIX: tl.constexpr, BLOCK: tl.constexpr,
@@ -312,7 +312,7 @@ def _weigh_edits(
     tl.store(amounts + edit, tl.where(holds, tl.load(value + edit, mask=inside, other=0.0), 0.0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])
 def _edit(logits, stride, element, amounts, number, row_of, token_of, BLOCK: tl.constexpr):
     """The first of the edits of one logit adds them all. Atomic additions would come in any order, and sums differ."""
     edit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

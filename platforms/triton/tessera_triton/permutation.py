@@ -17,9 +17,10 @@ from torch import Tensor
 from tessera_triton.facts import Launcher, power_of_two
 
 _BLOCK = 128  # rows that a program places
+_ALIGNED = 4  # int32 in 16 bytes
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _count(owners, counts, ranks, rows, first, number, BLOCK: tl.constexpr):
     """counts: the rows of each owner. ranks: how many of its owner came before a row."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -29,7 +30,7 @@ def _count(owners, counts, ranks, rows, first, number, BLOCK: tl.constexpr):
     tl.store(ranks + row, rank, mask=owned)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _place(
     owners, counts, ranks, tile_owners, tile_rows, rows, first, number,
     BLOCK: tl.constexpr, OWNERS: tl.constexpr, TILE: tl.constexpr,
@@ -60,8 +61,11 @@ def tiles_of(launch: Launcher, owners: Tensor, size: int, number: int, first: in
     `first` have no place."""
     rows = len(owners)
     tiles = min(rows, (rows + number * (size - 1)) // size)
-    zeros = torch.zeros(number + tiles + tiles * size, dtype=torch.int32, device=owners.device)
-    counts, tile_owners, tile_rows = zeros.split([number, tiles, tiles * size])
+    # Each begins at a multiple of 16 bytes, or kernels would be compiled anew for where they begin.
+    begins = [0, -(-number // _ALIGNED) * _ALIGNED]
+    begins.append(begins[1] + -(-tiles // _ALIGNED) * _ALIGNED)
+    zeros = torch.zeros(begins[2] + tiles * size, dtype=torch.int32, device=owners.device)
+    counts, tile_owners, tile_rows = zeros, zeros[begins[1] : begins[1] + tiles], zeros[begins[2] :]
     ranks = torch.empty_like(owners)
     grid = (-(-rows // _BLOCK),)
     launch(_count, grid, owners, counts, ranks, rows, first, number, BLOCK=_BLOCK, num_warps=4)

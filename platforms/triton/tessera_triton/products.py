@@ -97,7 +97,7 @@ def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, s
 # BLOCK_M, BLOCK_N, STEP                    rows and outputs of a tile, inputs of a turn (of half a turn of PAIRS)
 # BAND                                      tiles of rows that are computed before the next tile of outputs
 # COMPUTE, PAIRS, ZEROS, GROUP, ROWS, X_SCALE, BIAS, SPLIT    below
-@triton.jit
+@triton.jit(do_not_specialize=["m", "steps_each"])
 def _product(
     x, x_stride, x_scale, x_scale_stride, x_scale_step, weight, weight_stride, scale, scale_stride, scale_step, zeros,
     bias, out, out_stride, m, n, k, steps, steps_each,
@@ -159,7 +159,7 @@ def _product(
         tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "parts"])
 def _join(
     sums, x_scale, x_scale_stride, scale, bias, out, out_stride, m, n, parts,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, X_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
