@@ -18,7 +18,7 @@ from tessera.config.locate import demo_folder
 from tessera.llm import LLM
 from tessera.lora import LoRARequest
 from tessera.sampling_params import SamplingParams
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 
 PROMPT = list(range(100, 116))  # token ids
 

@@ -33,6 +33,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.probing": "platform",
         "tessera.platform.model": "runner",
         "tessera.platform.loaded_model": "runner",
+        "tessera.platform.lora": "runner",
         "tessera.platform.runner": "runner",
         "tessera.platform.drafts": "runner",
         "tessera.platform.feature": "runner",

@@ -1,4 +1,4 @@
-"""LoRARequest: the adapter that a call of LLM uses."""
+"""What a request says of LoRA: the adapter that a call of LLM uses, and the feature's value in Request.feature_args."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.errors import RequestError
+
+NAME = "lora"
+"""Of the feature."""
+
+
+def lora_args(folder: str) -> dict[str, str]:
+    """Request.feature_args of requests that use the adapter in a folder."""
+    return {NAME: folder}
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import chain
+from types import MappingProxyType
 
 import msgspec
 
 from tessera.arrays import Array
 from tessera.sampling_params import SamplingParams
+
+NO_ARGS: Mapping[str, str] = MappingProxyType({})
+"""The feature_args of a request that has none."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -30,16 +36,28 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     arrival: float = 0.0
     # Lower runs first.
     priority: int = 0
-    # Keeps its cached prefixes apart from other tenants'.
-    salt: str = ""
+    # Requests share cached prefixes only if theirs are equal; see make_cache_key().
+    cache_key: bytes = b""
     # Key of the sibling whose prompt blocks it shares, or -1.
     leader: int = -1
-    # The folder of the adapter that it uses; "" for none.
-    adapter: str = ""
+    # Values of its own for features that change what is computed, by the feature's name; part of cache_key.
+    feature_args: dict[str, str] = {}
     # Values for the columns of features.
     columns: dict[str, float] = {}
     # The owner, for a scheduling policy that divides capacity between tenants.
     tenant: str = ""
+
+
+def make_cache_key(salt: str, feature_args: Mapping[str, str] = NO_ARGS) -> bytes:
+    """The SHA-256 of everything but tokens that keeps the cached prefixes of two requests apart; b"" if there is
+    nothing. salt: of the tenant."""
+    if not salt and not feature_args:
+        return b""
+    digest = sha256()
+    for text in (salt, *chain.from_iterable(sorted(feature_args.items()))):
+        data = text.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.digest()
 
 
 class Logprob(msgspec.Struct, frozen=True, gc=False):

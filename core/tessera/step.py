@@ -26,8 +26,11 @@ class RowOpened(msgspec.Struct, array_like=True):
     num_computed_tokens: int
     params: SamplingParams
     seed: int
-    adapter: str = ""
+    # Request.feature_args
+    feature_args: dict[str, str] = {}
     columns: dict[str, float] = {}
+    # Request.cache_key
+    cache_key: bytes = b""
 
 
 class BlockDelta(msgspec.Struct, array_like=True):

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tessera.config.locate import demo_folder
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 from tests.e2e.served import Served
 
 NAMES = ["tessera-demo", "first", "second"]

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -15,7 +16,8 @@ from tessera.arrays import int32
 from tessera.config.engine import LoraConfig
 from tessera.engine.engine import Engine
 from tessera.errors import RequestError
-from tessera.request import Request
+from tessera.lora import lora_args
+from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tests.engine import fakes
 
@@ -36,12 +38,13 @@ class Slotted(fakes.FakeExecutor):
     def execute(self, step):
         for opened in step.opened:
             slot = int(opened.columns.get("lora_slot", -1))
-            assert (slot < 0) == (not opened.adapter)
-            if slot >= 0 and self.held.get(slot) != opened.adapter:
+            folder = opened.feature_args.get("lora", "")
+            assert (slot < 0) == (not folder)
+            if slot >= 0 and self.held.get(slot) != folder:
                 assert not self.unfinished[slot], "a step in flight reads this slot"
-                self.held[slot] = opened.adapter
-                self.loads.append(opened.adapter)
-            self.slots[opened.row], self.adapters[opened.row] = slot, opened.adapter
+                self.held[slot] = folder
+                self.loads.append(folder)
+            self.slots[opened.row], self.adapters[opened.row] = slot, folder
         for row in step.rows.tolist():
             if self.slots[row] >= 0:
                 assert self.held[self.slots[row]] == self.adapters[row]
@@ -97,7 +100,9 @@ def start(request):
 def add(engine, key, adapter, *, prompt=None, max_tokens=6, leader=-1):
     prompt = prompt or [key + 1] * 5
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    engine.add(Request(key, str(key), int32(prompt), params, max_tokens, seed=0, leader=leader, adapter=adapter))
+    args = lora_args(adapter) if adapter else {}
+    request = Request(key, str(key), int32(prompt), params, max_tokens, seed=0, leader=leader, feature_args=args)
+    engine.add(msgspec.structs.replace(request, cache_key=make_cache_key("", args)))
 
 
 def finish(engine):

@@ -12,7 +12,7 @@ from tessera.errors import RequestError
 from tessera.llm import LLM
 from tessera.lora import LoRARequest
 from tessera.sampling_params import SamplingParams
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 from tests.platforms.adapters import save_merged
 
 OPTIONS = {"platform": "tessera_cpu.platform:CpuPlatform", "dtype": "float32", "kv_cache_memory_bytes": 1 << 24}

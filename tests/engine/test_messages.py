@@ -41,9 +41,9 @@ REQUEST = Request(
     seed=2**64 - 1,
     arrival=1.5,
     priority=-3,
-    salt="s",
+    cache_key=b"s" * 32,
     leader=6,
-    adapter="a",
+    feature_args={"lora": "/a"},
     columns={"scale": 2.0},
 )
 PROGRESSED = EngineCoreOutputs(
@@ -260,7 +260,7 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
             requests.send(mutated(whole, number, number % 256))
         requests.send(
             codec.pack_request(
-                AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1, columns={}, adapter="")])
+                AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1, columns={}, feature_args={})])
             )
         )
         end = time.monotonic() + 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from tessera.config.adapter import SETTINGS, WEIGHTS, tensor_name
+from tessera.config.lora import SETTINGS, WEIGHTS, tensor_name
 
 
 def save_merged(model: Path, adapter: Path, folder: Path) -> Path:

@@ -14,7 +14,7 @@ import torch
 
 from tessera.testing.conformance import Case
 from tessera.testing.conformance.drafts import KnownAnswers, Uneven
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.adapters import save_merged
 from tests.platforms.engine_run import EngineRun

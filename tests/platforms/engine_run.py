@@ -11,9 +11,10 @@ from typing import Any, Self
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
+from tessera.lora import lora_args
 from tessera.platform import Platform
 from tessera.plugins import load_path
-from tessera.request import Request
+from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
 from tessera.step import PromptLogprobs, RowLogprobs, SchedulerOutput
@@ -112,6 +113,7 @@ class EngineRun:
         **params: Any,
     ) -> int:
         key = len(self.answers)
+        feature_args = lora_args(adapter) if adapter else {}
         self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
         sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": max_tokens, **params})
         self.engine.add(
@@ -124,7 +126,8 @@ class EngineRun:
                 seed,
                 leader=leader,
                 columns=dict(columns or {}),
-                adapter=adapter,
+                cache_key=make_cache_key("", feature_args),
+                feature_args=feature_args,
             )
         )
         return key

@@ -11,8 +11,8 @@ import torch
 
 from tessera.platform import (
     Array,
-    HostAdapter,
     LoadedModel,
+    LoraWeights,
     MemoryBudget,
     ModelRunner,
     ReadWeight,
@@ -78,9 +78,9 @@ class TakesAdapters(NumpyPlatform):
 
         def load(self, budget: MemoryBudget) -> LoadedModel:
             loaded = super().load(budget)
-            self.adapters: dict[str, HostAdapter | None] = {"": None}
-            self.of_row: dict[int, HostAdapter | None] = {}
-            self.now: HostAdapter | None = None
+            self.adapters: dict[str, LoraWeights | None] = {"": None}
+            self.of_row: dict[int, LoraWeights | None] = {}
+            self.now: LoraWeights | None = None
             for name, layer in self.model.linear.items():
                 self.model.linear[name] = _Adapted(self, name, layer)
             self.model.logits = self._logits(self.model.logits)
@@ -88,9 +88,10 @@ class TakesAdapters(NumpyPlatform):
 
         def execute(self, step: SchedulerOutput) -> Any:
             for opened in step.opened:
-                if opened.adapter not in self.adapters:
-                    self.adapters[opened.adapter] = self.services.adapter(opened.adapter)
-                self.of_row[opened.row] = self.adapters[opened.adapter]
+                folder = opened.feature_args.get("lora", "")
+                if folder not in self.adapters:
+                    self.adapters[folder] = self.services.lora_weights(folder)
+                self.of_row[opened.row] = self.adapters[folder]
             self.rows: Iterator[int] = iter(step.rows.tolist())
             return super().execute(step)
 

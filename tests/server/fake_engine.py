@@ -17,7 +17,7 @@ from tessera.engine.input_processor import Prompt
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
-from tessera.request import CompletionOutput, Logprob, RequestOutput
+from tessera.request import NO_ARGS, CompletionOutput, Logprob, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, changed
 from tessera.text import Tokenizer
 from tests.text_in_process import TextInProcess
@@ -96,7 +96,7 @@ class Call:
     priority: int
     cache_salt: str
     tenant: str
-    adapter: str = ""
+    feature_args: Mapping[str, str]
 
 
 @dataclass
@@ -160,14 +160,14 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
-        adapter: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
         add_special_tokens: bool = True,
         client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
         prepared = prompt if isinstance(prompt, Prompt) else await self.prepare_prompt(prompt, params)
         ids = prepared.ids.tolist()
-        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, adapter))
+        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, feature_args))
         self._admit()
         self.running.add(request_id)
         finished = False

@@ -38,13 +38,13 @@ async def test_the_model_of_a_request_chooses_its_adapter(adapted, model, folder
     for answer in (await adapted.chat(model=model), await adapted.complete(model=model)):
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"] == model
-    assert [call.adapter for call in adapted.engine.calls] == [folder, folder]
+    assert [call.feature_args.get("lora", "") for call in adapted.engine.calls] == [folder, folder]
 
 
 async def test_beams_are_searched_with_the_adapter(adapted):
     answer = await adapted.complete(model="french", use_beam_search=True, n=2, max_tokens=2)
     assert answer.status_code == 200, answer.text
-    assert {call.adapter for call in adapted.engine.calls} == {MODULES[0][1]}
+    assert {call.feature_args["lora"] for call in adapted.engine.calls} == {MODULES[0][1]}
 
 
 async def test_a_wrong_name_is_a_404_as_for_an_unknown_model(adapted):

@@ -11,7 +11,7 @@ import torch
 
 from tessera.ops import LoraSpec
 from tessera.ops.lora import lora
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 from tessera_tpu.arrays import host_array
 from tessera_tpu.ops import adapted
 from tests.engine.platforms.test_speculation import DRAFTS

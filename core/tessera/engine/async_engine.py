@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, RequestError
 from tessera.platform.runner import Progress
-from tessera.request import RequestOutput
+from tessera.request import NO_ARGS, RequestOutput
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, snapshot
 from tessera.text import Tokenizer, Vocabulary
 
@@ -80,7 +80,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
-        adapter: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
         add_special_tokens: bool = True,
         client: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -98,7 +98,7 @@ class AsyncEngine:
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._handle.front_end.submit(
             prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
-            adapter=adapter,
+            feature_args=feature_args,
         )  # fmt: skip
         try:
             has_output = self._handle.add(state)

@@ -80,15 +80,15 @@ class Engine:
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
-        self.check_adapter(request.adapter)
+        if request.feature_args:
+            self.check_feature_args(request.feature_args)
         self._scheduler.add(request)
 
-    def check_adapter(self, adapter: str) -> None:
-        """adapter: its folder, or "". Raises RequestError if requests cannot use it."""
-        if adapter and not self.config.lora.enable:
-            raise RequestError("Adapters are off here: start with enable_lora.", param="lora_request")
-        if adapter:
-            self._features.check_adapter(adapter)
+    def check_feature_args(self, args: Mapping[str, str]) -> None:
+        """Raises RequestError if requests cannot have these Request.feature_args."""
+        for name in args.keys() - {entry.partition("=")[0] for entry in self.config.features}:
+            raise RequestError(f"{name} is off here (--features does not name it); remove it.", param=name)
+        self._features.check(args)
 
     def abort(self, keys: Iterable[int]) -> None:
         """Ends requests. May be called between any two steps; unknown keys are ignored."""

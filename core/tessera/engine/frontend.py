@@ -3,7 +3,7 @@ It does no input or output of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from tessera.engine.input_processor import InputProcessor, Prompt
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
-from tessera.request import Request
+from tessera.request import NO_ARGS, Request
 from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class FrontEnd:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
-        adapter: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
     ) -> RequestState:
         """Creates the state of a request; the caller sends its `requests` to the engine. params: those the prompt was
         prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
@@ -83,7 +83,7 @@ class FrontEnd:
             priority=priority,
             cache_salt=cache_salt,
             tenant=tenant,
-            adapter=adapter,
+            feature_args=feature_args,
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival, prompt.stops) for index in range(params.n)]

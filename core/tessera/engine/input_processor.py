@@ -3,7 +3,7 @@ and makes one request, with its seed, per completion."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -13,7 +13,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
-from tessera.request import Request
+from tessera.request import NO_ARGS, Request, make_cache_key
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS_IDS, SamplingParams, changed
 from tessera.scheduler.restrictions import check_first
 from tessera.text import StopStrings
@@ -82,11 +82,12 @@ class InputProcessor:
 
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = "",
-        adapter: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
     ) -> list[Request]:  # fmt: skip
         """One request for each of the params.n completions. They share the prompt of the first one, and only the first
         one computes prompt_logprobs. Without a tenant, cache_salt stands for it."""
         first, params = self._next_key, prompt.params
+        cache_key = make_cache_key(cache_salt, feature_args)
         others = params if params.prompt_logprobs is None else changed(params, prompt_logprobs=None)
         self._next_key += params.n
         return [
@@ -99,10 +100,10 @@ class InputProcessor:
                 seed=self._seed(params, index),
                 arrival=arrival,
                 priority=priority,
-                salt=cache_salt,
+                cache_key=cache_key,
                 leader=first if index else -1,
                 columns={name: float(value) for name, value in (params.extra_args or {}).items()},
-                adapter=adapter,
+                feature_args=dict(feature_args),
                 tenant=tenant or cache_salt,
             )
             for index in range(params.n)

@@ -24,7 +24,7 @@ from tessera.sampling_params import SamplingParams, changed
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 
 log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 MAX_CONFIG_BYTES = 64 << 20
 MAX_MESSAGE_BYTES = 2**30
 """The largest message that either side receives; a larger one closes the connection (ZMQ_MAXMSGSIZE)."""

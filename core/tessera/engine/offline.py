@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,7 +19,7 @@ from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd
 from tessera.engine.input_processor import Prompt
 from tessera.errors import EngineDeadError, EngineStepError, RequestError
-from tessera.request import RequestOutput
+from tessera.request import NO_ARGS, RequestOutput
 from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Job:
     prompt: Prompt
     params: SamplingParams
     priority: int
-    adapter: str = ""
+    feature_args: Mapping[str, str]
 
 
 class OfflineEngine:
@@ -54,9 +54,11 @@ class OfflineEngine:
         self._numbers = itertools.count()
         self._abort_asked = False
 
-    def job(self, prompt: Prompt, params: SamplingParams, priority: int = 0, adapter: str = "") -> Job:
+    def job(
+        self, prompt: Prompt, params: SamplingParams, priority: int = 0, feature_args: Mapping[str, str] = NO_ARGS
+    ) -> Job:
         """Creates a job, to be passed to run() once. May be called on any thread."""
-        return Job(str(next(self._numbers)), prompt, params, priority, adapter)
+        return Job(str(next(self._numbers)), prompt, params, priority, feature_args)
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
         """Returns the outputs in the order of the jobs. done: called with each output as soon as it is complete. Raises
@@ -98,10 +100,10 @@ class OfflineEngine:
         if self._unusable is not None:
             raise EngineDeadError(self._unusable)
 
-    def check_adapter(self, adapter: str) -> None:
-        """Raises RequestError if requests cannot use the adapter in this folder."""
+    def check_feature_args(self, args: Mapping[str, str]) -> None:
+        """Raises RequestError if requests cannot have these Request.feature_args."""
         with self._one_call:
-            self._engine.check_adapter(adapter)
+            self._engine.check_feature_args(args)
 
     def reset_prefix_cache(self) -> bool:
         """Empties the prefix cache. Returns True. Raises EngineDeadError."""
@@ -163,8 +165,9 @@ class OfflineEngine:
 
     def _submit(self, job: Job) -> RequestState:
         return self.front.submit(
-            job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority, adapter=job.adapter
-        )
+            job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority,
+            feature_args=job.feature_args,
+        )  # fmt: skip
 
     def _step(self) -> list[RequestState]:
         outputs = self._engine_step()

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tessera.config.adapter import read_adapter
+from tessera.config.lora import read_adapter
 from tessera.errors import ConfigError, ModelError, RequestError, printable
+from tessera.lora import NAME
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
 from tessera.platform.launch import RequestView, Resource
 
@@ -45,10 +46,11 @@ class LoraInEngine(EngineFeature):
         return (self._slots,)
 
     def begin(self, request: Request) -> FeatureState | None:
-        return InSlot(self._slots, request.adapter) if request.adapter else None
+        return None if (adapter := request.feature_args.get(NAME)) is None else InSlot(self._slots, adapter)
 
-    def check_adapter(self, adapter: str) -> None:
-        if adapter in self._checked:
+    def check(self, args: Mapping[str, str]) -> None:
+        adapter = args.get(NAME)
+        if adapter is None or adapter in self._checked:
             return
         try:
             reason = read_adapter(adapter, self._max_rank).mismatch(self._layers)
@@ -86,13 +88,14 @@ class Slots(Resource):
         return self._slot_by_adapter[adapter]
 
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
-        if not request.adapter or request.adapter in self._slot_by_adapter or self._free or self._idle() is not None:
+        adapter = request.feature_args.get(NAME)
+        if adapter is None or adapter in self._slot_by_adapter or self._free or self._idle() is not None:
             return num_tokens
         return "all of them are in use"
 
     def take(self, request: RequestView, num_tokens: int) -> None:
-        adapter = request.adapter
-        if not adapter:
+        adapter = request.feature_args.get(NAME)
+        if adapter is None:
             return
         slot = self._slot_by_adapter.pop(adapter, None)
         if slot is None:
@@ -101,8 +104,8 @@ class Slots(Resource):
         self._users[adapter] += 1
 
     def release(self, request: RequestView) -> None:
-        if request.adapter:
-            self._users[request.adapter] -= 1
+        if (adapter := request.feature_args.get(NAME)) is not None:
+            self._users[adapter] -= 1
 
     def _idle(self) -> str | None:
         return next((adapter for adapter in self._slot_by_adapter if not self._users[adapter]), None)

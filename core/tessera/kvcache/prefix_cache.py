@@ -62,7 +62,7 @@ class PrefixCache:
 
     A unit is the least common multiple of the groups' block sizes, in tokens, so that a hit has the same length in all
     groups. A block is found by its unit's link and its place within the unit. Chains start from `salt` (random per
-    cache, so that hashes cannot be predicted from outside), the tenant's salt and the adapter.
+    cache, so that hashes cannot be predicted from outside) and the request's cache key.
     """
 
     def __init__(self, groups: Sequence[CacheGroup], salt: bytes | None = None) -> None:
@@ -75,13 +75,9 @@ class PrefixCache:
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
         self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
-    def chain(self, salt: str, adapter: str) -> HashChain:
-        """The start of a request's chain; equal only for the same tenant salt and the same adapter."""
-        root = hashlib.sha256(self._salt)
-        for text in (salt, adapter):
-            data = text.encode()
-            root.update(len(data).to_bytes(8, "little") + data)
-        return HashChain(root.digest(), self.unit)
+    def chain(self, cache_key: bytes = b"") -> HashChain:
+        """The start of a request's chain; equal only for the same Request.cache_key."""
+        return HashChain(hashlib.sha256(self._salt + cache_key).digest(), self.unit)
 
     def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
         """The longest cached prefix of at most num_units units whose number of units is a multiple of step. A group

@@ -8,12 +8,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tessera.errors import ConfigError, RequestError
-from tessera.lora import LoRARequest
+from tessera.lora import LoRARequest, lora_args
+from tessera.request import NO_ARGS
 
 if TYPE_CHECKING:
     from tessera.config.other_names import OtherName
 
-Adapters = LoRARequest | Sequence[LoRARequest | None] | None
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 PromptType = str | Sequence[int] | Mapping[str, Any]
 Conversations = Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]]
 
@@ -97,11 +98,13 @@ def for_each(name: str, values: Any, kind: type | tuple[type, ...], count: int) 
     return many
 
 
-def adapters_of(lora_request: Adapters, count: int) -> list[str]:
-    """The folder of the adapter of each of count prompts; "" for none. Raises RequestError."""
+def lora_args_of(lora_request: LoRARequests, count: int, *, enabled: bool) -> list[Mapping[str, str]]:
+    """Request.feature_args for each of count prompts. enabled: LoraConfig.enable. Raises RequestError."""
     asked = for_each("lora_request", lora_request, (LoRARequest, NoneType), count)
     if not all(isinstance(one, LoRARequest | None) for one in asked):
         raise RequestError(
             "lora_request must be a LoRARequest, or a list of LoRARequests and None.", param="lora_request"
         )
-    return ["" if one is None else str(Path(one.lora_path).expanduser().absolute()) for one in asked]
+    if not enabled and any(asked):
+        raise RequestError("Adapters are off here: start with enable_lora.", param="lora_request")
+    return [NO_ARGS if one is None else lora_args(str(Path(one.lora_path).expanduser().absolute())) for one in asked]

@@ -23,13 +23,13 @@ from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
 from tessera.llm.inputs import (
-    Adapters,
     Conversations,
+    LoRARequests,
     PromptType,
-    adapters_of,
     conversations,
     for_each,
     keywords_of,
+    lora_args_of,
     prompts_of,
     refuse_others,
 )
@@ -41,7 +41,7 @@ from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import BlockingTextWorkers
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
-"""The flags that LLM accepts. The others are for servers: limits of a request queue, names of adapters."""
+"""The flags that LLM accepts. The others are for servers: limits of a request queue, names of --lora-modules."""
 
 
 class LLM:
@@ -94,7 +94,7 @@ class LLM:
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool | MakeBar = True,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         priority: int | Sequence[int] | None = None,
         **others: Any,
     ) -> list[RequestOutput]:
@@ -109,7 +109,7 @@ class LLM:
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         priority: int | Sequence[int] | None = None,
         **others: Any,
     ) -> list[str]:
@@ -140,7 +140,7 @@ class LLM:
         messages: Conversations,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | MakeBar = True,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         *,
@@ -240,7 +240,7 @@ class LLM:
         prompts: Sequence[str | Sequence[int] | Tokenized],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
-        lora_request: Adapters,
+        lora_request: LoRARequests,
     ) -> list[Job]:
         """One validated job per prompt."""
         self._offline.check_usable()
@@ -250,13 +250,13 @@ class LLM:
         copies = {id(own): _whole(own) for own in asked}
         params = [copies[id(own)] for own in asked]
         priorities = for_each("priority", priority or 0, int, len(prompts))
-        adapters = adapters_of(lora_request, len(prompts))
-        for adapter in set(adapters) - {""}:
-            self._offline.check_adapter(adapter)
+        feature_args = lora_args_of(lora_request, len(prompts), enabled=self._offline.config.lora.enable)
+        for args in {tuple(args.items()): args for args in feature_args if args}.values():
+            self._offline.check_feature_args(args)
         return [
-            self._offline.job(self._prepared(index, prompt, own), own, rank, adapter)
-            for index, (prompt, own, rank, adapter) in enumerate(
-                zip(prompts, params, priorities, adapters, strict=True)
+            self._offline.job(self._prepared(index, prompt, own), own, rank, args)
+            for index, (prompt, own, rank, args) in enumerate(
+                zip(prompts, params, priorities, feature_args, strict=True)
             )
         ]
 
@@ -266,7 +266,7 @@ class LLM:
         messages: Conversations,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         *,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,

@@ -62,6 +62,7 @@ from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGra
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
+from tessera.platform.lora import LoraWeights
 from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, SdpaAttention, in_order
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
@@ -96,7 +97,6 @@ from tessera.platform.runner import (
     RUNNER_TAKES,
     CacheGroup,
     CachePlan,
-    HostAdapter,
     HostSampled,
     InputBatch,
     ModelRunner,
@@ -159,7 +159,6 @@ __all__ = [
     "GraphRunner",
     "HeadsLayer",
     "Hidden",
-    "HostAdapter",
     "HostDevice",
     "HostSampled",
     "InputBatch",
@@ -171,6 +170,7 @@ __all__ = [
     "LayerCache",
     "LayerSpec",
     "LoadedModel",
+    "LoraWeights",
     "Manifest",
     "MaskedAttention",
     "MaskedPlan",

@@ -22,7 +22,7 @@ Tensor = Any
 Reason = str
 """`Reason | None`: None means yes; otherwise the text tells the user why not."""
 
-Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
+Tag = Literal["weights", "kv", "workspace", "graphs", "features"]
 """What memory is used for."""
 
 T_co = TypeVar("T_co", covariant=True)

@@ -1,4 +1,4 @@
-"""Features: what requests may ask for beyond the model itself, such as masks, adapters or drafts.
+"""Features: what requests may ask for beyond the model itself, such as masks, LoRA or drafts.
 
 A feature has up to two halves: one in the engine's process, which decides, and one in each worker, which computes. The
 registry's table of features leads to a Feature, which names both. Only features that `--features` names are created;
@@ -113,9 +113,9 @@ class EngineFeature:
         """Called once, when the model is loaded and before any request. linear_layers: LoadedModel.linear_layers.
         Default: does nothing."""
 
-    def check_adapter(self, adapter: str) -> None:
-        """Called with the adapter of each request that has one, before begin(). Raises RequestError if it cannot be
-        used. Default: does nothing."""
+    def check(self, args: Mapping[str, str]) -> None:
+        """Called with the feature_args of each request that has some, before begin(). Raises RequestError if the
+        feature cannot use its own value. Default: does nothing."""
 
     def resources(self) -> Sequence[Resource]:
         """Limited resources that requests take. Called once. Default: none."""

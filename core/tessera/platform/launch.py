@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -46,7 +46,7 @@ class RequestView(Protocol):
     @property
     def arrival(self) -> float: ...
     @property
-    def adapter(self) -> str: ...
+    def feature_args(self) -> Mapping[str, str]: ...
     @property
     def tenant(self) -> str: ...
 

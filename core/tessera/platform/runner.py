@@ -14,6 +14,7 @@ from tessera.platform.attention import AttentionBackend
 from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.loaded_model import LoadedModel, MemoryBudget
+from tessera.platform.lora import LoraWeights
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
 from tessera.platform.quantization import ReadWeight
@@ -94,8 +95,8 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
         "check_kv_cache": "--check-kv-cache: config.cache.check; the runner keeps a record of its own",
         "lora": (
             "--enable-lora: the feature's worker half is in the model of RunnerServices.build_model(); without it, "
-            "RowOpened.adapter is the folder of a row's adapter, which RunnerServices.adapter() reads; "
-            "LoadedModel.linear_layers must name the layers that adapters may change"
+            "RowOpened.feature_args['lora'] is the folder that RunnerServices.lora_weights() reads for a row; "
+            "LoadedModel.linear_layers must name the layers that they may change"
         ),
         "drafts": (
             "--speculative-config: SchedulerOutput.drafts, a token sampled at each position, StepOutput.counts; "
@@ -228,14 +229,6 @@ class HostSampler(Protocol):
     ) -> HostSampled: ...
 
 
-class HostAdapter(NamedTuple):
-    """A LoRA adapter: a layer's result gets scale * (x A^T) B^T added. layers: A [rank, inputs] and B [outputs, rank]
-    by the layer's name in the model's checkpoint, in host memory, as stored."""
-
-    scale: float
-    layers: Mapping[str, tuple[Tensor, Tensor]]
-
-
 class RunnerServices(Protocol):
     """What core provides to a runner, so that a platform imports only tessera.platform."""
 
@@ -286,8 +279,9 @@ class RunnerServices(Protocol):
         RefusedError for a scheme of the checkpoint that Platform.scheme does not accept, PlatformError for
         --load-format dummy."""
 
-    def adapter(self, folder: str) -> HostAdapter:
-        """Reads a LoRA adapter, for a runner that takes lora. Raises ModelError if it is broken."""
+    def lora_weights(self, folder: str) -> LoraWeights:
+        """Reads what RowOpened.feature_args["lora"] names, for a runner that takes lora. Raises ModelError if it is
+        broken."""
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The model's own configuration (config.json). tie_word_embeddings is false if the weights have a head of their

@@ -141,18 +141,18 @@ def adapted_ops(
     kernels: Mapping[str, Callable[[Kernel[Any]], Kernel[Any]]],
     renamed: Mapping[str, str],
 ) -> OpSet:
-    """The op set that ops() of the previous level returns, adapted to the current one. kernels: adapters by current op
-    name. renamed: old names of ops to the current ones."""
+    """The op set that ops() of the previous level returns, adapted to the current one. kernels: what adapts
+    each, by current op name. renamed: old names of ops to the current ones."""
     old_names = [dataclasses.replace(reference[new], name=old) for old, new in renamed.items()]
     given = platform.ops(with_extra(reference, old_names))
     found = {name: given[name].kernel for name in reference.names()}
     found |= {new: given[old].kernel for old, new in renamed.items() if given[old].kernel is not None}
-    adapters = {**dict.fromkeys(renamed.values(), _as_it_is), **kernels}
+    wrappers = {**dict.fromkeys(renamed.values(), _as_it_is), **kernels}
     known = (*renamed, *reference.names())
     whole = with_extra(reference, [given[name] for name in given.names() if name not in known])
     return replace(
         whole,
-        **{name: adapters.get(name, _as_it_is)(kernel) for name, kernel in found.items() if kernel is not None},
+        **{name: wrappers.get(name, _as_it_is)(kernel) for name, kernel in found.items() if kernel is not None},
     )
 
 

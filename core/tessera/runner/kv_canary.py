@@ -162,7 +162,7 @@ class KVCanary:
     """Follows steps in their order, and raises EngineStepError at the first that is wrong: a row reads a slot that does
     not hold the token it needs, writes over what another row needs, or writes outside its blocks.
 
-    The identity of what a slot holds is a hash of the row's tokens up to its position, and of its adapter. Keys and
+    The identity of what a slot holds is a hash of the row's tokens up to its position, and of its cache key. Keys and
     values follow from these, so a block that was found by its prefix, shared with a sibling or copied is right, whoever
     wrote it.
     """
@@ -176,7 +176,7 @@ class KVCanary:
         self.lengths: Array = np.full(plan.num_rows, -1, np.int32)
         # [rows]: how many tokens the host knew when the row was opened; the device sampled the others.
         self.host_tokens: Array = np.zeros(plan.num_rows, np.int32)
-        # [rows]: what the identities of a row begin with, by its adapter.
+        # [rows]: what the identities of a row begin with, by its cache key.
         self.seeds: Array = np.zeros(plan.num_rows, np.uint64)
         # [rows, max_model_len]: the identity of each position.
         self.expected: Array = np.zeros((plan.num_rows, plan.max_model_len), np.uint64)
@@ -213,7 +213,7 @@ class KVCanary:
             opened.num_computed_tokens,
             count,
         )
-        self.seeds[row] = int.from_bytes(sha256(opened.adapter.encode()).digest()[:8], "little")
+        self.seeds[row] = int.from_bytes(sha256(opened.cache_key).digest()[:8], "little")
         self.expected[row, :count] = self._terms(opened.tokens, slice(count)).cumsum() + self.seeds[row]
         for record in self.records:
             record.tables[row] = 0

@@ -17,16 +17,18 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.config import EngineConfig
-from tessera.config.adapter import WEIGHTS, Adapter, read_adapter, tensor_name
+from tessera.config.lora import WEIGHTS, Adapter, read_adapter, tensor_name
 from tessera.config.model_folder import open_weights
 from tessera.errors import ModelError, printable
 from tessera.features.lora import SLOT
+from tessera.lora import NAME
 from tessera.ops import LoraSpec
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
+from tessera.platform.lora import LoraWeights
 from tessera.platform.model import Hidden, Model, Product, SamplingHead
 from tessera.platform.ops import Attached, BoundOps, HotCall, Packed, Wrapper
 from tessera.step import RowOpened
@@ -104,8 +106,8 @@ class LoraInWorker(WorkerFeature):
         filled = False
         for row in opened:
             slot = int(row.columns.get(SLOT, -1))
-            if slot >= 0 and self.loaded[slot] != row.adapter:
-                self._fill(slot, row.adapter)
+            if slot >= 0 and self.loaded[slot] != (adapter := row.feature_args[NAME]):
+                self._fill(slot, adapter)
                 filled = True
         return filled
 
@@ -124,6 +126,14 @@ class LoraInWorker(WorkerFeature):
             raise ModelError(f"The adapter '{printable(folder)}' cannot be used: {reason}.")
         tensor = open_weights(adapter.folder, WEIGHTS, "pt").get_tensor
         return adapter.scale, [product.read(adapter, tensor) for product in self._products]
+
+
+def read_lora_weights(folder: str, max_rank: int) -> LoraWeights:
+    """An adapter as a platform's own runner takes it. Raises ModelError if it is broken."""
+    read = read_adapter(folder, max_rank)
+    tensor = open_weights(read.folder, WEIGHTS, "pt").get_tensor
+    halves = {name: (tensor(tensor_name(name, "A")), tensor(tensor_name(name, "B"))) for name in read.layers}
+    return LoraWeights(read.scale, halves)
 
 
 class AdaptedProduct:

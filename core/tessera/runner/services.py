@@ -8,9 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from tessera.config import EngineConfig
-from tessera.config.adapter import WEIGHTS, read_adapter, tensor_name
 from tessera.config.defaults import fill_defaults
-from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -24,11 +22,12 @@ from tessera.platform.attention import AttentionBackend, Mixer
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.feature import WorkerFeature
+from tessera.platform.lora import LoraWeights
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet, Wrapper, with_extra
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import KV_FP8, KV_INT8, ReadWeight
-from tessera.platform.runner import CachePlan, HostAdapter, HostSampler
+from tessera.platform.runner import CachePlan, HostSampler
 from tessera.plugins import load_path, load_registry, weight_format
 from tessera.plugins.features import worker_features
 from tessera.quantization.negotiation import negotiate
@@ -93,7 +92,7 @@ class Services:
             raise RefusedError(
                 f"{self.architecture} cannot be divided into stages; remove --pipeline-parallel-size {pipeline.size}."
             )
-        with self.device.arena("adapters") as arena:
+        with self.device.arena("features") as arena:
             for feature in self._features:
                 feature.attach(self.build.products, bound, arena)
                 model = feature.wrap(model)
@@ -183,11 +182,11 @@ class Services:
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
         return self.source
 
-    def adapter(self, folder: str) -> HostAdapter:
-        read = read_adapter(folder, self.config.lora.max_rank)
-        tensor = open_weights(read.folder, WEIGHTS, "pt").get_tensor
-        halves = {name: (tensor(tensor_name(name, "A")), tensor(tensor_name(name, "B"))) for name in read.layers}
-        return HostAdapter(read.scale, halves)
+    def lora_weights(self, folder: str) -> LoraWeights:
+        # Not at the top: nothing of a feature that is off is imported.
+        from tessera.runner.lora import read_lora_weights
+
+        return read_lora_weights(folder, self.config.lora.max_rank)
 
     def input_batch(self, plan: CachePlan) -> CoreInputBatch:
         columns = [column for feature in self._features for column in feature.columns()]

@@ -90,10 +90,10 @@ class EngineFeatures:
         for half in self._halves:
             half.started(linear_layers)
 
-    def check_adapter(self, adapter: str) -> None:
-        """Raises RequestError if requests cannot use it."""
+    def check(self, args: Mapping[str, str]) -> None:
+        """args: Request.feature_args. Raises RequestError if a feature cannot use its own."""
         for half in self._halves:
-            half.check_adapter(adapter)
+            half.check(args)
 
     def resources(self) -> list[Resource]:
         return [resource for half in self._halves for resource in half.resources()]

@@ -110,8 +110,9 @@ class RowAllocator:
             num_computed_tokens=num_computed_tokens,
             params=own.params,
             seed=own.seed,
-            adapter=own.adapter,
+            feature_args=own.feature_args,
             columns=own.columns | request.features.columns(),
+            cache_key=own.cache_key,
         )
 
     # ---- leaving a row -----------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class Requests:
         run."""
         self._check_fits(request, max_model_len)
         cache = self._allocator.cache.prefix_cache
-        chain = None if cache is None else cache.chain(request.salt, request.adapter)
+        chain = None if cache is None else cache.chain(request.cache_key)
         tracked = TrackedRequest(request, self._arrivals, chain, self._allocator.rows)
         self._check_queue(tracked)
         tracked.features = self._features.begin(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -99,8 +99,8 @@ class TrackedRequest:
         return self.request.arrival
 
     @property
-    def adapter(self) -> str:
-        return self.request.adapter
+    def feature_args(self) -> Mapping[str, str]:
+        return self.request.feature_args
 
     @property
     def tenant(self) -> str:

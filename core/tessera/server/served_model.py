@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tessera._version import __version__
 from tessera.errors import ModelError
+from tessera.lora import lora_args
 from tessera.parsing.formats import response_format, with_calls
 from tessera.parsing.plain import Telling
 from tessera.parsing.response import ResponseFormat
@@ -27,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model under one of its names. An adapter is a model of its own, on the same engine."""
+    """A model under one of its names, or one of --lora-modules, on the same engine."""
 
     # as requests give it
     name: str
@@ -40,12 +41,14 @@ class ServedModel:
     telling: Telling
     # `system_fingerprint` of its answers
     fingerprint: str
-    # the folder of its adapter; "" for none
-    adapter: str = ""
+    # the name of the model that it changes; "" for that model itself
+    parent: str = ""
+    # Request.feature_args of its requests
+    feature_args: Mapping[str, str] = field(default_factory=dict)
 
 
 def served_models(engine: AsyncEngine, settings: ServerSettings) -> Mapping[str, ServedModel]:
-    """All models that an engine serves, by name: the names of the model itself first, and then its adapters."""
+    """All models that an engine serves, by name: the names of the model itself first, and then --lora-modules."""
     names = settings.served_model_names or (engine.config.model.served_name,)
     model = ServedModel(
         name=names[0],
@@ -55,10 +58,11 @@ def served_models(engine: AsyncEngine, settings: ServerSettings) -> Mapping[str,
         telling=Telling.from_template("" if engine.text is None else engine.text.template),
         fingerprint=fingerprint(names[0], engine.config),
     )
-    adapters = {
-        name: replace(model, name=name, adapter=folder) for name, folder in dict(engine.config.lora.modules).items()
+    modules = {
+        name: replace(model, name=name, parent=names[0], feature_args=lora_args(folder))
+        for name, folder in engine.config.lora.modules
     }
-    return {name: replace(model, name=name) for name in names} | adapters
+    return {name: replace(model, name=name) for name in names} | modules
 
 
 def fingerprint(name: str, config: EngineConfig) -> str:

@@ -98,13 +98,18 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
     served = {
         name: ModelCard(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
         for name, model in context.models.items()
-        if not model.adapter
+        if not model.parent
     } | {
         name: ModelCard(
-            id=name, created=context.created, root=name, parent=root, max_model_len=max_model_len, permission=permission
+            id=name,
+            created=context.created,
+            root=name,
+            parent=model.parent,
+            max_model_len=max_model_len,
+            permission=permission,
         )
         for name, model in context.models.items()
-        if model.adapter
+        if model.parent
     }
 
     infos = anthropic.model_infos(context, served)

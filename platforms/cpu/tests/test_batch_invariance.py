@@ -13,7 +13,8 @@ from torch import Tensor
 from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LoraSpec, RefusedError
 from tessera.testing import REFERENCE, OpInputs
 from tessera.testing.conformance import Target
-from tessera.testing.conformance.tiny import TinyRun, prompts_of, save_adapter
+from tessera.testing.conformance.lora import save_adapter
+from tessera.testing.conformance.tiny import TinyRun, prompts_of
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
 from tests.platforms.cpu_kernels import available, kernels, needs_kernels
@@ -170,11 +171,12 @@ def test_adapters_leave_the_bits_of_other_requests_as_they_are(tmp_path: Path) -
         Target(PLATFORM), "bfloat16", sizes=FAMILIES["groups"], logprobs=0, batch_invariant=True, enable_lora=True,
         max_loras=2, enable_prefix_caching=False,
     ) as run:  # fmt: skip
-        adapters = ["", *(str(save_adapter(run.folder, tmp_path / str(seed), seed=seed)) for seed in (1, 2))]
+        folders = [save_adapter(run.folder, tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+        args = [{}, *({"lora": str(folder)} for folder in folders)]
         prompts = prompts_of([5, 40, 17, 33, 1, 70, 20])
         for together in (False, True):
             for number, prompt in enumerate(prompts):
-                run.add(prompt, 8, number, adapter=adapters[number % 3])
+                run.add(prompt, 8, number, feature_args=args[number % 3])
                 if not together:
                     run.finish()
             run.finish()

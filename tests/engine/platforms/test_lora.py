@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from tessera.engine.plan import plan_here
 from tessera.errors import ModelError, PlatformError, RequestError
-from tessera.testing.conformance.tiny import save_adapter, save_checkpoint
+from tessera.testing.conformance.lora import save_adapter
+from tessera.testing.conformance.tiny import save_checkpoint
 from tests.engine.platforms.conftest import Start
 from tests.engine.platforms.test_tape import SETTINGS as SETTINGS_OF_TAPES
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
@@ -238,7 +239,7 @@ def test_a_request_cannot_choose_a_slot(start: Start) -> None:
 
 def test_where_they_are_off_a_request_for_one_is_refused(start: Start, adapters: Adapters) -> None:
     run = start()
-    with pytest.raises(RequestError, match="Adapters are off here: start with enable_lora"):
+    with pytest.raises(RequestError, match=r"lora is off here \(--features does not name it\)"):
         run.add([1, 2], adapter=adapters.folders[0])
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tessera import LLM, SamplingParams
 from tessera.errors import PlatformError, RefusedError, RequestError
-from tessera.testing.conformance.tiny import save_adapter
+from tessera.testing.conformance.lora import save_adapter
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_speculation import DRAFTS, speculating, verified
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts

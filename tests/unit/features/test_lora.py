@@ -10,12 +10,13 @@ from tessera.config import EngineConfig, ModelConfig
 from tessera.config.engine import LoraConfig
 from tessera.errors import ConfigError, ModelError, RequestError
 from tessera.features.lora import InSlot, LoraInEngine, Slots
+from tessera.lora import lora_args
 
 ADAPTERS = ["/a", "/b", "/c", "/d"]
 
 
 def of(adapter):
-    return SimpleNamespace(adapter=adapter)
+    return SimpleNamespace(feature_args=lora_args(adapter) if adapter else {})
 
 
 def test_an_adapter_keeps_its_slot_until_another_needs_it():
@@ -82,5 +83,5 @@ def test_broken_adapters_are_refused_at_the_start_and_in_requests(tmp_path):
         LoraInEngine(config(modules=(("a", str(tmp_path)),)), "")
     feature = LoraInEngine(config(), "")
     with pytest.raises(RequestError, match="has no adapter_config.json"):
-        feature.check_adapter(str(tmp_path))
+        feature.check(lora_args(str(tmp_path)))
     assert feature.begin(of("")) is None

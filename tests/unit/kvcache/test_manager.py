@@ -59,7 +59,7 @@ class ManagerMachine(RuleBasedStateMachine):
             return
         tokens = int32([(token + kind) % 7 for token in range(length)])
         prefix_cache = self.cache.prefix_cache
-        chain = None if prefix_cache is None else prefix_cache.chain("", "")
+        chain = None if prefix_cache is None else prefix_cache.chain()
         hit = self.cache.get_computed_blocks(chain, tokens)
         assert hit.num_tokens < length
         free = [pool.num_free for pool in self.cache.pools]
@@ -204,7 +204,7 @@ def needed_by(cache, rows, starts, ends):
 def start(cache, row, tokens, end=None):
     """Opens a row and writes its tokens."""
     tokens = int32(tokens)
-    chain = None if cache.prefix_cache is None else cache.prefix_cache.chain("", "")
+    chain = None if cache.prefix_cache is None else cache.prefix_cache.chain()
     hit = cache.get_computed_blocks(chain, tokens)
     cache.open(row, hit)
     end = len(tokens) if end is None else end
@@ -222,7 +222,7 @@ def test_the_beginnings_of_prompts_live_longest():
     cache.free(0)
     for row, length in ((1, 40), (3, 40), (4, 4)):  # all but two of the blocks
         start(cache, row, [row + 100] * length)
-    hit = cache.get_computed_blocks(cache.prefix_cache.chain("", ""), int32(range(12)))
+    hit = cache.get_computed_blocks(cache.prefix_cache.chain(), int32(range(12)))
     assert hit.blocks[0].tolist() == blocks[:2]
 
 
@@ -269,14 +269,14 @@ def test_a_known_block_that_is_written_again_is_forgotten():
     cache.take_changes()
     assert cache.try_allocate(int32([1]), int32([3]), int32([4])) is None
     assert cache.take_changes()[1] == [], "nobody else holds it"
-    chain = cache.prefix_cache.chain("", "")
+    chain = cache.prefix_cache.chain()
     assert cache.get_computed_blocks(chain, int32([1, 2, 3, 4, 5])).num_tokens == 0
 
 
 def test_a_hit_ends_at_a_multiple():
     cache = manager()
     start(cache, 0, range(30))
-    chain = cache.prefix_cache.chain("", "")
+    chain = cache.prefix_cache.chain()
     assert cache.get_computed_blocks(chain, int32(range(30))).num_tokens == 28
     hit = cache.get_computed_blocks(chain, int32(range(30)), 8)
     assert (hit.num_tokens, len(hit.blocks[0])) == (24, 6)
@@ -305,7 +305,7 @@ def test_a_long_request_with_a_window_holds_few_blocks():
     cache = KVCacheManager(CachePlan((group,), 1, 10_016), prefix_caching=True, ahead=256)
     row, most = int32([0]), 0
     tokens = int32(range(10_000))
-    chain = cache.prefix_cache.chain("", "")
+    chain = cache.prefix_cache.chain()
     needed = cache.blocks_to_start(cache.get_computed_blocks(chain, tokens), len(tokens))
     for start in range(0, 10_000, 128):
         end = min(start + 128, 10_000)

@@ -98,8 +98,8 @@ class Replay:
         )
 
 
-def opened(row: int, tokens: Sequence[int], computed: int = 0, *, adapter: str = "") -> RowOpened:
-    return RowOpened(row, "abcd"[row], int32(tokens), len(tokens), computed, SamplingParams(), 0, adapter)
+def opened(row: int, tokens: Sequence[int], computed: int = 0, *, cache_key: bytes = b"") -> RowOpened:
+    return RowOpened(row, "abcd"[row], int32(tokens), len(tokens), computed, SamplingParams(), 0, cache_key=cache_key)
 
 
 def said(text: str) -> str:
@@ -209,11 +209,11 @@ def test_a_stale_prefix(run: Replay) -> None:
         run.step({3: (8, 1)}, opened=[opened(3, [*SHARED, 1], 8)], blocks={3: (0, [1, 2, 5])})
 
 
-def test_a_prefix_of_another_adapter(run: Replay) -> None:
+def test_a_prefix_of_another_cache_key(run: Replay) -> None:
     with pytest.raises(
         EngineStepError, match="expected position 0 of its own tokens, found position 0 of request 'a' after other"
     ):
-        run.step({3: (8, 1)}, opened=[opened(3, [*SHARED, 1], 8, adapter="x")], blocks={3: (0, [1, 2, 5])})
+        run.step({3: (8, 1)}, opened=[opened(3, [*SHARED, 1], 8, cache_key=b"x")], blocks={3: (0, [1, 2, 5])})
 
 
 def test_a_copy_of_the_wrong_block(run: Replay) -> None:

@@ -10,7 +10,7 @@ from tessera.arrays import int32
 from tessera.config import SchedulerConfig
 from tessera.config.engine import SpeculativeConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
-from tessera.request import Request
+from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler import EngineCoreOutputs, FirstComeFirstServed, Scheduler
 from tessera.scheduler.speculation import DraftLengths
@@ -133,7 +133,7 @@ class World:
             max_tokens=max_tokens,
             seed=key if seed is None else seed,
             leader=leader,
-            salt=salt,
+            cache_key=make_cache_key(salt),
             priority=priority,
             tenant=tenant,
         )

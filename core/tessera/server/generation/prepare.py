@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ PRIORITY = "tessera.priority"
 
 @dataclass(frozen=True)
 class RequestOwner:
-    """Whose request it is, how urgent, and for which adapter."""
+    """Whose request it is, how urgent, and what its model means to features."""
 
     # 32 bits, signed; a lower one is more urgent
     priority: int
@@ -36,8 +36,8 @@ class RequestOwner:
     cache_salt: str
     # of the scheduling policy `fair`; "": the cache salt stands for it
     tenant: str
-    # the folder of the adapter; "" for none
-    adapter: str
+    # Request.feature_args
+    feature_args: Mapping[str, str]
     # who takes turns with others at the text workers
     client: str
 
@@ -50,7 +50,8 @@ class RequestOwner:
         salt = _cache_salt(request, limits)
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
-        return cls(_priority(request, scope), salt, _tenant(request, limits, scope), model.adapter, client_of(scope))
+        tenant = _tenant(request, limits, scope)
+        return cls(_priority(request, scope), salt, tenant, model.feature_args, client_of(scope))
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -15,14 +15,10 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
-import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig, build_config
-from tessera.config.adapter import SETTINGS, WEIGHTS, tensor_name
 from tessera.engine.child import executor_path
 from tessera.engine.engine import Pipeline, depth, make_policy, make_scheduler, silent
 from tessera.engine.startup import StartedEngine, start_up
@@ -38,7 +34,7 @@ from tessera.platform.runner import ModelRunner
 from tessera.plugins import load_registry
 from tessera.plugins.features import engine_features
 from tessera.reference.attention import ReferenceAttention
-from tessera.request import Request
+from tessera.request import NO_ARGS, Request, make_cache_key
 from tessera.runner.services import Services
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.features import EngineFeatures
@@ -98,28 +94,6 @@ def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> No
     whole = {part.name: Part(part.name, part.whole, fill=part.fill) for part in _parts(folder, dtype, source)}
     tensors = {name: source.read(part).to(kind).contiguous() for name, part in whole.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def save_adapter(
-    model: Path, folder: Path, *, seed: int, rank: int = 4, targets: Sequence[str] = PROJECTIONS, **settings: Any
-) -> Path:
-    """Writes a LoRA adapter with random weights in peft's format, which changes the answers of the model in a folder.
-    targets: last parts of the names of its layers. settings: more of its configuration. Returns the folder."""
-    folder.mkdir(parents=True)
-    random = torch.Generator().manual_seed(seed)
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(model.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            for name in sorted(weights.keys()):
-                layer, _, kind = name.rpartition(".")
-                if kind == "weight" and layer.rpartition(".")[2] in targets:
-                    n, k = weights.get_slice(name).get_shape()
-                    for half, shape in (("A", (rank, k)), ("B", (n, rank))):
-                        tensors[tensor_name(layer, half)] = torch.randn(shape, generator=random) / math.sqrt(shape[1])
-    save_file(tensors, folder / WEIGHTS)
-    own = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(targets), "bias": "none"}
-    folder.joinpath(SETTINGS).write_text(json.dumps({**own, **settings}), encoding="utf-8")
-    return folder
 
 
 def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
@@ -257,18 +231,19 @@ class TinyRun:
         seed: int,
         leader: int = -1,
         salt: str = "",
-        adapter: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
         **params: Any,
     ) -> int:
         """The request's key. leader: key of the sibling whose prompt it shares. salt: requests with another one share
-        no blocks with it. adapter: its folder."""
+        no blocks with it."""
         params = {"temperature": 0.0, "ignore_eos": True, **params}
         sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
         key = len(self.answers)
         self.answers.append([])
         self.logprobs.append([])
         given = (key, str(key), int32(prompt), sampling, max_tokens, seed)
-        self.scheduler.add(Request(*given, salt=salt, leader=leader, adapter=adapter))
+        cache_key = make_cache_key(salt, feature_args)
+        self.scheduler.add(Request(*given, cache_key=cache_key, leader=leader, feature_args=dict(feature_args)))
         return key
 
     def finish(self) -> None:

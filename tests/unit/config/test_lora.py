@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tessera.config.adapter import Adapter, read_adapter
+from tessera.config.lora import Adapter, read_adapter
 from tessera.errors import ModelError
 
 SETTINGS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
