@@ -111,6 +111,8 @@ def plain(x: Activation, dtype: torch.dtype) -> Tensor:
 
 def meaning(parts: Packed, scheme: Scheme) -> Tensor:
     """Dequantizes the parts of a weight: -> [..., n, k] float32."""
+    if scheme.weight.encoding is not None:
+        return scheme.weight.encoding.dequantize(parts)
     block = scheme.weight.block
     if block is None:
         return _of_rows(parts, scheme)
@@ -120,6 +122,9 @@ def meaning(parts: Packed, scheme: Scheme) -> Tensor:
 
 def meaning_of(weight: Packed, scheme: Scheme, rows: slice | Tensor) -> Tensor:
     """Dequantizes some of the rows of a weight [n, k]: -> [rows, k] float32."""
+    if scheme.weight.encoding is not None:
+        taken = {part: weight[part][rows] if spec.per else weight[part] for part, spec in scheme.parts.items()}
+        return scheme.weight.encoding.dequantize(taken)
     parts = {part: weight[part][rows] for part, spec in scheme.parts.items() if spec.per and part != "scale"}
     return _of_rows({**parts, "scale": _scale_rows(weight["scale"], scheme, rows, len(weight["weight"]))}, scheme)
 

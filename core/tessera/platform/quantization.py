@@ -11,14 +11,29 @@ from tessera.platform.device import Reason, Tensor
 
 
 @dataclass(frozen=True)
+class Encoding:
+    """How a weight is stored whose scales lie beside its elements: each row is whole blocks of consecutive inputs, and
+    only the encoding says what the bytes of a block mean, such as a scale of all, scales of parts, minimums, codes of a
+    few bits. A block in which all bytes are 0 is zeros."""
+
+    # inputs in a block
+    elements: int
+    # of a block, in all parts of the scheme together
+    bytes: int
+    # the definition: receives the scheme's parts of any number of rows and returns them in float32 [..., n, k]; on the
+    # host, or on torch's meta device
+    dequantize: Callable[[Mapping[str, Tensor]], Tensor] = field(compare=False, hash=False, repr=False)
+
+
+@dataclass(frozen=True)
 class QuantSpec:
     """How numbers are stored. Groups and blocks are counted from the first element; the last group of an activation,
     and the last blocks of a weight, may be partial."""
 
-    # of the stored elements ("int8", "int4", "fp8_e4m3", ...)
+    # of the stored elements ("int8", "int4", "fp8_e4m3", ...), or the name of the encoding ("q4_k", "q8_0", ...)
     dtype: str
     # which elements share a scale
-    granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
+    granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"; "encoding": it says
     # if granularity is "group", the elements per scale along the input dimension
     group: int = 0
     # whether there are no zero points
@@ -27,6 +42,8 @@ class QuantSpec:
     scale_dtype: str = "float32"
     # if granularity is "block", the outputs and inputs per scale
     block: tuple[int, int] | None = None
+    # if granularity is "encoding", of a weight; then the other fields but dtype have no meaning
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True)
@@ -52,17 +69,19 @@ and "v_scale". What is out of range becomes the largest number (448), never NaN.
 class TensorSpec:
     """One of the tensors that a quantized weight consists of. per: the divisors of its shape: (1, 2) is
     [n, k / 2], (1,) is [n], and () is a single number. For the scales of blocks they are the block, and the shape is
-    rounded up."""
+    rounded up. inner: further dimensions: (1, 256) and (144,) are [n, k / 256, 144], the blocks of an Encoding."""
 
     dtype: str
     per: tuple[int, ...] = ()
+    inner: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Scheme:
     """The format of a weight, and of activations and the KV cache if they are quantized too. parts: the tensors of the
     weight: "weight" and "scale"; "zero_point" if it is not symmetric; "input_scale" if the activation is static. The
-    value of an element is (weight - zero_point) * scale. granules: the smallest shard along (n, k)."""
+    value of an element is (weight - zero_point) * scale. With an encoding they are what its dequantize() takes,
+    "weight" among them. granules: the smallest shard along (n, k)."""
 
     weight: QuantSpec
     activation: ActSpec | None = None
@@ -73,7 +92,10 @@ class Scheme:
     def granule(self, dim: int) -> int:
         """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold. A block sets none, because a shard
         may end in a partial one; where a shard may begin is for the checkpoint's format to say."""
-        return lcm(self.granules[dim], self.weight.group if dim == 1 and self.weight.group else 1)
+        if dim == 0:
+            return self.granules[0]
+        whole = self.weight.group if self.weight.encoding is None else self.weight.encoding.elements
+        return lcm(self.granules[1], whole or 1)
 
 
 # ---- weights that a checkpoint has quantized

@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.ops import BoundOps, Op, Packed
-from tessera.quantization.rounding import quantised
+from tessera.testing.random_parts import random_parts
 
 
 class OpInputs:
@@ -61,7 +61,7 @@ class OpInputs:
         if spec.bias:
             packed["bias"] = self.normal(spec.n, dtype=spec.dtype)
         if spec.scheme is not None:
-            packed.update(quantised(packed.pop("weight"), spec.scheme))
+            packed.update(random_parts(packed.pop("weight"), spec.scheme, self.random))
         if self.ops is None:
             return packed
         target = self.ops.device.target

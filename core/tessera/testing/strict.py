@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,8 @@ from torch.nn import functional as F
 
 from tessera.arrays import Array
 from tessera.ops import EmbeddingSpec, ExpertsSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
+from tessera.ops.quantize import meaning
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import AttentionBackend, AttentionGroup, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
@@ -26,7 +29,7 @@ from tessera.platform.launch import Buffers, Launch, LaunchKey, StepRules
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, Kernel, OpSet, Packed, replace
 from tessera.platform.platform import Capabilities, Platform
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, Scheme
 from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
 from tessera.testing.attention import poison
@@ -208,15 +211,20 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
 
 class BufferedLinear(Kernel[LinearSpec]):
     """A linear that writes into the buffer it is given, and wants float32 input scaled by powers of two, which is
-    lossless."""
+    lossless. A weight in blocks stays in them, and each call decodes it."""
 
     def supports(self, spec: LinearSpec) -> str | None:
-        return "experts are the reference's" if spec.experts else super().supports(spec)
+        if spec.experts:
+            return "experts are the reference's"
+        return super().supports(dataclasses.replace(spec, scheme=None) if _is_encoded(spec) else spec)
 
     def wants(self, spec: LinearSpec) -> ActSpec | None:
         return SCALED if spec.dtype == "float32" else None
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
+        if spec.scheme is not None:
+            return partial(self._encoded, spec, spec.scheme)
+
         def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             data = x.data if isinstance(x, Quantized) else x
             if out is None:
@@ -229,6 +237,25 @@ class BufferedLinear(Kernel[LinearSpec]):
             return out
 
         return linear
+
+    def _encoded(
+        self, spec: LinearSpec, scheme: Scheme, x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None
+    ) -> Tensor:
+        wide = x.data * x.scale if isinstance(x, Quantized) else x.float()
+        result = _whole_tiles(wide) @ _whole_tiles(self.decoded(weight, scheme)).T
+        if spec.bias:
+            result += weight["bias"].float()
+        result = result.to(torch_dtype(spec.dtype))
+        return result if out is None else out.copy_(result)
+
+    def decoded(self, weight: Packed, scheme: Scheme) -> Tensor:
+        """[n, k] float32"""
+        return meaning(weight, scheme)
+
+
+def _is_encoded(spec: LinearSpec) -> bool:
+    scheme = spec.scheme
+    return scheme is not None and scheme.weight.encoding is not None and scheme.activation is None
 
 
 class TiledExperts(Kernel[ExpertsSpec]):

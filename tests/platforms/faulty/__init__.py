@@ -103,7 +103,7 @@ FAULTS: Mapping[str, Fault] = {
     "AllReduceRounded": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     **dict.fromkeys(("SentAsItLies", "OneInbox"), Fault("send_recv", ("collectives",), devices=2)),
     "GatherMissing": Fault("all_gather", ("collectives",), ("new_group",), devices=2),
-    "OneScaleForAllRows": Fault("scheme", ("scheme",)),
+    **dict.fromkeys(("OneScaleForAllRows", "BlocksOfTheNextRow", "BlocksOfOneRowTurned"), Fault("scheme", ("scheme",))),
     **dict.fromkeys(("ScalesOfTheNextRow", "NibblesSwapped"), Fault("packed", ("packed",))),
     **{name: fault for kind in _BY_KIND for name, fault in kind.faults.items()},
 }

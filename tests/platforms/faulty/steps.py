@@ -36,7 +36,7 @@ from tessera.platform import (
 from tessera.platform.collectives import Transfer
 from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
-from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs
+from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs, with_ops
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -295,7 +295,7 @@ class QuantizedLinear(BufferedLinear):
         return taken if isinstance(taken, str) else super().supports(dataclasses.replace(spec, scheme=None))
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
-        plain, scheme = super().bind(spec, ops, device), spec.scheme
+        plain, scheme = super().bind(dataclasses.replace(spec, scheme=None), ops, device), spec.scheme
         if scheme is None:
             return plain
 
@@ -311,6 +311,18 @@ class QuantizedLinear(BufferedLinear):
 
     def scales(self, scale: Tensor) -> Tensor:
         return scale
+
+
+class _BlocksOfTheNextRow(BufferedLinear):
+    def decoded(self, weight: Packed, scheme: Scheme) -> Tensor:
+        return super().decoded(weight, scheme).roll(1, 0)
+
+
+class _BlocksOfOneRowTurned(BufferedLinear):
+    """The blocks of a row are read from the second on."""
+
+    def decoded(self, weight: Packed, scheme: Scheme) -> Tensor:
+        return super().decoded({**weight, "weight": weight["weight"].roll(-1, -2)}, scheme)
 
 
 class _OneScale(QuantizedLinear):
@@ -342,6 +354,12 @@ def _quantizing(linear: type[QuantizedLinear]) -> Plant:
     return plant
 
 
+def _in_blocks(linear: type[BufferedLinear]) -> Plant:
+    return with_ops(linear=linear())
+
+
+BlocksOfTheNextRow = _in_blocks(_BlocksOfTheNextRow)
+BlocksOfOneRowTurned = _in_blocks(_BlocksOfOneRowTurned)
 Quantizing = _quantizing(QuantizedLinear)
 """Without a mistake."""
 OneScaleForAllRows = _quantizing(_OneScale)

@@ -17,12 +17,13 @@ from tessera.platform.device import Reason
 from tessera.platform.ops import Packed
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
-from tessera.quantization.rounding import quantised
+from tessera.quantization.encodings import encoded_scheme
 from tessera.quantization.schemes import candidates
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
 from tessera.testing.conformance.ops import same_place
 from tessera.testing.conformance.target import Target
+from tessera.testing.random_parts import random_parts
 
 _SHAPES = ((40, 16), (130, 56))  # outputs, inputs
 _SHAPES_IN_BLOCKS = (*_SHAPES, (300, 200))
@@ -57,9 +58,11 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "fp8_e4m3-block-groups": _in_blocks(ActSpec("fp8_e4m3", granularity="group", group=BLOCK[1])),
         "int8-token": candidates("int8", _GROUP)[0],
         **{f"int4-group-{group}": candidates("int4", group)[0] for group in (64, 32, 8)},
+        **{name: encoded_scheme(name) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")},
     }
 )
-"""The schemes that are offered to Platform.scheme, by name. The last ones are those of --quantization."""
+"""The schemes that are offered to Platform.scheme, by name. int8-token and int4 are those of --quantization, and the
+last ones the blocks of GGUF files."""
 
 
 def scheme_cases(target: Target) -> Iterator[Case]:
@@ -81,15 +84,23 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
     taken = target.platform.scheme(scheme)
     if isinstance(taken, str):
         return falls_back(taken)
-    group, declined = scheme.weight.group or 1, set[Reason]()
-    for n, k in _SHAPES if scheme.weight.block is None else _SHAPES_IN_BLOCKS:
+    declined, encoded = set[Reason](), scheme.weight.encoding is not None
+    for n, k in _shapes(scheme):
         for bias in (False, True):
-            asked = LinearSpec(n, -(-k // group) * group, dtype, bias=bias)
-            spec, reason = _chosen(target, asked, taken, scheme)
-            if reason is None or _overrides(target):
+            spec, reason = _chosen(target, LinearSpec(n, k, dtype, bias=bias), taken, scheme)
+            if reason is None or (_overrides(target) and not encoded):
                 _try(target, name, spec, scheme)
             declined.update({reason} if reason is not None else {})
-    return falls_back("; ".join(sorted(declined))) if declined else PASSED
+    if not declined:
+        return PASSED
+    return falls_back("; ".join(sorted(declined)) + ("; weights are decoded when they are loaded" if encoded else ""))
+
+
+def _shapes(scheme: Scheme) -> Iterator[tuple[int, int]]:
+    """Outputs and inputs, which are whole groups, or one block of an encoding and several."""
+    whole = scheme.granule(1)
+    for number, (n, k) in enumerate(_SHAPES if scheme.weight.block is None else _SHAPES_IN_BLOCKS):
+        yield n, (1 + 2 * number) * whole if scheme.weight.encoding is not None else -(-k // whole) * whole
 
 
 def _chosen(target: Target, spec: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
@@ -140,7 +151,7 @@ def _raw(spec: LinearSpec, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     """Random parts of a weight in the spec's scheme, and the weight that they stand for, [n, k] float64."""
     assert spec.scheme is not None
     random = torch.Generator().manual_seed(spec.n + seed)
-    parts = quantised(torch.randn(spec.n, spec.k, generator=random) * spec.k**-0.5, spec.scheme)
+    parts = random_parts(torch.randn(spec.n, spec.k, generator=random) * spec.k**-0.5, spec.scheme, random)
     weight = meaning(parts, spec.scheme).double()
     if spec.bias:
         parts["bias"] = torch.randn(spec.n, generator=random).to(torch_dtype(spec.dtype))
