@@ -241,6 +241,26 @@ async def test_while_the_model_loads_it_lives_and_is_not_ready():
         assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
+async def test_while_the_model_loads_each_api_says_so_in_its_own_form():
+    settings = ServerSettings(drain_seconds=1.0, root_path="/llm")
+    message = "The model is still loading; try again."
+    in_anthropics = {"type": "error", "error": {"type": "overloaded_error", "message": message}}
+    async with on_socket(FakeEngine(), settings, loading=asyncio.Event()) as server, client(server) as http:
+        for prefix in ("", "/llm"):
+            for path, headers, body in (
+                ("/v1/messages", {}, in_anthropics),
+                ("/v1/messages/count_tokens", {}, in_anthropics),
+                ("/v1/models", {"anthropic-version": "2023-06-01"}, in_anthropics),
+                ("/api/chat", {}, {"error": message}),
+            ):
+                response = await http.post(prefix + path, headers=headers, json=CHAT)
+                assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+                assert response.json() == body, path
+            response = await http.post(f"{prefix}/v1/responses", json=CHAT)
+            assert response.json()["error"]["message"] == message
+            assert (await http.get(f"{prefix}/livez")).status_code == 200
+
+
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_while_the_model_loads_ends_the_start(kind):
     async with on_socket(FakeEngine(), loading=asyncio.Event()) as server, client(server) as http:

@@ -110,15 +110,20 @@ async def _until_end(context: ServerContext, *stores: Store | Storage) -> AsyncI
             store.close()
 
 
+def outermost(settings: ServerSettings) -> Iterator[Middleware]:
+    """The middleware that every request meets first, also while the model is still loading."""
+    if settings.root_path:
+        yield Middleware(RootPath, settings.root_path)
+    yield Middleware(ErrorForms, FORMS, FORMS_BY_HEADER)
+
+
 def _middleware(
     context: ServerContext, all_routes: Callable[[], Sequence[BaseRoute]], page: Page | None
 ) -> Iterator[Middleware]:
     """The middleware, outermost first. A feature that is off adds none. all_routes: a function, because plugins add
     routes later."""
     settings = context.settings
-    if settings.root_path:
-        yield Middleware(RootPath, settings.root_path)
-    yield Middleware(ErrorForms, FORMS, FORMS_BY_HEADER)
+    yield from outermost(settings)
     yield Middleware(Access, context.counts, all_routes, settings.max_requests, settings.unlogged_routes)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)

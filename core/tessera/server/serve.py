@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import EngineDeadError, OverloadedError
+from tessera.server.app import outermost
 from tessera.server.connections import Acceptor, Connections, closing, most_connections
 from tessera.server.http import error_response, json_response, not_ready, refuse
 from tessera.server.http1 import Http1Protocol
@@ -98,7 +99,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     before `starting` is done stops it at once; the exit code is 0. If the engine dies for good, streams end with an
     error event, every other request gets a 503, and the exit code is 4.
     """
-    door = Door(None if settings.disable_ui else Page.read())
+    door = Door(_starting(settings))
     server = HttpServer(door, settings)
     opened = asyncio.Event()
     if _listens(listener):
@@ -250,6 +251,32 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
 # ---- while the model loads, and before the end -----------------------------------------------------------------------
 
 
+class Starting:
+    """The application until the model is loaded: /livez answers 200 and everything else 503. page: shown to browsers;
+    it waits until the model is loaded."""
+
+    def __init__(self, page: Page | None) -> None:
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = OverloadedError("The model is still loading; try again.")
+        if scope["path"] in OPEN_PATHS:
+            live = scope["path"] == _LIVE
+            answer = json_response({"status": "ok"}) if live else not_ready({"status": "starting"})
+            await answer(scope, receive, send)
+        elif self._page is not None and opened_by_browser(scope):
+            await self._page.instead_of(error_response(error))(scope, receive, send)
+        else:
+            await refuse(error, receive, send)
+
+
+def _starting(settings: ServerSettings) -> ASGIApp:
+    app: ASGIApp = Starting(None if settings.disable_ui else Page.read())
+    for layer in reversed(list(outermost(settings))):
+        app = layer.cls(app, *layer.args, **layer.kwargs)
+    return app
+
+
 class Leaving:
     """The application of a server that is about to end: /readyz and its like answer 503, everything else is served, and
     each connection is closed after its answer, so that a proxy sends the next request elsewhere."""
@@ -265,12 +292,11 @@ class Leaving:
 
 
 class Door:
-    """The ASGI application that listens from the start. Until open() it answers that the model is loading; after that,
-    the opened application answers. page: shown to browsers from the start; it waits until the model is loaded."""
+    """The ASGI application that listens from the start. Until open(), `starting` answers; after that, the opened
+    application does."""
 
-    def __init__(self, page: Page | None) -> None:
-        self._page = page
-        self._app: ASGIApp | None = None
+    def __init__(self, starting: ASGIApp) -> None:
+        self._app = starting
         self._lifespan = AsyncExitStack()
 
     async def open(self, app: Starlette) -> None:
@@ -280,27 +306,13 @@ class Door:
 
     def leave(self) -> None:
         """From now on the server says that it is about to end."""
-        assert self._app is not None
         self._app = Leaving(self._app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif self._app is not None:
+        else:
             await self._app(scope, receive, send)
-        else:
-            await self._starting(scope, receive, send)
-
-    async def _starting(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = OverloadedError("The model is still loading; try again.")
-        if scope["path"] in OPEN_PATHS:
-            live = scope["path"] == _LIVE
-            answer = json_response({"status": "ok"}) if live else not_ready({"status": "starting"})
-            await answer(scope, receive, send)
-        elif self._page is not None and opened_by_browser(scope):
-            await self._page.instead_of(error_response(error))(scope, receive, send)
-        else:
-            await refuse(error, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
