@@ -76,7 +76,7 @@ async def on_socket(
     listener: socket.socket | None = None,
     loading: asyncio.Event | None = None,
 ) -> AsyncIterator[Running]:
-    """listener: in place of one on a free port. loading: is set when the start is over."""
+    """listener: in place of one on a free port. loading: is set when the start is over, at the latest at the end."""
     settings = settings or ServerSettings(drain_seconds=1.0)
     if listener is None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -85,6 +85,8 @@ async def on_socket(
     try:
         yield Running(engine, port, task, tls=settings.tls is not None)
     finally:
+        if loading is not None:
+            loading.set()
         if not task.done():
             engine.die()
             await asyncio.wait((task,))
