@@ -175,6 +175,7 @@ async def test_info_says_what_it_runs_on(start):
     assert info.pid != os.getpid()
     assert list(info.phases) == ["executor", "load", "allocate", "warm_up"]
     assert info.notes == ["scheduler.max_num_seqs = 3: three is enough"]
+    assert info.max_num_seqs == 3
     assert info.num_cache_tokens > info.max_model_len
     await asyncio.gather(*(tokens_of(engine, [1]) for _ in range(9)))
 

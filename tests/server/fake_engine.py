@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from tessera.config import CacheConfig, EngineConfig, ModelConfig
+from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.engine.input_processor import Prompt
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
@@ -82,6 +82,7 @@ class FakeHealth:
 @dataclass
 class FakeInfo:
     max_model_len: int = MAX_MODEL_LEN
+    max_num_seqs: int = SchedulerConfig.max_num_seqs
     block_size: int = 16
     num_blocks: int = 99
     num_cache_tokens: int = 1584

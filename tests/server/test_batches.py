@@ -47,7 +47,9 @@ def many(count: int) -> bytes:
 
 
 def rows(engine: FakeEngine, count: int, policy: str = "fcfs") -> FakeEngine:
-    engine.config = replace(engine.config, scheduler=SchedulerConfig(max_num_seqs=count, policy=policy))
+    """An engine whose platform has another default than the configuration."""
+    engine.config = replace(engine.config, scheduler=SchedulerConfig(policy=policy))
+    engine.info.max_num_seqs = count
     return engine
 
 

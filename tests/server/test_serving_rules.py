@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import httpx
 import openai
 import pytest
 
+from tessera.config import SchedulerConfig
 from tessera.errors import OverloadedError
 from tessera.server.generation.output import merged
 from tessera.server.limits import RateLimitError, TenantShares, TokenAdmission
@@ -173,9 +175,11 @@ async def test_requests_that_ask_for_too_many_tokens_are_told_to_come_back():
 
 
 async def test_nobody_who_asks_for_one_answer_is_refused_by_the_default():
-    engine = FakeEngine(script=Script(hang_at=0), info=FakeInfo(max_model_len=10**6))
+    """Where the platform's default is more rows than the configuration's."""
+    engine = FakeEngine(script=Script(hang_at=0), info=FakeInfo(max_model_len=10**6, max_num_seqs=300))
+    engine.config = replace(engine.config, scheduler=SchedulerConfig(max_waiting=1))
     async with in_process(engine) as api:
-        waiting = [asyncio.create_task(api.chat()) for _ in range(200)]
+        waiting = [asyncio.create_task(api.chat()) for _ in range(301)]
         await until(lambda: len(engine.running) == len(waiting))
         for task in waiting:
             task.cancel()

@@ -123,7 +123,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_devices: int = 1
     # As the engine uses it; prefix_caching is off where the model's cache cannot be reused.
     cache: CacheConfig = CacheConfig()
-    # Requests that run at once: of the configuration with the platform's defaults.
+    # Requests that run at once: as configured, or the platform's default.
     max_num_seqs: int = SchedulerConfig.max_num_seqs
 
 

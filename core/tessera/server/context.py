@@ -32,8 +32,7 @@ class ServerContext:
         self.counts = Counts()
         self.assembly = Assembly()
         self.loop = LoopWatch()
-        scheduler = engine.config.scheduler
-        places = scheduler.max_num_seqs + scheduler.max_waiting
+        places = engine.info.max_num_seqs + engine.config.scheduler.max_waiting
         self.token_admission = TokenAdmission(settings.max_asked_tokens or places * engine.info.max_model_len)
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""

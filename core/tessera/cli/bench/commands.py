@@ -227,7 +227,7 @@ def throughput(model: str | None, **flags: Any) -> int:
     lengths, options, seed = run.record(Lengths), run.record(RequestOptions), run.record(RunOptions).seed
     config = run.config(model, flags)
     check_fits(lengths, config.model.max_model_len)
-    vocabulary, scheduler = np.arange(config.model.vocab_size), config.scheduler
+    vocabulary = np.arange(config.model.vocab_size)
 
     async def measure() -> int:
         async with start(config) as client:
@@ -238,7 +238,7 @@ def throughput(model: str | None, **flags: Any) -> int:
                     client,
                     _sampling(run),
                     # The most the engine accepts; it would refuse more.
-                    max_concurrency=scheduler.max_num_seqs + scheduler.max_waiting,
+                    max_concurrency=client.info.max_num_seqs + config.scheduler.max_waiting,
                     on_done=on_done,
                 )
                 jobs = draw(lengths, options.num_prompts, vocabulary=vocabulary, seed=(seed,))

@@ -60,9 +60,8 @@ class IdleRoom(Room):
 
     def __init__(self, context: ServerContext, stores: Callable[[], bool]) -> None:
         super().__init__(context)
-        scheduler = context.engine.config.scheduler
-        self._share = 1.0 if scheduler.policy == "priority" else 0.5
-        self._rows = max(1.0, self._share * scheduler.max_num_seqs)
+        self._share = 1.0 if context.engine.config.scheduler.policy == "priority" else 0.5
+        self._rows = max(1.0, self._share * context.engine.info.max_num_seqs)
         self._stores = stores
 
     def is_free(self) -> bool:
@@ -80,7 +79,7 @@ class WholeRoom(Room):
         """Raises EngineDeadError."""
         if self.is_lost:
             raise EngineDeadError("The engine died; run the same command again to go on.")
-        engine, rows = self.context.engine, self.context.engine.config.scheduler.max_num_seqs
+        engine, rows = self.context.engine, self.context.engine.info.max_num_seqs
         waits = engine.metrics.stats.num_waiting >= rows
         return engine.health.alive and not waits and self.context.counts.generating < 2 * rows
 
