@@ -99,7 +99,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     before `starting` is done stops it at once; the exit code is 0. If the engine dies for good, streams end with an
     error event, every other request gets a 503, and the exit code is 4.
     """
-    door = Door(_starting(settings))
+    door = Door(_loading_app(settings))
     server = HttpServer(door, settings)
     opened = asyncio.Event()
     if _listens(listener):
@@ -251,7 +251,7 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
 # ---- while the model loads, and before the end -----------------------------------------------------------------------
 
 
-class Starting:
+class LoadingApp:
     """The application until the model is loaded: /livez answers 200 and everything else 503. page: shown to browsers;
     it waits until the model is loaded."""
 
@@ -270,8 +270,8 @@ class Starting:
             await refuse(error, receive, send)
 
 
-def _starting(settings: ServerSettings) -> ASGIApp:
-    app: ASGIApp = Starting(None if settings.disable_ui else Page.read())
+def _loading_app(settings: ServerSettings) -> ASGIApp:
+    app: ASGIApp = LoadingApp(None if settings.disable_ui else Page.read())
     for layer in reversed(list(outermost(settings))):
         app = layer.cls(app, *layer.args, **layer.kwargs)
     return app
