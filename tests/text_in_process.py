@@ -12,6 +12,7 @@ from tessera.processes.frames import read_frame
 from tessera.sampling_params import SamplingParams, changed
 from tessera.text import Tokenizer
 from tessera.text.grammar import special_tokens
+from tessera.text.job_packing import packed
 from tessera.text.worker import (
     ChatJob,
     Checked,
@@ -26,7 +27,6 @@ from tessera.text.worker import (
     Start,
     Texts,
 )
-from tessera.text.workers import packed
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
 from tessera.server.decode import WITHOUT_EFFECT
 from tessera.server.settings import Limits, ServerSettings
-from tessera.text.workers import MOST_WAITING
+from tessera.text.worker_queue import MOST_WAITING
 from tests.docs.steps import Shell, follow
 from tests.e2e.served import free_port
 from tests.server.conftest import on_socket

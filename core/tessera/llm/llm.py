@@ -37,8 +37,8 @@ from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
+from tessera.text.blocking_workers import BlockingTextWorkers
 from tessera.text.worker import ChatJob, Start
-from tessera.text.workers import BlockingTextWorkers
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
 """The flags that LLM accepts. The others are for servers: limits of a request queue, names of --lora-modules."""

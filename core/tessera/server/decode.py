@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.text.workers import give_way
+from tessera.text.job_packing import give_way
 
 if TYPE_CHECKING:
     from tessera.server.context import ServerContext

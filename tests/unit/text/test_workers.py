@@ -23,12 +23,16 @@ from tessera.cli.model_text import TemplateOptions, text_workers_of
 from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tessera.text import Tokenizer, Vocabulary
+from tessera.text import Tokenizer, Vocabulary, job_packing, worker_queue
 from tessera.text import worker as worker_module
 from tessera.text import workers as workers_module
+from tessera.text.blocking_workers import BlockingTextWorkers
 from tessera.text.grammar import byte_tokenizer, compile_grammar, compile_source
+from tessera.text.job_packing import LONG_JOB
 from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, JobLimits, Start, WorkerReady
-from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
+from tessera.text.worker_process import TextWorkerProcess
+from tessera.text.worker_queue import WorkerQueue
+from tessera.text.workers import TextWorkers
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 
@@ -267,7 +271,7 @@ async def test_a_long_prompt_does_not_wait_for_texts_that_are_only_tokenized(ser
 async def test_a_worker_is_replaced_if_its_client_left_long_ago(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers_module, "_LEFT_SECONDS", 0.05)
+    monkeypatch.setattr(worker_queue, "_LEFT_SECONDS", 0.05)
     async with served(normalizer=TURNING) as workers:
         endless = asyncio.create_task(workers.list_tokens(EncodeJob(["#" + "b" * LONG_JOB])))
         first = await at_work(workers._listing)
@@ -282,16 +286,16 @@ async def test_a_client_that_leaves_does_not_end_a_worker_that_loads(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loading ends when this test says so: each client has been gone for longer than a job at work may go on."""
-    monkeypatch.setattr(workers_module, "_LEFT_SECONDS", 0.01)
+    monkeypatch.setattr(worker_queue, "_LEFT_SECONDS", 0.01)
     async with served() as workers:
         may_load = asyncio.Event()
-        load = workers_module._Process.load
+        load = TextWorkerProcess.load
 
-        async def held(process: workers_module._Process) -> WorkerReady:
+        async def held(process: TextWorkerProcess) -> WorkerReady:
             await may_load.wait()
             return await load(process)
 
-        monkeypatch.setattr(workers_module._Process, "load", held)
+        monkeypatch.setattr(TextWorkerProcess, "load", held)
         for _ in range(3):
             leaving = asyncio.create_task(workers.list_tokens(EncodeJob(["b" * LONG_JOB])))
             await asyncio.sleep(0.05)
@@ -344,13 +348,13 @@ def pids() -> list[int]:
     return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and "-m tessera.text " in args]
 
 
-async def at_work(lane: _Lane, other_than: int = 0) -> int:
-    """The process id of a lane's worker, once it has loaded its files and has had a moment to begin its job."""
+async def at_work(queue: WorkerQueue, other_than: int = 0) -> int:
+    """The process id of a queue's worker, once it has loaded its files and has had a moment to begin its job."""
     async with asyncio.timeout(60):
-        while lane._process is None or lane._process.ready is None or lane._process.pid == other_than:  # noqa: ASYNC110  (another task's doing)
+        while queue._process is None or queue._process.ready is None or queue._process.pid == other_than:  # noqa: ASYNC110  (another task's doing)
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
-    return lane._process.pid
+    return queue._process.pid
 
 
 async def test_worker_that_something_else_kills_is_replaced_and_its_job_done_again(served: Served) -> None:
@@ -424,7 +428,7 @@ from pathlib import Path
 for kind, most in ((resource.RLIMIT_CPU, 1000), (resource.RLIMIT_AS, 64 << 30)):
     resource.setrlimit(kind, (most, most))
 from tessera.text.worker import Start
-from tessera.text.workers import BlockingTextWorkers
+from tessera.text.blocking_workers import BlockingTextWorkers
 workers = BlockingTextWorkers(Start(sys.argv[1]))
 workers.ready()
 workers.encode(["some text"])
@@ -450,7 +454,7 @@ def test_a_worker_starts_below_the_hard_limits_of_a_shell_and_keeps_them(
 UNCLOSED = """
 import sys
 from tessera.text.worker import Start
-from tessera.text.workers import BlockingTextWorkers
+from tessera.text.blocking_workers import BlockingTextWorkers
 workers = BlockingTextWorkers(Start(sys.argv[1]))
 print(workers.encode(["some text"]))
 """
@@ -535,13 +539,13 @@ async def test_a_long_job_is_packed_on_another_thread(
     served: Served, monkeypatch: pytest.MonkeyPatch, length: int, thread: str
 ) -> None:
     threads = []
-    before = workers_module.packed
+    before = job_packing.packed
 
     def noted(job: Job) -> bytes:
         threads.append(threading.current_thread().name.partition("_")[0])
         return before(job)
 
-    monkeypatch.setattr(workers_module, "packed", noted)
+    monkeypatch.setattr(job_packing, "packed", noted)
     async with served() as workers:
         await workers.chat(ChatJob([{"role": "user", "content": [{"type": "text", "text": "a" * length}]}]))
         await workers.encode(["a" * length])
@@ -551,14 +555,14 @@ async def test_a_long_job_is_packed_on_another_thread(
 
 async def test_long_texts_are_jobs_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[list[str]] = []
-    before = workers_module.packed
+    before = job_packing.packed
 
     def noted(job: Job) -> bytes:
         assert isinstance(job, EncodeJob)
         jobs.append(job.texts)
         return before(job)
 
-    monkeypatch.setattr(workers_module, "packed", noted)
+    monkeypatch.setattr(job_packing, "packed", noted)
     long = "a " * LONG_JOB
     async with served() as workers:
         ids = await workers.encode(["a", "b", long, "b", "a"])
