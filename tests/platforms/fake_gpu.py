@@ -82,8 +82,12 @@ class OverFakechip(TritonPlatform):
     def _compiled_facts(self) -> DeviceFacts:
         return self._facts()
 
-    def _launcher(self) -> Launcher:
+    def _new_launcher(self) -> Launcher:
         return OnChip()
+
+    def compilations(self) -> int | None:
+        """The interpreter compiles nothing."""
+        return None
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         joined: Communicator | None = import_module("tessera_fakechip.collectives").join(spec, rendezvous)

@@ -67,6 +67,8 @@ class TritonPlatform(Platform):
     torch: Any = torch
     # of the current device, once there is one
     device_name = "this device"
+    # of all kernels, once there are some
+    _launch: Launcher | None = None
 
     @abstractmethod
     def _facts(self) -> DeviceFacts | None:
@@ -133,7 +135,7 @@ class TritonPlatform(Platform):
         self.device_name = make_current(self.torch, self.kind, index)
         return self.device_name
 
-    def _launcher(self) -> Launcher:
+    def _new_launcher(self) -> Launcher:
         """Launches the kernels. Default: on the device."""
         return Launcher()
 
@@ -180,6 +182,14 @@ class TritonPlatform(Platform):
         if graph_class(self.torch, self.kind) is None:
             return None
         return shapes(config, config.cache.block_size or SMALLEST_BLOCK)
+
+    def compilations(self) -> int | None:
+        return None if self._launch is None else self._launch.compilations
+
+    def _launcher(self) -> Launcher:
+        """The one of all kernels."""
+        self._launch = self._launch or self._new_launcher()
+        return self._launch
 
     def _compiled_facts(self) -> DeviceFacts | None:
         return self._facts() if absent(self.compiler) is None else None
