@@ -80,6 +80,7 @@ class Counting(Launcher):
     """Notes what is launched, and over which grid and with which options last."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.grids: dict[str, tuple[int, ...]] = {}
         self.options: dict[str, dict[str, Any]] = {}
 
