@@ -39,6 +39,7 @@ from tessera_triton.installed import absent
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera_triton.attention import Trial
 
 SMALLEST_BLOCK = 16
 """Tokens of the smallest block that a backend here uses."""
@@ -135,6 +136,12 @@ class TritonPlatform(Platform):
         self.device_name = make_current(self.torch, self.kind, index)
         return self.device_name
 
+    def _trial(self) -> Trial:
+        """Of attention whose keys hardware copies. Default: in a process of its own."""
+        from tessera_triton.trial import tried_apart
+
+        return tried_apart
+
     def _new_launcher(self) -> Launcher:
         """Launches the kernels. Default: on the device."""
         return Launcher()
@@ -162,8 +169,10 @@ class TritonPlatform(Platform):
         if facts is None:
             return ()
         from tessera_triton.attention import TritonAttention
+        from tessera_triton.copying import chosen_copies
 
-        return (*self._more_backends(facts), TritonAttention(facts, self._launcher()))
+        own = TritonAttention(facts, self._launcher(), copies=chosen_copies(), trial=self._trial())
+        return (*self._more_backends(facts), own)
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())
