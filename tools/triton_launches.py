@@ -136,8 +136,9 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
             arguments = Inputs(place.tokens, 0, ops, "bfloat16").arguments(table[place.op], place.spec)
             ops.bind(place.op, place.spec)(*arguments)
     for attended in served_attention():
-        launch.place = attended.name
-        _attend(attended, TritonAttention(facts, launch), launch)
+        for copies, kind in (("plain", ""), ("specialized", ", specialized")):
+            launch.place = f"{attended.name}{kind}"
+            _attend(attended, TritonAttention(facts, launch, copies=copies), launch)
     return list(launch.launches.values())
 
 

@@ -28,19 +28,20 @@ from benchmarks.running import ended_at_the_latest, last_line, output_file
 
 MEASURES: Mapping[str, tuple[str, float]] = {
     "limits": ("kernels:limits", 60),
-    "start": ("engines:start", 150),
-    "decode": ("engines:decode", 100),
-    "many": ("engines:many", 120),
-    "prefill": ("engines:prefill", 100),
+    "large": ("engines:large", 150),
     "attention": ("kernels:attention", 90),
-    "busy": ("kernels:busy", 120),
+    "fp8": ("engines:fp8", 60),
+    "int8": ("engines:int8", 60),
+    "int4": ("engines:int4", 60),
+    "busy": ("kernels:busy", 60),
+    "many": ("engines:many", 90),
+    "transformers": ("peer:transformers", 100),
+    "start": ("engines:start", 150),
     "long": ("engines:long", 150),
-    "transformers": ("peer:transformers", 150),
-    "int8": ("engines:int8", 100),
-    "fp8": ("engines:fp8", 240),
+    "queue": ("engines:queue", 240),
 }
 """By name: the function, and the seconds after which it is ended. `limits` runs in any case, since the others are
-compared with it; `start` leaves the files that the others load then."""
+compared with it; those behind `start` load the files that it leaves, and those before it random weights."""
 LEAST = 20
 """Seconds without which nothing is begun."""
 

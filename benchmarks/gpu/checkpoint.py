@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -26,12 +27,16 @@ def written(folder: Path, sizes: Sizes, device: torch.device) -> Path:
     needed, free = ROOM * ITEM * parameters(sizes), shutil.disk_usage(folder).free
     if free < needed:
         raise NoRoomError(f"the checkpoint needs {needed / 1e9:.0f} GB, and {folder} has {free / 1e9:.0f} GB")
+    places: dict[str, str] = {}
     for number, shapes in enumerate(shards(sizes)):
+        file = f"model-{number:05}.safetensors"
+        places |= dict.fromkeys(shapes, file)
         tensors = {
             name: (SPREAD * torch.randn(shape, dtype=torch.bfloat16, device=device)).cpu()
             if len(shape) == 2
             else torch.ones(shape, dtype=torch.bfloat16)
             for name, shape in shapes.items()
         }
-        save_file(tensors, folder / f"model-{number:05}.safetensors", {"format": "pt"})
+        save_file(tensors, folder / file, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), encoding="utf-8")
     return folder

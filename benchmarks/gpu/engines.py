@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from benchmarks.gpu.arithmetic import many_lengths, rate_between
 from benchmarks.gpu.checkpoint import written
+from benchmarks.gpu.engine import Timed
 from benchmarks.gpu.figures import Figure
-from benchmarks.gpu.models import prompt_flops, token_bytes
+from benchmarks.gpu.models import kv_bytes, prompt_flops, token_bytes
 from benchmarks.gpu.setting import PEAK, Setting
 
 ROUNDS = 3
@@ -29,72 +30,56 @@ PUBLISHED_MANY: Mapping[str, tuple[float, str]] = MappingProxyType(
 """Tokens per second of the whole run of `many`, and the card, as the READMEs of nano-vllm and nano-vllm-triton say."""
 
 
-def decode(setting: Setting) -> Iterator[Figure]:
-    """One row of the 8B shape after a short prompt: bound by reading the weights."""
-    yield from _one_row(setting, "decode", prompt=setting.scale(256, 8), answer=setting.scale(128, 6), goal=0.85)
+def large(setting: Setting) -> Iterator[Figure]:
+    """The 8B shape, in one engine: decode of few and many rows, bound by reading weights, keys and values; of short
+    rows beside a long one; and long prompts, bound by arithmetic."""
+    rows, answer = setting.scale(256, 3), setting.scale(64, 4)
+    longest = setting.scale(32_768, 60)
+    engine = setting.engine(setting.large, rows=rows, tokens=longest + answer)
+    engine.run(engine.prompts([setting.scale(256, 8)] * rows, seed=99), [setting.scale(16, 2)] * rows)
+    yield from _one_row_of(setting, engine)
+    for number, context, goal in (
+        (setting.scale(32, 2), setting.scale(1024, 9), 0.7),
+        (rows, context_of(setting), 0.6),
+    ):
+        rate = engine.run(engine.prompts([context] * number), [answer] * number).decode
+        read = token_bytes(setting.large, 0) / number + kv_bytes(setting.large) * (context + answer / 2)
+        yield Figure(f"decode_{number}_tokens", rate, "tok/s")
+        yield Figure(f"decode_{number}_of_copy", read * rate / setting.copy, "", goal)
+    yield from _beside_a_long_row(setting, engine, longest, answer)
+    yield from _prompts(setting, engine)
+    yield _on_reference("large", engine.on_reference())
+    engine.close()
 
 
-def long(setting: Setting) -> Iterator[Figure]:
-    """One row at the end of the model's longest context: bound by reading keys and values too."""
-    answer = setting.scale(128, 6)
-    prompt = int(setting.large["max_position_embeddings"]) - answer - setting.scale(16, 64)
-    yield from _one_row(setting, "long", prompt=prompt, answer=answer, goal=0.80, rounds=1)
+def context_of(setting: Setting) -> int:
+    """Tokens of each of the most rows."""
+    return setting.scale(1024, 5)
 
 
-def _one_row(
-    setting: Setting, name: str, *, prompt: int, answer: int, goal: float, rounds: int = ROUNDS
-) -> Iterator[Figure]:
-    engine = setting.engine(setting.large, rows=1, tokens=prompt + answer)
-    engine.run(engine.prompts([setting.scale(256, 8)], seed=99), [setting.scale(16, 2)])
-    found = [engine.run(engine.prompts([prompt], seed=seed), [answer]) for seed in range(setting.scale(rounds, 1))]
+def _one_row_of(setting: Setting, engine: Timed) -> Iterator[Figure]:
+    prompt, answer = setting.scale(256, 8), setting.scale(128, 6)
+    found = [engine.run(engine.prompts([prompt], seed=seed), [answer]) for seed in range(setting.scale(ROUNDS, 1))]
     rate = median(one.decode for one in found)
     # A token sees the prompt and, on average, half of the answer.
     read = token_bytes(setting.large, prompt + answer / 2)
-    yield Figure(f"{name}_tokens", rate, "tok/s")
-    yield Figure(f"{name}_first", median(one.first for one in found), "s")
-    yield Figure(f"{name}_read", read * rate / 1e9, "GB/s")
-    yield Figure(f"{name}_of_copy", read * rate / setting.copy, "", goal)
-    yield _on_reference(name, engine.on_reference())
-    engine.close()
+    yield Figure("decode_tokens", rate, "tok/s")
+    yield Figure("decode_first", median(one.first for one in found), "s")
+    yield Figure("decode_of_copy", read * rate / setting.copy, "", 0.85)
 
 
-def int8(setting: Setting) -> Iterator[Figure]:
-    """The decode of one row again, with weights quantized at load."""
-    yield from _quantized(setting, "int8")
+def _beside_a_long_row(setting: Setting, engine: Timed, longest: int, answer: int) -> Iterator[Figure]:
+    """31 rows of 100 tokens beside a row as long as may be, over what all 32 would take if the bytes alone counted."""
+    short, number = setting.scale(100, 4), setting.scale(31, 1)
+    rate = engine.run(engine.prompts([longest, *[short] * number]), [answer] * (number + 1)).decode
+    keys = longest + number * short + (number + 1) * answer / 2
+    read = (token_bytes(setting.large, 0) + kv_bytes(setting.large) * keys) / (number + 1)
+    yield Figure("decode_beside_long_tokens", rate, "tok/s")
+    yield Figure("decode_beside_long_of_copy", read * rate / setting.copy, "", 0.6)
 
 
-def fp8(setting: Setting) -> Iterator[Figure]:
-    """The same in fp8; and a queue that is never empty, beside what TensorRT-LLM publishes for it."""
-    yield from _quantized(setting, "fp8")
-    requests, tokens = setting.scale(1000, 7), setting.scale(1000, 6)
-    engine = setting.engine(setting.large, rows=setting.scale(512, 2), tokens=2 * tokens, quantization="fp8")
-    engine.run(engine.prompts([setting.scale(256, 8)], seed=99), [setting.scale(16, 2)])
-    engine.run(engine.prompts([tokens] * requests), [tokens] * requests)
-    rate = rate_between(engine.steps, tokens, setting.scale(200, 2), setting.scale(900, 6))
-    yield Figure("fp8_queue", rate, "tok/s", 0.9 * PUBLISHED)
-    yield Figure("fp8_published_tensorrt_llm", PUBLISHED, "tok/s, published: other machine, H200")
-    yield _on_reference("fp8_queue", engine.on_reference())
-    engine.close()
-
-
-def _quantized(setting: Setting, precision: str) -> Iterator[Figure]:
-    prompt, answer = setting.scale(256, 8), setting.scale(128, 6)
-    engine = setting.engine(setting.large, rows=1, tokens=prompt + answer, quantization=precision)
-    engine.run(engine.prompts([prompt], seed=99), [setting.scale(16, 2)])
-    rounds = range(setting.scale(ROUNDS, 1))
-    rate = median(engine.run(engine.prompts([prompt], seed=seed), [answer]).decode for seed in rounds)
-    yield Figure(f"{precision}_tokens", rate, "tok/s")
-    if "decode_tokens" in setting.figures:
-        yield Figure(f"{precision}_of_bfloat16", rate / setting.figures["decode_tokens"], "times")
-    yield _on_reference(precision, engine.on_reference())
-    engine.close()
-
-
-def prefill(setting: Setting) -> Iterator[Figure]:
-    """Long prompts alone: bound by arithmetic."""
+def _prompts(setting: Setting, engine: Timed) -> Iterator[Figure]:
     prompts, tokens = setting.scale(8, 2), setting.scale(2048, 40)
-    engine = setting.engine(setting.large, rows=prompts, tokens=tokens + 2)
-    engine.run(engine.prompts([tokens] * prompts, seed=99), [1] * prompts)
     first = median(
         engine.run(engine.prompts([tokens] * prompts, seed=seed), [1] * prompts).first
         for seed in range(setting.scale(ROUNDS, 1))
@@ -104,7 +89,62 @@ def prefill(setting: Setting) -> Iterator[Figure]:
     yield Figure("prefill_rate", rate, "TFLOP/s")
     yield Figure("prefill_of_peak", rate / PEAK, "", 0.45)
     yield Figure("prefill_of_gemm", rate / setting.figures["gemm"], "")
-    yield _on_reference("prefill", engine.on_reference())
+
+
+def long(setting: Setting) -> Iterator[Figure]:
+    """One row at the end of the model's longest context: bound by reading keys and values too."""
+    answer = setting.scale(128, 6)
+    prompt = int(setting.large["max_position_embeddings"]) - answer - setting.scale(16, 64)
+    engine = setting.engine(setting.large, rows=1, tokens=prompt + answer)
+    engine.run(engine.prompts([setting.scale(256, 8)], seed=99), [setting.scale(16, 2)])
+    found = engine.run(engine.prompts([prompt]), [answer])
+    read = token_bytes(setting.large, prompt + answer / 2)
+    yield Figure("long_tokens", found.decode, "tok/s")
+    yield Figure("long_first", found.first, "s")
+    yield Figure("long_of_copy", read * found.decode / setting.copy, "", 0.80)
+    yield _on_reference("long", engine.on_reference())
+    engine.close()
+
+
+def int8(setting: Setting) -> Iterator[Figure]:
+    """Decode of few and many rows again, with weights quantized at load."""
+    yield from _quantized(setting, "int8")
+
+
+def int4(setting: Setting) -> Iterator[Figure]:
+    yield from _quantized(setting, "int4")
+
+
+def fp8(setting: Setting) -> Iterator[Figure]:
+    yield from _quantized(setting, "fp8")
+
+
+def _quantized(setting: Setting, precision: str) -> Iterator[Figure]:
+    answer, most = setting.scale(64, 4), setting.scale(256, 3)
+    engine = setting.engine(setting.large, rows=most, tokens=context_of(setting) + answer, quantization=precision)
+    engine.run(engine.prompts([setting.scale(256, 5)] * most, seed=99), [setting.scale(16, 2)] * most)
+    for number in (1, setting.scale(32, 2), most):
+        context = setting.scale(256, 5) if number == 1 else context_of(setting)
+        rate = engine.run(engine.prompts([context] * number), [answer] * number).decode
+        yield Figure(f"{precision}_{number}_tokens", rate, "tok/s")
+        plain = setting.figures.get("decode_tokens" if number == 1 else f"decode_{number}_tokens")
+        if plain:
+            yield Figure(f"{precision}_{number}_of_bfloat16", rate / plain, "times")
+    yield _on_reference(precision, engine.on_reference())
+    engine.close()
+
+
+def queue(setting: Setting) -> Iterator[Figure]:
+    """A queue of the 8B shape in fp8, cache too, that is never empty, beside what TensorRT-LLM publishes for it."""
+    requests, tokens = setting.scale(1000, 7), setting.scale(1000, 6)
+    kept = {} if setting.tiny else {"kv_cache_dtype": "fp8"}
+    engine = setting.engine(setting.large, rows=setting.scale(512, 2), tokens=2 * tokens, quantization="fp8", **kept)
+    engine.run(engine.prompts([setting.scale(256, 8)], seed=99), [setting.scale(16, 2)])
+    engine.run(engine.prompts([tokens] * requests), [tokens] * requests)
+    rate = rate_between(engine.steps, tokens, setting.scale(200, 2), setting.scale(900, 6))
+    yield Figure("queue_fp8", rate, "tok/s", 0.9 * PUBLISHED)
+    yield Figure("queue_published_tensorrt_llm", PUBLISHED, "tok/s, published: other machine, H200")
+    yield _on_reference("queue", engine.on_reference())
     engine.close()
 
 
@@ -136,7 +176,7 @@ def start(setting: Setting) -> Iterator[Figure]:
             yield Figure(f"start_{name}", found["seconds"], "s", goal, less_is_better=True)
         yield Figure("start_loaded", found["loaded"], "s")
     except subprocess.CalledProcessError:
-        for file in folder.glob("*.safetensors"):  # what cannot be loaded shall not fail the other measurements
+        for file in folder.glob("*.safetensors*"):  # what cannot be loaded shall not fail the other measurements
             file.unlink()
         raise
 

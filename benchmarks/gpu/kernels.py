@@ -109,18 +109,21 @@ def busy(setting: Setting) -> Iterator[Figure]:
     engine.close()
 
 
+def profiler(setting: Setting) -> Any:
+    """torch's, of the card alone; its methods have no types."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds = {"cpu": ProfilerActivity.CPU, "xpu": ProfilerActivity.XPU}
+    return profile(activities=[kinds.get(setting.device.type, ProfilerActivity.CUDA)])
+
+
 class Watched:
     """Records what runs on the device during so many steps, from the third on in which all rows decode."""
 
     def __init__(self, setting: Setting, rows: int, steps: int) -> None:
-        from torch.profiler import ProfilerActivity, profile
-
         self._synchronize = setting.synchronize
         self._on_host = setting.device.type == "cpu"
-        kind = {"cpu": ProfilerActivity.CPU, "xpu": ProfilerActivity.XPU}.get(
-            setting.device.type, ProfilerActivity.CUDA
-        )
-        self._profile: Any = profile(activities=[kind])  # its methods have no types
+        self._profile = profiler(setting)
         self._rows, self._steps = rows, steps
         self._full = 0
         self._began = 0.0

@@ -115,12 +115,14 @@ class RowError(msgspec.Struct, array_like=True):
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
     """Seconds on the runner spent launching the forward pass, launching sampling and waiting for the device. fallbacks:
-    how often each op's reference implementation ran since the model was loaded."""
+    how often each op's reference implementation ran since the model was loaded. compilations: how many kernels were
+    compiled since warm-up ended."""
 
     forward: float = 0.0
     sample: float = 0.0
     wait: float = 0.0
     fallbacks: dict[str, int] = {}
+    compilations: int = 0
 
 
 class StepOutput(msgspec.Struct, array_like=True):

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.gpu.figures import Figure, Measure, record
 
 from tessera.testing.conformance import Case, ConformanceError, Verdict
+from tools.gpu import checks
 from tools.gpu.cases import LOST, run
 from tools.gpu.chat import FailedError
 from tools.gpu.ledger import Ledger
+from tools.gpu.parts import CALLS, PARTS
 from tools.gpu.running import Limits, Notes, Parts, act, marked
 from tools.gpu.shares import Shares, figures
 from tools.gpu.surroundings import obstacle
+from tools.gpu.verdict import verdict
 from tools.gpu_wheels import LEFT_OUT, closure, pins, wanted
 
 MINUTE = Limits(longest=60, shortest=0)
@@ -97,6 +101,72 @@ def test_what_cannot_begin_in_time_is_told(parts: Callable[[float], Parts]) -> N
     assert (late.outcome, late.closing) == ("not begun", "5 s were left, and it needs 10")
     first, second = parts(60).run({"fails": MINUTE, "passes": MINUTE}, needed="fails")
     assert (first.outcome, second.outcome, second.closing) == ("failed", "not begun", "fails did not pass")
+
+
+def test_what_is_broken_slow_and_as_expected_is_one_page(parts: Callable[[float], Parts], tmp_path: Path) -> None:
+    results = parts(60).run(dict.fromkeys(("fails", "passes"), MINUTE))
+    results[0].figures["failures"] = {"op/linear/3": "differs by 0.5"}
+    measures = [
+        Measure("large", figures=[
+            Figure("decode_of_copy", 0.5, "", 0.85), Figure("start", 4.0, "s", 10.0, less_is_better=True),
+            Figure("copy", 3000.0, "GB/s"), Figure("large_on_reference", 1, "ops gate"),
+        ]),
+        Measure("fp8", "ended after its 60 s"),
+    ]  # fmt: skip
+    assert verdict(results, record(measures, {}), rehearsed=False).splitlines() == [
+        "Broken: 4",
+        "  fails failed: it is broken so_far 1",
+        "    op/linear/3: differs by 0.5",
+        "  large_on_reference: ops gate",
+        "  bench, fp8: ended after its 60 s",
+        "",
+        "Slow: 1",
+        "  decode_of_copy: 0.5, 0.59 of the goal",
+        "",
+        "As expected: 2",
+        "  passes, 0 s: tokens_s 12.3",
+        "  start: 4 s, 2.50 of the goal",
+    ]
+    assert verdict(results[1:], {}, rehearsed=True).startswith("REHEARSED on the host")
+
+
+def test_the_page_is_there_after_each_part(parts: Callable[[float], Parts], tmp_path: Path) -> None:
+    pages = []
+
+    def page(results: Sequence[Any]) -> str:
+        pages.append((tmp_path / "verdict.txt").read_text() if pages else "none")
+        return f"{len(results)} parts"
+
+    several = parts(60)
+    several.page = page
+    several.run(dict.fromkeys(("fails", "passes"), MINUTE))
+    assert pages == ["none", "1 parts"]
+    assert (tmp_path / "verdict.txt").read_text() == "2 parts"
+
+
+def test_each_call_fits_a_lease() -> None:
+    """Of 15 minutes, of which starting a machine twice takes three."""
+    assert [call.seconds for call in CALLS.values()] == [170, 480]
+    for call in CALLS.values():
+        assert set(call.limits) <= set(PARTS)
+        assert sum(limit.shortest for limit in call.limits.values()) < call.seconds
+
+
+def test_checks_run_at_once_and_hang_alone(tmp_path: Path) -> None:
+    commands = {
+        name: [sys.executable, "-c", text]
+        for name, text in {
+            "right": "print('some'); print('as loaded')",
+            "wrong": "print('it gives other numbers'); raise SystemExit(1)",
+            "stuck": "import time; print('begun', flush=True); time.sleep(60)",
+        }.items()
+    }
+    notes, began = Notes(tmp_path / "notes.json"), time.monotonic()
+    with pytest.raises(FailedError, match="wrong ended with 1: it gives other numbers; stuck hung: begun"):
+        checks.run(commands, 2.0, tmp_path, os.environ, notes)
+    assert time.monotonic() - began < 30
+    assert [figure.partition(" after ")[0] for figure in notes.figures.values()] == ["passed", "ended with 1", "hung"]
+    assert notes.figures["right"].endswith("s: as loaded")
 
 
 def test_a_part_keeps_the_figures_it_had_when_it_failed(tmp_path: Path) -> None:

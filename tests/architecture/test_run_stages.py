@@ -42,6 +42,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "templates",
         "nightly triton targets",
         "triton versions",
+        "torch api",
         "npu shapes",
         "aarch64",
         "nightly tpu targets",

@@ -24,6 +24,7 @@ from tessera.platform import (
 from tessera_cuda.platform import CudaPlatform
 from tessera_rocm.platform import RocmPlatform
 from tessera_triton import TARGETS, DeviceFacts, Launcher
+from tessera_triton.attention import Trial, tried_here
 from tessera_triton.facts import INTERPRETED
 from tessera_triton.graphs import shapes
 from tessera_triton.platform import SMALLEST_BLOCK, TritonPlatform
@@ -82,8 +83,15 @@ class OverFakechip(TritonPlatform):
     def _compiled_facts(self) -> DeviceFacts:
         return self._facts()
 
-    def _launcher(self) -> Launcher:
+    def _new_launcher(self) -> Launcher:
         return OnChip()
+
+    def _trial(self) -> Trial:
+        return tried_here
+
+    def compilations(self) -> int | None:
+        """The interpreter compiles nothing."""
+        return None
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         joined: Communicator | None = import_module("tessera_fakechip.collectives").join(spec, rendezvous)

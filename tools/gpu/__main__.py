@@ -7,6 +7,7 @@ Runs with the machine's python3, which has torch, Triton and transformers, befor
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -15,9 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.gpu.parts import PARTS
-from tools.gpu.running import Notes, Parts, act
+from tools.gpu.parts import CALLS, PARTS
+from tools.gpu.running import Notes, Parts, Result, act
 from tools.gpu.surroundings import ROOT, Surroundings, obstacle
+from tools.gpu.verdict import verdict
 
 FAKE = "tests.platforms.fake_gpu:Cuda"
 NOT_PASSED = ("failed", "out of time")
@@ -25,6 +27,7 @@ NOT_PASSED = ("failed", "out of time")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__)
+    parser.add_argument("--call", choices=CALLS, help="the parts of this call, in its time: broken, then fast")
     parser.add_argument("--part", action="append", choices=PARTS, help="run this part; may be repeated; default: all")
     parser.add_argument("--only", action="append", default=[], help="a measurement of the part bench; may be repeated")
     parser.add_argument("--minutes", type=float, default=9, help="for all parts together")
@@ -67,13 +70,25 @@ def _outside(options: argparse.Namespace) -> int:
         return [sys.executable, "-m", "tools.gpu", *same, "--inside", name, str(work), str(seconds)]
 
     facts = {"device": options.device, "rehearsed": options.rehearse}
-    parts = Parts(command, options.out, work, 60 * options.minutes, facts)
-    chosen = [name for name in PARTS if name == "install" or not options.part or name in options.part]
+    call = CALLS.get(options.call)
+    if call is not None and options.rehearse:
+        call = call.rehearsed()
+    limits = {name: limit for name, (_, limit) in PARTS.items()} if call is None else call.limits
+    chosen = [name for name in limits if name == "install" or not options.part or name in options.part]
+    seconds = 60 * options.minutes if call is None else call.seconds
+
+    def page(results: Sequence[Result]) -> str:
+        figures = options.out / "bench.json"
+        bench = json.loads(figures.read_text(encoding="utf-8")) if "bench" in chosen and figures.exists() else {}
+        return verdict(results, bench, rehearsed=options.rehearse)
+
+    parts = Parts(command, options.out, work, seconds, facts, page=page)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that its part ends with it
     try:
-        results = parts.run({name: PARTS[name][1] for name in chosen}, needed="install")
+        results = parts.run({name: limits[name] for name in chosen}, needed="install")
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    print(f"\n{(options.out / 'verdict.txt').read_text(encoding='utf-8')}")
     print(f"{'total':<10} {sum(result.seconds for result in results):7.1f} s  {options.out / 'gpu.json'}")
     return 1 if any(result.outcome in NOT_PASSED for result in results) else 0
 

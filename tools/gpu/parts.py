@@ -1,4 +1,5 @@
-"""The parts of `make gpu`, the most valuable first."""
+"""The parts of `make gpu`, and its two calls, each of which fits a lease of a machine: the first says what is broken,
+the second how fast the rest is."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tools.gpu import checks as all_at_once
 from tools.gpu.chat import FailedError, served
+from tools.gpu.ledger import Ledger
 from tools.gpu.plugin import plugin
 from tools.gpu.running import Limits, Notes
-from tools.gpu.shares import Shares
+from tools.gpu.shares import Shares, figures
 from tools.gpu.surroundings import ROOT, Surroundings
 
 CLIENTS = 8
@@ -28,6 +32,32 @@ RACES = (
     "op/linear/", "op/sample/",
 )  # fmt: skip
 FEW = ("device/", "op/rms_norm/0", "attention/triton/decode-plain")  # of a rehearsal
+CHECKED: Mapping[str, Sequence[str]] = {
+    "attention": ("attention/triton/decode-plain", "attention/triton/mixed-plain", "attention/triton/long-bfloat16"),
+    "products": ("op/linear/",),
+    "sampling": ("op/sample/", "op/logprobs/"),
+    "device": ("graphs/", "reads/step", "device/to_"),
+}
+"""Cases that say whether a platform can serve at all, by the check that runs them."""
+CHECK_SECONDS = 40
+SLOWER = 4
+"""How many times as long a rehearsal may take, since the host interprets kernels."""
+
+
+def machine(here: Surroundings, notes: Notes) -> None:
+    """What the machine has that kernels, packages and files need. What is missing is a figure, not a failure."""
+    for name, command in {
+        "card": "nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader",
+        "driver": "ldconfig -p | grep -m1 libcuda.so.1",
+        "processor": "lscpu | grep -m1 'Model name'",
+        "processors": "nproc",
+        "compiler": "(gcc --version || clang --version) | head -1",
+        "headers": f"ls $({sys.executable} -c 'import sysconfig; print(sysconfig.get_path(\"include\"))')/Python.h",
+        "disk": "dd if=/dev/zero of=disk bs=1M count=512 conv=fsync 2>&1 | tail -1; rm -f disk",
+    }.items():
+        shell = ["sh", "-c", command]
+        done = subprocess.run(shell, cwd=here.work, capture_output=True, text=True, timeout=20, check=False)
+        notes.add(**{name: " ".join(done.stdout.split())[:80] or "nothing"})
 
 
 def install(here: Surroundings, notes: Notes) -> None:
@@ -56,6 +86,48 @@ def platforms(here: Surroundings, notes: Notes) -> None:
     best = max(rows, key=lambda row: row["score"] or 0)
     if not here.rehearsal and (best is not row or (row["score"] or 0) < 100):
         raise FailedError(f"{best['name']} is chosen, and cuda has {row['score']}:")
+
+
+def checks(here: Surroundings, notes: Notes) -> None:
+    """Whether the kernels on which everything else depends are right, hang or fault: copied keys, plain and with
+    specialized warps, attention, products, sampling, and captured launches."""
+    copies = [sys.executable, "-m", "tools.gpu.copies", "--platform", here.platform]
+    ledger = here.out / "checks.jsonl"
+    ledger.unlink(missing_ok=True)
+    cases = [sys.executable, "-m", "tools.gpu.cases", "--platform", here.platform, "--ledger", str(ledger)]
+    cases += ["--levels", "bronze", "silver", "gold", "--only"]
+    commands = {f"copies {kind}": [*copies, kind] for kind in ("plain", "specialized")}
+    commands |= {name: [*cases, *only] for name, only in CHECKED.items()}
+    if here.rehearsal:
+        commands = {"copies plain": commands["copies plain"], "sampling": [*cases, "op/take_logits/"]}
+    seconds = SLOWER * CHECK_SECONDS if here.rehearsal else CHECK_SECONDS
+    try:
+        all_at_once.run(commands, seconds, here.work, here.environment, notes)
+    finally:
+        lines = Ledger(ledger).read()
+        found = figures(lines, len(lines))
+        notes.add(**{name: found[name] for name in ("passed", "failed_cases", "running", "failures")})
+    if found["failed_cases"]:
+        raise FailedError(f"{found['failed_cases']} cases failed, {next(iter(found['failures']))} first;")
+
+
+def profile(here: Surroundings, notes: Notes) -> None:
+    """Where the time of captured steps and of a prompt goes, by kernel."""
+    file = here.out / "profile.txt"
+    flags = ["--platform", here.platform, "--text", str(file), *(["--tiny"] if here.rehearsal else [])]
+    here.python("-m", "benchmarks.gpu.profiled", *flags)
+    steps = [line for line in file.read_text(encoding="utf-8").splitlines() if "us a step" in line]
+    notes.add(**{line.partition(":")[0]: line.partition(": ")[2] for line in steps})
+
+
+def tune(here: Surroundings, notes: Notes) -> None:
+    """Tiles of quantized products, with what time is left."""
+    table = here.out / "tuned.json"
+    flags = ["--platform", here.platform, "--json", str(table), "--seconds", str(round(here.seconds - 10))]
+    flags += ["--quantization", *(("int8",) if here.rehearsal else ("fp8", "int4"))]
+    flags += ["--tokens", *(("1",) if here.rehearsal else ("1", "16", "64")), *(["--tiny"] if here.rehearsal else [])]
+    said = here.python("-m", "benchmarks.gpu.tune", *flags).splitlines()
+    notes.add(tuned=sum("times as fast with" in line for line in said), last=said[-1] if said else "")
 
 
 def kernels(here: Surroundings, notes: Notes) -> None:
@@ -136,12 +208,54 @@ def _measured(path: Path, notes: Notes) -> list[str]:
 
 
 PARTS: Mapping[str, tuple[Callable[[Surroundings, Notes], None], Limits]] = {
+    "machine": (machine, Limits(longest=20, shortest=0)),
     "install": (install, Limits(longest=120, shortest=0)),
     "platforms": (platforms, Limits(longest=60, shortest=10)),
-    "kernels": (kernels, Limits(longest=240, shortest=30)),
+    "checks": (checks, Limits(longest=60, shortest=20)),
     "serve": (serve, Limits(longest=150, shortest=30)),
+    "profile": (profile, Limits(longest=90, shortest=30)),
     "bench": (bench, Limits(longest=420, shortest=60)),
+    "kernels": (kernels, Limits(longest=240, shortest=30)),
+    "tune": (tune, Limits(longest=300, shortest=30)),
     "gold": (gold, Limits(longest=240, shortest=60)),
     "races": (races, Limits(longest=120, shortest=40)),
     "plugin": (plugin, Limits(longest=200, shortest=60)),
 }
+
+
+@dataclass(frozen=True)
+class Call:
+    """Parts that are run together. seconds: of all of them."""
+
+    seconds: float
+    limits: Mapping[str, Limits]
+
+    def rehearsed(self) -> Call:
+        """With the time that a rehearsal may take."""
+        limits = {name: Limits(SLOWER * limit.longest, limit.shortest) for name, limit in self.limits.items()}
+        return Call(SLOWER * self.seconds, limits)
+
+
+CALLS: Mapping[str, Call] = {
+    "broken": Call(
+        170,
+        {
+            "machine": Limits(longest=10, shortest=0),
+            "install": Limits(longest=60, shortest=0),
+            "platforms": Limits(longest=20, shortest=5),
+            "checks": Limits(longest=45, shortest=15),
+            "serve": Limits(longest=60, shortest=20),
+            "profile": Limits(longest=60, shortest=15),
+        },
+    ),
+    "fast": Call(
+        480,
+        {
+            "install": Limits(longest=60, shortest=0),
+            "bench": Limits(longest=330, shortest=60),
+            "kernels": Limits(longest=70, shortest=30),
+            "tune": Limits(longest=300, shortest=25),
+        },
+    ),
+}
+"""By name. Before the second, the machine can be given back, and what the first found be mended."""

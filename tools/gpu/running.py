@@ -95,8 +95,9 @@ class Parts:
         seconds: float,
         facts: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        page: Callable[[Sequence[Result]], str] = lambda results: "",
     ) -> None:
-        """seconds: for all parts together."""
+        """seconds: for all parts together. page: what verdict.txt says of the results so far."""
         # Of a part's process, by its name and its seconds.
         self.command = command
         # The folder for gpu.json and gpu.log.
@@ -105,7 +106,7 @@ class Parts:
         self.work = work
         # What gpu.json says besides.
         self.facts = dict(facts or {})
-        self.clock = clock
+        self.clock, self.page = clock, page
         self.deadline = clock() + seconds
         self.results: list[Result] = []
 
@@ -159,6 +160,7 @@ class Parts:
         self.results.append(result)
         print(result.line, flush=True)
         write(self.out / "gpu.json", {**self.facts, "parts": [asdict(one) for one in self.results]})
+        (self.out / "verdict.txt").write_text(self.page(self.results), encoding="utf-8")
 
 
 def end(process: subprocess.Popen[bytes], mark: str) -> None:

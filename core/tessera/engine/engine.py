@@ -24,7 +24,7 @@ from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.scheduler import Scheduler
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, StepStats
 
 if TYPE_CHECKING:
     from tessera.executor.base import Executor, Report
@@ -110,7 +110,8 @@ class Engine:
             scheduler.num_waiting,
             scheduler.kv_usage,
             scheduler.counters,
-            dict(self._pipeline.fallbacks),
+            dict(self._pipeline.runner_stats.fallbacks),
+            self._pipeline.runner_stats.compilations,
         )
 
     def check_integrity(self) -> None:
@@ -126,8 +127,8 @@ class Engine:
 
 
 class Pipeline:
-    """Takes steps from a scheduler to an executor and their outputs back, with up to `depth` in flight. fallbacks: how
-    often each op's reference has run.
+    """Takes steps from a scheduler to an executor and their outputs back, with up to `depth` in flight. runner_stats:
+    of the newest step that came back.
 
     The forward pass of a step starts from tokens that the device has, so it is launched before the host knows them.
     What a masked row may sample depends on these tokens, so sampling of a masked step is launched once all steps before
@@ -138,7 +139,7 @@ class Pipeline:
         self._scheduler, self._executor, self._depth = scheduler, executor, depth
         self._in_flight: deque[Future[StepOutput]] = deque()
         self._unsampled: tuple[SchedulerOutput, Any] | None = None
-        self.fallbacks: Mapping[str, int] = {}
+        self.runner_stats = StepStats()
 
     def step(self) -> EngineCoreOutputs | None:
         """Launches a step, if one can be, and takes the oldest one's output, if as many as may be are in flight."""
@@ -148,7 +149,7 @@ class Pipeline:
             finished = self._scheduler.take_finished()
             return EngineCoreOutputs(finished=finished) if finished else None
         output = self._in_flight.popleft().result()
-        self.fallbacks = output.stats.fallbacks
+        self.runner_stats = output.stats
         outputs = self._scheduler.update(output)
         self._sample_masked()
         return outputs

@@ -137,6 +137,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     counters: SchedulerCounters = msgspec.field(default_factory=SchedulerCounters)
     # How often each op's reference implementation ran.
     fallbacks: dict[str, int] = {}
+    # Kernels that were compiled since the engine was ready.
+    compilations: int = 0
 
 
 class Starting(msgspec.Struct, tag=True, array_like=True):

@@ -73,6 +73,7 @@ class EngineMetrics:
         self.text_worker_restarts = 0
         self._before = SchedulerCounters()
         self._fallbacks_before: Counter[str] = Counter()
+        self._compilations_before = 0
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.request_failures: dict[FailureReason, int] = dict.fromkeys(get_args(FailureReason), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
@@ -96,6 +97,7 @@ class EngineMetrics:
         """The engine ended: resets the gauges and keeps the counters."""
         self._before = _sum(self._before, self.stats.counters)
         self._fallbacks_before.update(self.stats.fallbacks)
+        self._compilations_before += self.stats.compilations
         self.stats = EngineStats()
 
     def scheduled(self, times: RequestMetrics) -> None:
@@ -188,6 +190,8 @@ class EngineMetrics:
         )
         for op, count in sorted((self._fallbacks_before + Counter(stats.fallbacks)).items()):
             yield Metric("reference_fallbacks", "counter", "Runs of an op's reference.", count, ("op", op))
+        compiled = self._compilations_before + stats.compilations
+        yield Metric("kernel_compilations", "counter", "Kernels compiled while requests were served.", compiled)
         for reason, count in self.request_success.items():
             yield Metric(
                 "request_success", "counter", "Finished completions, by reason.", count, ("finished_reason", reason)

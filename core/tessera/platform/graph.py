@@ -50,7 +50,9 @@ class GraphRunner(ABC):
 
 
 class Eager(GraphRunner):
-    """No capture: the executable is the forward itself."""
+    """No capture: the executable is the forward itself, and the plan of each launch is made for it alone."""
+
+    captures_mixers = False
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
         return forward

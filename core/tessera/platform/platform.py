@@ -246,6 +246,12 @@ class Platform(ABC):
         Default: it does not promise that."""
         return NOT_PROMISED
 
+    def compilations(self) -> int | None:
+        """How many kernels this process has compiled for the device so far, or loaded from a cache of compiled ones;
+        None: launches compile none. Where it is a number, warm-up launches kernels in all ways that requests can cause,
+        and what is compiled afterwards is counted in /metrics. Asked in each step. Default: None."""
+        return None
+
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         """Default values for fields that the user did not set; they are shown at start-up. Allowed are the fields of
         scheduler, cache.block_size and cache.prefix_caching, because all others are used before the model is known.

@@ -100,12 +100,13 @@ class LaunchBuilder:
         self._in_buffers: Launch | None = None
         self._tables_changed = batch.tables_changed
 
-    def build(self, step: SchedulerOutput) -> Iterator[PreparedLaunch]:
-        """Yields the launches of a step. They share buffers, so each must be launched before the next is built."""
+    def build(self, step: SchedulerOutput, bits: frozenset[str] = frozenset()) -> Iterator[PreparedLaunch]:
+        """Yields the launches of a step. They share buffers, so each must be launched before the next is built. bits:
+        of their keys, beside those that the step's rows ask for."""
         seq_lens = step.starts + step.num_scheduled_tokens
         self._write_drafts(step)
         drafted = 0
-        for exact in self.shapes.launches(self._shape(step, seq_lens)):
+        for exact in self.shapes.launches(self._shape(step, seq_lens, bits)):
             part = slice(exact.first, exact.last)
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
             prompt_logprobs = self.batch.sampling.prompt_logprobs_among(rows, starts)
@@ -158,7 +159,7 @@ class LaunchBuilder:
         drafts = self.buffers.put("drafts", step.drafts, "int32")
         self.device_tokens.index_put_((self.buffers.put("draft_at", at, self.index_dtype),), drafts)
 
-    def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
+    def _shape(self, step: SchedulerOutput, seq_lens: Array, bits: frozenset[str]) -> StepShape:
         """The shape of a step, whose decode rows come first. A step with drafts has no others."""
         others = step.num_scheduled_tokens != 1
         first = int(others.argmax())
@@ -169,7 +170,7 @@ class LaunchBuilder:
             step.num_scheduled_tokens,
             seq_lens,
             blocks,
-            asked_bits(self.features, self.batch.columns, step.rows),
+            asked_bits(self.features, self.batch.columns, step.rows) | bits,
         )
 
     def restore_rows(self, prepared: PreparedLaunch) -> Launch:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from tessera.arrays import Array, int32, ranges
 from tessera.ops import Sampled
@@ -109,6 +110,6 @@ class PendingStep:
             counts=np.concatenate([part.counts for part in parts]),
             tokens=np.concatenate([part.tokens for part in parts]),
             logprobs=[row for part in parts for row in part.logprobs],
-            stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
+            stats=structs.replace(self.stats, wait=perf_counter() - began),
             prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
         )

@@ -35,6 +35,7 @@ from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_l
 from tessera.runner.explain import describe_kv, describe_skipped_weights, explain
 from tessera.runner.input_batch import refuse_uncounted
 from tessera.runner.invariance import refuse_variance
+from tessera.runner.kernel_variants import steps_of_all_kinds
 from tessera.runner.kv_canary import CanaryObserver
 from tessera.runner.kv_memory import CacheMemory, cache_bytes, refuse_dummy
 from tessera.runner.launch_builder import LaunchBuilder, PreparedLaunch
@@ -75,6 +76,8 @@ class CoreRunner(ModelRunner):
         self.features = services.features()
         # What was captured, by key.
         self.executables: dict[LaunchKey, Any] = {}
+        # Of Platform.compilations(), when warm_up() ended.
+        self.compilations = 0
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
@@ -273,7 +276,10 @@ class CoreRunner(ModelRunner):
                     launch = self._planned(self.builder.empty(single), captured=True)
                 self._run_empty(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
+        if self.platform.compilations() is not None:
+            self._launch_all_kinds(report)
         self.device.synchronize()
+        self.compilations = self.platform.compilations() or 0
 
     @torch.inference_mode()
     def _capture(self, key: LaunchKey) -> Launch:
@@ -287,16 +293,32 @@ class CoreRunner(ModelRunner):
         if self.links.is_last:
             self.sampler(hidden, self.builder.empty_sampled(launch), none, none)
 
+    def _launch_all_kinds(self, report: Callable[[Progress], None]) -> None:
+        """Runs steps that launch each kernel as requests can, so that none is compiled while requests are served."""
+        config, vocab = self.services.config, self.model.facts.vocab_size
+        steps = steps_of_all_kinds(config, self.plan, self.shapes.rules(), vocab)
+        for number, step in enumerate(steps):
+            for bits in possible_bits(self.features):
+                self.sample(self._execute(step, (), bits))
+            report(Progress("kernels", number + 1, len(steps)))
+        self.links.discard_tokens()
+
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ExecutedStep:
+        return self._execute(step, self.observers)
+
+    @torch.inference_mode()
+    def _execute(
+        self, step: SchedulerOutput, observing: Sequence[LaunchObserver], bits: frozenset[str] = frozenset()
+    ) -> ExecutedStep:
+        """bits: of launch keys, beside those that the step's rows ask for."""
         began = perf_counter()
         self.links.take_tokens(step, self.builder)
         self._apply(step)
-        observers = [observer.begin(step) for observer in self.observers]
+        observers = [observer.begin(step) for observer in observing]
         results = []
-        for prepared in self.builder.build(step):
+        for prepared in self.builder.build(step, bits):
             launch = prepared.launch
             for observer in observers:
                 observer.observe(launch)
@@ -332,7 +354,9 @@ class CoreRunner(ModelRunner):
                     sampled.append(self._sample(prepared, hidden[:samples], masks))
         else:
             self.links.expect_tokens(pending.step.step, [prepared for prepared, _ in pending.results])
-        stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
+        compilations = (self.platform.compilations() or 0) - self.compilations
+        fallbacks = dict(self.build.ops.fallbacks)
+        stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=fallbacks, compilations=compilations)
         return PendingStep(pending.step.step, sampled, prompt_logprobs, stats, pending.observers)
 
     def _sample(self, prepared: PreparedLaunch, hidden: Tensor, masks: TokenMasks | None) -> SampledRows:

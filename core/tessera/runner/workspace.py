@@ -24,6 +24,9 @@ from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 
 log = logging.getLogger("tessera.workspace")
 
+SAMPLED = SamplingParams(temperature=1.0, top_k=10, top_p=0.9, min_p=0.1)
+"""With what takes most."""
+
 
 def estimated(config: EngineConfig, facts: ModelFacts) -> int:
     """An estimate, on the high side, of the bytes of a step's tensors: 16 float32 vectors of the hidden size per token,
@@ -43,19 +46,22 @@ def largest_steps(config: EngineConfig, plan: CachePlan, rules: StepRules) -> li
     prompts[-1] = min(each, most - each * (len(prompts) - 1))
     width = min(config.scheduler.max_decode_tokens, longest)
     answers = np.full(min(rows, max(most // width, 1)), width, np.int32)
-    steps = [_step(plan, 0, np.zeros_like(prompts), prompts), _step(plan, 1, longest - answers, answers, width - 1)]
+    steps = [null_step(plan, 0, np.zeros_like(prompts), prompts, SAMPLED)]
+    steps.append(null_step(plan, 1, longest - answers, answers, SAMPLED, width - 1))
     rest = min(each, most - (rows - 1))
     if rules.mix_prefill_decode and rows > 1 and rest > 1:
         mixed = np.ones(rows, np.int32)
         mixed[-1] = rest
-        steps.append(_step(plan, 2, longest - mixed, mixed))
+        steps.append(null_step(plan, 2, longest - mixed, mixed, SAMPLED))
     return steps
 
 
-def _step(plan: CachePlan, number: int, starts: Array, counts: Array, drafts: int = 0) -> SchedulerOutput:
-    """drafts: of each row."""
+def null_step(
+    plan: CachePlan, number: int, starts: Array, counts: Array, params: SamplingParams, drafts: int = 0
+) -> SchedulerOutput:
+    """A step of the first rows, opened with these parameters, whose block tables name the null block alone. drafts: of
+    each row."""
     rows, none = np.arange(len(starts), dtype=np.int32), int32()
-    params = SamplingParams(temperature=1.0, top_k=10, top_p=0.9, min_p=0.1)
     opened = [
         RowOpened(row, "", np.zeros(end, np.int32), end, start, params, row)
         for row, (start, end) in enumerate(zip(starts.tolist(), (starts + counts).tolist(), strict=True))

@@ -24,7 +24,14 @@ from tessera.server.openapi import JsonRoute
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
 NOT_VLLMS = frozenset(  # vLLM has no such metrics
-    {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks", "request_failures"}
+    {
+        "engine_restarts",
+        "kernel_compilations",
+        "reference_fallbacks",
+        "replayed_requests",
+        "request_failures",
+        "text_worker_restarts",
+    }
 )
 ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
     Metric("external_prefix_cache_queries", "counter", "Tokens looked up in other servers' caches; there are none.", 0),

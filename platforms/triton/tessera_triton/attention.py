@@ -3,7 +3,8 @@ go to decode.py, others to copied.py or prefill.py; layer.py writes the cache.""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import e, log2
 from typing import Any
@@ -26,14 +27,20 @@ from tessera.platform import (
     FullAttentionSpec,
     Launch,
     LayerSpec,
+    Reason,
 )
 from tessera_triton.cache import IN_FP8, IN_INT8
-from tessera_triton.copying import Attend, Copying, Rows
+from tessera_triton.copying import OFF, PLAIN, SPECIALIZED, Attend, Copying, Rows
 from tessera_triton.decode import LEAST_KEYS, combine_parts, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher
 from tessera_triton.layer import CachedLayer
 from tessera_triton.prefill import prefill_tiles
 from tessera_triton.tiles import decode_tile, prefill_tile
+
+log = logging.getLogger("tessera.triton")
+
+Trial = Callable[[Copying, Attend, Device], Reason | None]
+"""Why copied keys do not give what loading them does on a device; None if they do."""
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
@@ -79,14 +86,22 @@ class PagedPlan:
     size: int
 
 
+def tried_here(copying: Copying, load: Attend, device: Device) -> Reason | None:
+    """As Trial says, in this process."""
+    return copying.difference(load, device.target)
+
+
 class TritonAttention(AttentionBackend):
     """Full and sliding-window attention, with grouped queries, soft caps and sinks. Keys and values are kept as they
-    are, in int8, or in fp8 where the device converts it."""
+    are, in int8, or in fp8 where the device converts it. copies: one of copying.CHOICES. trial: of copied keys, made
+    once for each kind of layer."""
 
     name = "triton"
 
-    def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
-        self.facts, self.launch = facts, launch or Launcher()
+    def __init__(
+        self, facts: DeviceFacts, launch: Launcher | None = None, *, copies: str = PLAIN, trial: Trial = tried_here
+    ) -> None:
+        self.facts, self.launch, self.copies, self.trial = facts, launch or Launcher(), copies, trial
         self._agreeing: dict[LayerSpec, bool] = {}
 
     def supports(self, spec: LayerSpec) -> str | None:
@@ -109,18 +124,23 @@ class TritonAttention(AttentionBackend):
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         layer = PagedLayer(spec, weights, ops, self.facts, self.launch)
-        copying = Copying(self.facts, self.launch, spec, layer.factors)
-        if copying.able and self._agrees(copying, layer.load, device):
+        copying = Copying(self.facts, self.launch, spec, layer.factors, self.copies == SPECIALIZED)
+        if self.copies != OFF and copying.able and self._agrees(copying, layer.load, device):
             layer.copying = copying
         return layer
 
     def _agrees(self, copying: Copying, load: Attend, device: Device) -> bool:
-        """Whether copied keys give what loaded ones do, which is tried once for each kind of layer."""
+        """Whether copied keys give what loaded ones do, which is tried once for each kind of layer. If they do not, the
+        log says so in one line."""
         if not self.launch.computes or device.target.type == "meta":
             return True
         kind = replace(copying.spec, layer=0)
         if kind not in self._agreeing:
-            self._agreeing[kind] = copying.agrees(load, device.target)
+            why = self.trial(copying, load, device)
+            if why is not None:
+                size = copying.spec.head_dim
+                log.warning("attention does not copy keys by hardware for heads of %d here: %s", size, why)
+            self._agreeing[kind] = why is None
         return self._agreeing[kind]
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:

@@ -1,9 +1,10 @@
-"""Which layers copied.py computes, and how it is launched. Triton divides its programs among warps, and some versions
-did so wrongly; so before a kind of layer relies on it, a small launch is compared with one of prefill.py."""
+"""Which layers copied.py computes, and how it is launched. Triton may divide its programs among specialized warps, and
+some versions did so wrongly; so before a kind of layer relies on it, a small launch is compared with one of prefill.py.
+Specialized warps are left to who asks for them until they were measured."""
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,12 +14,14 @@ import torch
 import triton
 from torch import Tensor
 
-from tessera.platform import LayerSpec
+from tessera.platform import LayerSpec, PlatformError, Reason
 from tessera_triton.copied import copied_tiles
+from tessera_triton.environment import COPIES
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.tiles import CopiedTile, tiles_that_copy
 
-log = logging.getLogger("tessera.triton")
+OFF, PLAIN, SPECIALIZED = CHOICES = ("off", "plain", "specialized")
+"""Of the environment variable COPIES."""
 
 ERROR = 0.02
 """By how much of the largest number a result may be off."""
@@ -54,14 +57,24 @@ Attend = Callable[[Tensor, Sequence[Any], int, Tensor, Rows, Tensor, Tensor | No
 into out and, unless it is None, its log-sum-exp."""
 
 
+def chosen_copies() -> str:
+    """The one of CHOICES that the environment names. Raises PlatformError if it names none of them."""
+    choice = os.environ.get(COPIES, PLAIN)
+    if choice not in CHOICES:
+        raise PlatformError(f"{COPIES} is {choice[:40]!r}; set it to one of {', '.join(CHOICES)}.")
+    return choice
+
+
 @dataclass(frozen=True)
 class Copying:
-    """Launches copied_tiles for one kind of layer. factors: the scale of scores, and their cap."""
+    """Launches copied_tiles for one kind of layer. factors: the scale of scores, and their cap. specialize: whether
+    warps are specialized where that helps."""
 
     facts: DeviceFacts
     launch: Launcher
     spec: LayerSpec
     factors: tuple[float, float]
+    specialize: bool
 
     @property
     def able(self) -> bool:
@@ -69,7 +82,7 @@ class Copying:
         spec, cache = self.spec, self.spec.cache
         whole = spec.head_dim == power_of_two(spec.head_dim) and spec.head_dim >= _LEAST
         kept = getattr(cache, "dtype", None) == spec.dtype and spec.dtype in _DTYPES
-        return whole and kept and tiles_that_copy(self.facts, spec.head_dim) is not None
+        return whole and kept and self._possible_tiles is not None
 
     def takes(self, q: Tensor, size: int) -> bool:
         """Whether descriptors allow these queries, and blocks of so many tokens."""
@@ -85,9 +98,13 @@ class Copying:
     @property
     def _tiles(self) -> tuple[CopiedTile, CopiedTile]:
         """Of few queries, and of many."""
-        found = tiles_that_copy(self.facts, self.spec.head_dim)
+        found = self._possible_tiles
         assert found is not None, "able says so"
         return found
+
+    @property
+    def _possible_tiles(self) -> tuple[CopiedTile, CopiedTile] | None:
+        return tiles_that_copy(self.facts, self.spec.head_dim, specialize=self.specialize)
 
     def _tile(self, tokens: int) -> CopiedTile:
         """For a launch of so many. Those of many queries would leave some processors without a program."""
@@ -111,20 +128,20 @@ class Copying:
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
-    def agrees(self, load: Attend, device: Any) -> bool:
-        """Whether both tiles give what `load` does, for random numbers. If not, the log says so in one line."""
+    def difference(self, load: Attend, device: Any) -> Reason | None:
+        """Why launches of the two tiles do not give what `load` does, for random numbers; None if they do. Raises
+        torch.OutOfMemoryError."""
         compared = _Compared.on(device, self.spec)
         expected = compared.result(load)
         try:
             others = [compared.result(partial(self._launch, tile)) for tile in self._tiles]
             most = ERROR * expected.abs().amax()
             right = all(bool((other - expected).abs().amax() <= most) for other in others)  # NaN is not
-            why = "" if right else "it gives other numbers"
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
-            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        if why:
-            log.warning("attention does not copy keys by hardware for heads of %d here: %s", self.spec.head_dim, why)
-        return not why
+            return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        return None if right else "it gives other numbers"
 
 
 def _scratch(device: torch.device, size: int, alignment: int, stream: int | None) -> Tensor:

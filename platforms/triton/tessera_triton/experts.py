@@ -145,8 +145,9 @@ class Experts(Kernel[ExpertsSpec]):
             made = out if fits and out is not None else torch.empty(tokens, n, dtype=x.dtype, device=x.device)
             if tokens:
                 rows, size = tokens * spec.top_k, x.element_size()
-                first = tiling(self.facts, rows // number, size, gated=True)
-                second = tiling(self.facts, rows // number, size, gated=False)
+                each = -(-rows // number)
+                first = tiling(self.facts, each, size, gated=True)
+                second = tiling(self.facts, each, size, gated=False)
                 tiles = tiles_of(self.launch, ids.view(-1), first.m, number, spec.first)
                 hidden = torch.empty(len(tiles.rows), spec.gate.n, dtype=x.dtype, device=x.device)
                 self._multiply(first, tiles, x, gate_up, spec.gate_up, hidden, gate=gate, shared=spec.top_k)

@@ -73,8 +73,18 @@ class Launcher:
 
     computes = True
 
+    def __init__(self) -> None:
+        self._launched: set[Any] = set()
+
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        self._launched.add(kernel)
         kernel[grid](*arguments, **options)
+
+    @property
+    def compilations(self) -> int:
+        """How many kernels Triton has compiled for these launches, or loaded from its cache on disk."""
+        caches = (caches for kernel in self._launched for caches in kernel.device_caches.values())
+        return sum(len(compiled) for compiled, *_ in caches)
 
 
 def has_compiler(name: str) -> bool:

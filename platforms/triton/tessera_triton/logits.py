@@ -102,9 +102,9 @@ def as_rows(logits: Tensor) -> Tensor:
 # ---- logprobs
 
 
-@triton.jit
-def _likely_of_tiles(logits, stride, likely, masses, n, tiles, TOP: tl.constexpr, TILE: tl.constexpr):
-    """likely [S, tiles, TOP]: the largest orders of each tile, falling. masses [S, tiles]: the sum of
+@triton.jit(do_not_specialize=["top"])
+def _likely_of_tiles(logits, stride, likely, masses, n, tiles, top, TILE: tl.constexpr):
+    """likely [S, tiles, top]: the largest orders of each tile, falling. masses [S, tiles]: the sum of
     exp(entry - largest entry)."""
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     entry = tile * TILE + tl.arange(0, TILE)
@@ -114,9 +114,9 @@ def _likely_of_tiles(logits, stride, likely, masses, n, tiles, TOP: tl.constexpr
     place = row * tiles + tile
     peak = _value_of(tl.max(order, 0))
     tl.store(masses + place, tl.sum(tl.where(inside, _above(value, peak), 0.0), 0))
-    for number in range(TOP):
+    for number in range(top):
         first = tl.max(order, 0)
-        tl.store(likely + place * TOP + number, first)
+        tl.store(likely + place * top + number, first)
         order = tl.where(order == first, NOTHING, order)
 
 
@@ -129,18 +129,18 @@ def _mass_of_tiles(peaks, peaks_stride, masses, tiles, peak, TILES: tl.constexpr
     return tl.sum(tl.where(tile < tiles, mass * _above(largest, peak), 0.0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top", "number"])
 def _likely_of_rows(
-    logits, stride, tokens, likely, masses, ids, logprobs, ranks, n, tiles, number,
-    TOP: tl.constexpr, TILES: tl.constexpr, CANDIDATES: tl.constexpr, BLOCK: tl.constexpr,
+    logits, stride, tokens, likely, masses, ids, logprobs, ranks, n, tiles, top, number,
+    TILES: tl.constexpr, CANDIDATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Log probabilities are (entry - peak) - log(mass), as torch computes them, and ranks count those."""
     row = tl.program_id(0).to(tl.int64)
-    likely += row * tiles * TOP
+    likely += row * tiles * top
     candidate = tl.arange(0, CANDIDATES)
-    order = tl.load(likely + candidate, mask=candidate < tiles * TOP, other=NOTHING)
+    order = tl.load(likely + candidate, mask=candidate < tiles * top, other=NOTHING)
     peak = _value_of(tl.max(order, 0))
-    mass = _mass_of_tiles(likely, TOP, masses + row * tiles, tiles, peak, TILES)
+    mass = _mass_of_tiles(likely, top, masses + row * tiles, tiles, peak, TILES)
     # Of a row whose largest entry is infinite, or that has NaN, torch gives NaN.
     unknown = (peak != peak) | (peak == float("inf")) | (peak == -float("inf"))
     base, log_mass = tl.where(unknown, 0.0, peak), tl.where(unknown, float("nan"), tl.log(tl.where(unknown, 1.0, mass)))
@@ -183,13 +183,13 @@ class LogProbabilities:
         result = Logprobs(empty(torch.int32, 1 + number), empty(torch.float32, 1 + number), empty(torch.int32))
         if len(rows):
             self.launch(
-                _likely_of_tiles, (len(rows), tiles), rows, rows.stride(0), likely, masses, spec.vocab, tiles,
-                TOP=top, TILE=sizes.tile, num_warps=sizes.tile_warps,
+                _likely_of_tiles, (len(rows), tiles), rows, rows.stride(0), likely, masses, spec.vocab, tiles, top,
+                TILE=sizes.tile, num_warps=sizes.tile_warps,
             )  # fmt: skip
             self.launch(
                 _likely_of_rows, (len(rows),), rows, rows.stride(0), tokens.contiguous(), likely, masses, *result,
-                spec.vocab, tiles, number,
-                TOP=top, TILES=power_of_two(tiles), CANDIDATES=power_of_two(tiles * top), BLOCK=sizes.block,
+                spec.vocab, tiles, top, number,
+                TILES=power_of_two(tiles), CANDIDATES=power_of_two(tiles * top), BLOCK=sizes.block,
                 num_warps=sizes.block_warps,
             )  # fmt: skip
         return result
@@ -290,12 +290,12 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
 _EDITS = 64  # that a program compares with as many others at once
 
 
-@triton.jit(do_not_specialize=["number"])
+@triton.jit(do_not_specialize=["number", "width"])
 def _weigh_edits(
     amounts, number, history, history_stride, history_rows, num_prompt_tokens, num_tokens, row_of, value, until,
-    prefix, PREFIX: tl.constexpr, BLOCK: tl.constexpr,
+    prefix, width, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """amounts [E]: what each edit adds now, 0 if it does not apply."""
+    """amounts [E]: what each edit adds now, 0 if it does not apply. prefix [E, width]."""
     edit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = edit < number
     row = tl.load(row_of + edit, mask=inside, other=0)
@@ -303,9 +303,9 @@ def _weigh_edits(
     prompt = tl.load(num_prompt_tokens + row, mask=inside, other=0)
     line = tl.load(history_rows + row, mask=inside, other=0).to(tl.int64) * history_stride
     holds = inside & (known < tl.load(until + edit, mask=inside, other=0))
-    for place in range(PREFIX):
-        wanted = tl.load(prefix + edit.to(tl.int64) * PREFIX + place, mask=inside, other=-1)
-        at = known - PREFIX + place
+    for place in range(width):
+        wanted = tl.load(prefix + edit.to(tl.int64) * width + place, mask=inside, other=-1)
+        at = known - width + place
         answered = at >= prompt
         held = tl.load(history + line + at, mask=inside & answered, other=-1)
         holds = holds & ((wanted < 0) | (answered & (held == wanted)))
@@ -348,7 +348,7 @@ class EditLogits(Kernel[EditLogitsSpec]):
             grid = (triton.cdiv(number, _EDITS),)
             self.launch(
                 _weigh_edits, grid, amounts, number, known, known.stride(0), history.rows, history.num_prompt_tokens,
-                history.num_tokens, row, value, until, prefix, PREFIX=spec.prefix, BLOCK=_EDITS, num_warps=2,
+                history.num_tokens, row, value, until, prefix, spec.prefix, BLOCK=_EDITS, num_warps=2,
             )  # fmt: skip
             self.launch(_edit, grid, logits, *logits.stride(), amounts, number, row, token, BLOCK=_EDITS, num_warps=4)
 

@@ -39,6 +39,7 @@ from tessera_triton.installed import absent
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera_triton.attention import Trial
 
 SMALLEST_BLOCK = 16
 """Tokens of the smallest block that a backend here uses."""
@@ -67,6 +68,8 @@ class TritonPlatform(Platform):
     torch: Any = torch
     # of the current device, once there is one
     device_name = "this device"
+    # of all kernels, once there are some
+    _launch: Launcher | None = None
 
     @abstractmethod
     def _facts(self) -> DeviceFacts | None:
@@ -133,7 +136,13 @@ class TritonPlatform(Platform):
         self.device_name = make_current(self.torch, self.kind, index)
         return self.device_name
 
-    def _launcher(self) -> Launcher:
+    def _trial(self) -> Trial:
+        """Of attention whose keys hardware copies. Default: in a process of its own."""
+        from tessera_triton.trial import tried_apart
+
+        return tried_apart
+
+    def _new_launcher(self) -> Launcher:
         """Launches the kernels. Default: on the device."""
         return Launcher()
 
@@ -160,8 +169,10 @@ class TritonPlatform(Platform):
         if facts is None:
             return ()
         from tessera_triton.attention import TritonAttention
+        from tessera_triton.copying import chosen_copies
 
-        return (*self._more_backends(facts), TritonAttention(facts, self._launcher()))
+        own = TritonAttention(facts, self._launcher(), copies=chosen_copies(), trial=self._trial())
+        return (*self._more_backends(facts), own)
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())
@@ -180,6 +191,14 @@ class TritonPlatform(Platform):
         if graph_class(self.torch, self.kind) is None:
             return None
         return shapes(config, config.cache.block_size or SMALLEST_BLOCK)
+
+    def compilations(self) -> int | None:
+        return None if self._launch is None else self._launch.compilations
+
+    def _launcher(self) -> Launcher:
+        """The one of all kernels."""
+        self._launch = self._launch or self._new_launcher()
+        return self._launch
 
     def _compiled_facts(self) -> DeviceFacts | None:
         return self._facts() if absent(self.compiler) is None else None

@@ -187,16 +187,19 @@ class CopiedTile(NamedTuple):
 _HOPPER = 90
 
 
-def tiles_that_copy(facts: DeviceFacts, head_dim: int) -> tuple[CopiedTile, CopiedTile] | None:
-    """Of launches of few queries, and of many; None if keys and values are not copied so.
+def tiles_that_copy(facts: DeviceFacts, head_dim: int, *, specialize: bool) -> tuple[CopiedTile, CopiedTile] | None:
+    """Of launches of few queries, and of many; None if keys and values are not copied so. specialize: warps, where that
+    helps.
 
     On sm_90, two groups of four warps multiply half of the queries each. 64, which an instruction takes at once, have
-    no halves: both groups would multiply all of them. On sm_100 and 103, one warp multiplies, and more warps than four
-    hold the scores of 128 queries; specialized programs spill there where heads are wide."""
+    no halves: both specialized groups would multiply all of them. On sm_100 and 103, one warp multiplies, and more
+    warps than four hold the scores of 128 queries; specialized programs spill there where heads are wide."""
     if not facts.descriptors or kind_of(facts) != "warp groups":
         return None
     wide = head_dim > _NARROW_HEADS
     keys, stages = (32, 2) if wide else (64, 3)
     if facts.arch == _HOPPER:
-        return CopiedTile(64, keys, 4, stages, False), CopiedTile(128, keys, 4, stages, True)
-    return CopiedTile(64, keys, 4, stages, not wide), CopiedTile(128, keys, 8, stages, not wide)
+        warps = 4 if specialize else 8
+        return CopiedTile(64, keys, 4, stages, False), CopiedTile(128, keys, warps, stages, specialize)
+    specialize = specialize and not wide
+    return CopiedTile(64, keys, 4, stages, specialize), CopiedTile(128, keys, 8, stages, specialize)

@@ -80,6 +80,7 @@ class Counting(Launcher):
     """Notes what is launched, and over which grid and with which options last."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.grids: dict[str, tuple[int, ...]] = {}
         self.options: dict[str, dict[str, Any]] = {}
 
@@ -136,18 +137,20 @@ COPIED = AttentionCase(((1, 50), (19, 19), (66, 130), (4, 133)), 64, 2, 1, 16, d
     ],
     ids=("plain", "window-sinks-spaced", "softcap-large-blocks", "wide-heads"),
 )
-@pytest.mark.parametrize("queries", [64, 128])
-def test_hardware_copies_keys_where_it_can(case: AttentionCase, queries: int) -> None:
+@pytest.mark.parametrize(("queries", "copies"), [(64, "plain"), (128, "plain"), (128, "specialized")])
+def test_hardware_copies_keys_where_it_can(case: AttentionCase, queries: int, copies: str) -> None:
     """Every slot that was not written holds NaN, those behind the last key of a tile too."""
     processors = 1 if queries == 128 else 64
     launch = Counting()
-    made = AttentionTrial(TritonAttention(replace(INTERPRETED, processors=processors), launch), case)
+    backend = TritonAttention(replace(INTERPRETED, processors=processors), launch, copies=copies)
+    made = AttentionTrial(backend, case)
     launch.grids.clear()
     for found, expected in zip((*made.run(), *made.sums()), (*made.expected(), *made.expected_sums()), strict=True):
         assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
     assert "copied_tiles" in launch.grids
     assert "prefill_tiles" not in launch.grids
     assert launch.options["copied_tiles"]["BLOCK_M"] == queries
+    assert launch.options["copied_tiles"]["SPECIALIZES"] == (copies == "specialized")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +169,10 @@ def test_hardware_copies_keys_where_it_can(case: AttentionCase, queries: int) ->
 )
 def test_other_layers_load_keys(target: str, case: AttentionCase) -> None:
     assert AttentionTrial(TritonAttention(TARGETS[target]), case).layer.copying is None
+
+
+def test_copies_can_be_switched_off() -> None:
+    assert AttentionTrial(TritonAttention(INTERPRETED, copies="off"), COPIED).layer.copying is None
 
 
 def test_small_blocks_are_loaded() -> None:

@@ -61,7 +61,7 @@ class Made(TritonPlatform):
     def _facts(self) -> DeviceFacts | None:
         return self.found
 
-    def _launcher(self):
+    def _new_launcher(self):
         return self.own
 
 
@@ -74,11 +74,36 @@ def test_kernels_and_attention_are_bound_to_the_facts_and_the_launcher(monkeypat
     assert {(kernel.facts, kernel.launch) for kernel in bound.values()} == {(TARGETS["sm_90"], platform.own)}
 
 
+class Kernel:
+    """As Triton's, which is compiled for each kind of arguments on each device."""
+
+    def __init__(self):
+        self.device_caches = {}
+
+    def __getitem__(self, grid):
+        def launched(device, n):
+            self.device_caches.setdefault(device, ({}, "target", "backend"))[0][n == 1] = "compiled"
+
+        return launched
+
+
+def test_what_is_compiled_for_launches_is_counted(monkeypatch):
+    monkeypatch.setattr(platform_module, "replace", lambda reference, **own: own)
+    platform, one, other = Made(), Kernel(), Kernel()
+    assert platform.compilations() is None
+    platform.ops(REFERENCE)
+    assert platform.compilations() == 0
+    for kernel, device, n in ((one, 0, 1), (one, 0, 7), (one, 0, 8), (other, 0, 1), (other, 1, 1)):
+        platform.own(kernel, (1,), device, n)
+    assert platform.compilations() == 4
+
+
 def test_without_facts_the_reference_computes_everything_and_the_log_says_so(caplog):
     platform = Made(found=None)
     platform.open(1)
     assert platform.attention_backends() == ()
     assert platform.ops(REFERENCE) is REFERENCE
+    assert platform.compilations() is None
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
         "platform 'made' has no kernels for card 1"
     ]

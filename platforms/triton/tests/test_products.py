@@ -98,6 +98,7 @@ class Counting(Launcher):
     """names: of the kernels that were launched."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.names: list[str] = []
 
     def __call__(self, kernel, grid, *arguments, **options) -> None:

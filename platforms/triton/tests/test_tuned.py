@@ -29,6 +29,7 @@ class Watched(Launcher):
     """tiles: of the products that were launched. wrong: tiles of so many outputs are compiled wrongly."""
 
     def __init__(self, wrong: int = 0) -> None:
+        super().__init__()
         self.wrong, self.tiles = wrong, []
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:

@@ -420,11 +420,13 @@ def test_of_several_answers_those_that_ended_are_kept():
 
 def test_counters_go_on_where_the_lost_engine_left_them():
     metrics = EngineMetrics(100)
-    metrics.stats = EngineStats(3, 2, 0.5, SchedulerCounters(generation_tokens=10, steps=4), {"gate": 3, "sample": 1})
+    counters = SchedulerCounters(generation_tokens=10, steps=4)
+    metrics.stats = EngineStats(3, 2, 0.5, counters, {"gate": 3, "sample": 1}, 2)
     metrics.engine_lost()
     values = {metric.name: metric.value for metric in metrics.read()}
     assert (values["num_requests_running"], values["kv_cache_usage_perc"], values["generation_tokens"]) == (0, 0.0, 10)
-    metrics.stats = EngineStats(counters=SchedulerCounters(generation_tokens=5), fallbacks={"gate": 4})
+    metrics.stats = EngineStats(counters=SchedulerCounters(generation_tokens=5), fallbacks={"gate": 4}, compilations=1)
     fallbacks = {metric.label: metric.value for metric in metrics.read() if metric.name == "reference_fallbacks"}
     assert fallbacks == {("op", "gate"): 7, ("op", "sample"): 1}
-    assert {metric.name: metric.value for metric in metrics.read()}["generation_tokens"] == 15
+    values = {metric.name: metric.value for metric in metrics.read()}
+    assert (values["generation_tokens"], values["kernel_compilations"]) == (15, 3)
