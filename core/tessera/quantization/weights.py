@@ -50,8 +50,10 @@ class Weights(Protocol):
     quantised: Counter[str]
     skipped: list[SkippedWeight]
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
-        """spec: the product with an unquantized weight. module: as for WeightFormat.stored."""
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        """The products that a weight is used in: one, or several whose outputs are one after the other, if its parts
+        are stored differently; experts are always one. spec: the product with an unquantized weight. module: as for
+        WeightFormat.stored. Raises ModelError for what no product is possible with."""
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
@@ -72,8 +74,8 @@ class NotQuantized:
         self.quantised: Counter[str] = Counter()
         self.skipped: list[SkippedWeight] = []
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
-        return ProductWeight(spec, {"weight": weight})
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        return (ProductWeight(spec, {"weight": weight}),)
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""
