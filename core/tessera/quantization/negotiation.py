@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -23,8 +23,19 @@ from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import GROUPS, candidates
 from tessera.quantization.weights import Joins, NotQuantized, ProductWeight, SkippedWeight, Weights
 
-Stored = StoredWeight | Part | Reason
-"""Of WeightFormat.stored."""
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A weight that is computed at load, as no kernel takes it as it is stored."""
+
+    # to read
+    part: Part
+    # how it was stored, and what it becomes, in words
+    kind: str
+
+
+Stored = StoredWeight | Part | Reason | _Decoded
+"""Of WeightFormat.stored, or decided after it."""
 PlatformAnswer = Scheme | Reason
 """Of Platform.scheme: the scheme that its kernels take in place of one, or why there is none."""
 
@@ -36,6 +47,7 @@ class _Negotiation:
         self.name, self._ask_platform = name, ask_platform
         self.quantised: Counter[str] = Counter()
         self.skipped: list[SkippedWeight] = []
+        self.reasons: dict[str, Reason] = {}
         self._answers: dict[Scheme, PlatformAnswer] = {}
 
     def skip(self, weight: str, reason: Reason) -> None:
@@ -110,7 +122,7 @@ class QuantizedCheckpoint(_Negotiation):
         return self._format.kv_scales(attention)
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
-        stored = {part: self._format.stored(part, module, spec.dtype) for join in weight for part in join}
+        stored = {part: self._stored(spec, part, module, ops) for join in weight for part in join}
         if spec.experts:
             self._refuse_different_experts(stored)
             return (self._product(spec, weight, stored, ops),)
@@ -119,6 +131,32 @@ class QuantizedCheckpoint(_Negotiation):
         if len(runs) == 1:
             return (self._product(spec, weight, stored, ops),)
         return [self._product(replace(spec, n=sum(part.shape[0] for part in run)), [run], stored, ops) for run in runs]
+
+    def _stored(self, spec: LinearSpec, part: Part, module: str, ops: BoundOps) -> Stored:
+        """How a weight is stored; as one to be computed at load if it can be, and no kernel takes it as it is."""
+        stored = self._format.stored(part, module, spec.dtype)
+        if not isinstance(stored, StoredWeight) or stored.decoded is None:
+            return stored
+        reason = (
+            "experts are multiplied with as they are decoded"
+            if spec.experts
+            else self._why_not_native(replace(spec, n=part.shape[0]), stored.scheme, ops)
+        )
+        if reason is None:
+            return stored
+        name = f"{stored.scheme.weight.dtype}, decoded to {spec.dtype}"
+        self.reasons.setdefault(name, reason)
+        return _Decoded(stored.decoded, name)
+
+    def _why_not_native(self, spec: LinearSpec, scheme: Scheme, ops: BoundOps) -> Reason | None:
+        """Why no kernel multiplies with a scheme."""
+        answer, kernel = self.answer(scheme), ops.ops["linear"].kernel
+        if isinstance(answer, str):
+            return answer
+        native = replace(spec, scheme=answer)
+        if not _fits(native):
+            return f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
+        return "no kernel" if kernel is None else kernel.supports(native)
 
     def _product(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
         """The product of weights of one kind. stored: of these, among others."""
@@ -139,15 +177,17 @@ class QuantizedCheckpoint(_Negotiation):
 
     def _plain(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored]) -> ProductWeight:
         """A product of weights that are not quantized, or computed at load."""
-        decoded: dict[Part, Part] = {}
-        for part in (part for join in weight for part in join):
+        decoded, kinds = dict[Part, Part](), Counter[str]()
+        for part in dict.fromkeys(part for join in weight for part in join):
             one = stored[part]
             if isinstance(one, str) and one not in {stored[other] for other in decoded}:
                 self.skip(_name(part), one)
-            decoded[part] = one if isinstance(one, Part) else part
-        kinds = dict.fromkeys(one.decoding.stored for one in decoded.values() if one.decoding is not None)
-        for kind in kinds:
-            self.quantised[f"{kind}, decoded to {spec.dtype}"] += 1
+            if isinstance(one, _Decoded):
+                kinds[one.kind] = 1
+            if isinstance(one, Part) and one.decoding is not None:
+                kinds[f"{one.decoding.stored}, decoded to {spec.dtype}"] = 1
+            decoded[part] = one.part if isinstance(one, _Decoded) else one if isinstance(one, Part) else part
+        self.quantised += kinds
         return ProductWeight(spec, {"weight": [[decoded[part] for part in join] for join in weight]})
 
     def _refuse_different_experts(self, stored: Mapping[Part, Stored]) -> None:

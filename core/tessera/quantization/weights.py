@@ -49,6 +49,8 @@ class Weights(Protocol):
     # Number of linears by the description of their scheme.
     quantised: Counter[str]
     skipped: list[SkippedWeight]
+    # By such a description, why the weights are decoded instead of multiplied with as they are stored; often empty.
+    reasons: dict[str, Reason]
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         """The products that a weight is used in: one, or several whose outputs are one after the other, if its parts
@@ -73,6 +75,7 @@ class NotQuantized:
         self.name = ""
         self.quantised: Counter[str] = Counter()
         self.skipped: list[SkippedWeight] = []
+        self.reasons: dict[str, Reason] = {}
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         return (ProductWeight(spec, {"weight": weight}),)
