@@ -73,13 +73,14 @@ class GgufFile:
         self._mappings.clear()
 
     def _mapping(self, number: int) -> mmap:
-        if number not in self._mappings:
+        data = self._mappings.get(number)  # another thread may release them
+        if data is None:
             path = self._paths[number]
             data = _mapped(path)
             if len(data) != self._sizes[number]:
                 raise ModelError(f"'{printable(path)}' has changed since it was opened; start again.")
             self._mappings[number] = data
-        return self._mappings[number]
+        return data
 
 
 def _read(path: Path, number: int) -> tuple[GgufHeader, int]:

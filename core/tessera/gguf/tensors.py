@@ -44,6 +44,12 @@ class NamedTensor:
     # what is subtracted from the stored values
     offset: float = 0.0
 
+    @property
+    def blocks(self) -> tuple[int, int, int]:
+        """The shape of a matrix as it is stored: rows, blocks, bytes."""
+        block = self.tensor.type
+        return self.shape[0], self.shape[1] // block.elements, block.bytes
+
     def read(self, file: GgufFile, rows: slice, columns: slice = slice(None)) -> Iterator[Floats]:
         """The values of some rows and columns, float32 [n, columns], in slices of rows one after the other. A vector
         has one row."""
@@ -59,6 +65,12 @@ class NamedTensor:
             values = self.tensor.type.dequantize(np.ascontiguousarray(blocks).reshape(-1, self.tensor.type.bytes))
             values = values.reshape(len(stored), -1)[:, first - low * block : last - low * block]
             yield values - np.float32(self.offset) if self.offset else values
+
+    def read_blocks(self, file: GgufFile, rows: slice, columns: slice = slice(None)) -> Any:
+        """Some rows of a matrix, and some columns of its blocks, as they are stored: uint8 [n, blocks, bytes]."""
+        start, stop, _ = rows.indices(self.shape[0])
+        stored = self._stored_rows(file, start, stop)
+        return stored.reshape(len(stored), -1, self.tensor.type.bytes)[:, columns]
 
     def _stored_rows(self, file: GgufFile, start: int, stop: int) -> Any:
         """uint8 [stop - start, bytes of a row]"""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.weights import Join, Parameter
-from tessera.ops import LinearSpec
+from tessera.ops import JoinedLinearSpec, LinearSpec
 from tessera.platform.model import Product, ProductLayer
 from tessera.platform.ops import Packed
 from tessera.platform.quantization import Part
@@ -20,7 +20,7 @@ from tessera.quantization.weights import ProductWeight
 Parts = Mapping[str, Join | Sequence[Join]]
 
 
-def product_parameter(
+def product_parameters(
     build: Build,
     spec: LinearSpec,
     parts: Parts,
@@ -28,15 +28,26 @@ def product_parameter(
     stacked: bool = False,
     module: str = "Linear",
     keep: str = "",
-) -> tuple[LinearSpec, Parameter]:
-    """The spec to bind and the registered parameter. module: the class that holds the weight in the model's original
-    code; "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
+) -> list[tuple[LinearSpec, Parameter]]:
+    """The specs to bind and the registered parameters: one of each, or several whose outputs are one after the other,
+    if parts of the weight are stored differently. module: the class that holds the weight in the model's original code;
+    "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
         build.weights.skip(weight[0][0].name.removesuffix(".weight"), keep)
-        chosen = ProductWeight(spec, {"weight": weight})
-    else:
-        chosen = build.weights.choose(spec, weight, build.ops, module)
+        return [_product_parameter(build, ProductWeight(spec, {"weight": weight}), parts, stacked, module)]
+    products, first = [], 0
+    for chosen in build.weights.choose(spec, weight, build.ops, module):
+        last = first + len(chosen.parts["weight"][0])
+        others = {name: joins if stacked else joins[first:last] for name, joins in parts.items()}
+        products.append(_product_parameter(build, chosen, others, stacked, module))
+        first = last
+    return products
+
+
+def _product_parameter(
+    build: Build, chosen: ProductWeight, parts: Parts, stacked: bool, module: str
+) -> tuple[LinearSpec, Parameter]:
     read = {name: joins if stacked else joins[0] for name, joins in chosen.parts.items()}
 
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
@@ -47,6 +58,41 @@ def product_parameter(
         return build.ops.prepare("linear", chosen.spec, raw, into)
 
     return chosen.spec, build.register_parameter(Parameter({**parts, **read}, prepare, stacked=stacked))
+
+
+def product_parameter(
+    build: Build, spec: LinearSpec, parts: Parts, *, stacked: bool = False, module: str = "Linear"
+) -> tuple[LinearSpec, Parameter]:
+    """The same for a weight that is one product however it is stored: that of experts, or of a single part."""
+    (product,) = product_parameters(build, spec, parts, stacked=stacked, module=module)
+    return product
+
+
+class Products:
+    """The products of one input whose results lie side by side: one, or several of weights that are stored differently,
+    bound as the op `linear` or `joined_linear`. The arguments are those of product_parameters()."""
+
+    def __init__(self, build: Build, spec: LinearSpec, parts: Parts, *, module: str = "Linear", keep: str = "") -> None:
+        products = product_parameters(build, spec, parts, module=module, keep=keep)
+        self.specs, self.parameters = [one for one, _ in products], [parameter for _, parameter in products]
+        self.spec = self.specs[0] if len(products) == 1 else JoinedLinearSpec(tuple(self.specs))
+        self.op = "linear" if len(products) == 1 else "joined_linear"
+        self.call = build.ops.bind(self.op, self.spec)
+
+    def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        result: Tensor = self.call(x, *self.weights, out=out)
+        return result
+
+    @property
+    def single(self) -> LinearSpec:
+        """The spec of the only product, which a weight of one part always is."""
+        (spec,) = self.specs
+        return spec
+
+    @property
+    def weights(self) -> list[Packed]:
+        """The weight of each product."""
+        return [parameter.packed for parameter in self.parameters]
 
 
 Bounds = tuple[int, int]
@@ -89,9 +135,9 @@ def _less(bounds: Bounds | None, size: int) -> Bounds | None:
     return None if bounds == (0, size) else bounds
 
 
-class Linear:
-    """One or several checkpoint weights as one product: y = x W^T + b, with outputs in the order of the sources. If it
-    is sharded by columns, only the first rank adds the bias, because the results are summed over ranks. keep: the
+class Linear(Products):
+    """One or several checkpoint weights over the same input: y = x W^T + b, with outputs in the order of the sources.
+    If it is sharded by columns, only the first rank adds the bias, because the results are summed over ranks. keep: the
     reason why the weight must not be quantized, if any. dtype: of weight, input and result; None: the model's."""
 
     def __init__(
@@ -108,16 +154,9 @@ class Linear:
         parts = {"weight": [replace(source.weight, dtype=dtype) for source in sources]}
         if bias:
             parts["bias"] = [replace(source.bias, dtype=dtype) for source in sources]
-        asked = LinearSpec(n, k, dtype or build.dtype, bias=bias)
-        self.spec, self.parameter = product_parameter(build, asked, parts, keep=keep)
-        layers = tuple(_layer(list(shards)) for _, shards in groupby(sources, lambda source: source.name))
-        build.products.append(Product(self.spec, layers, self.parameter.attach))
-        self.call = build.ops.bind("linear", self.spec)
-
-    def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        result: Tensor = self.call(x, self.parameter.packed, out=out)
-        return result
-
-    @property
-    def weight(self) -> Packed:
-        return self.parameter.packed
+        super().__init__(build, LinearSpec(n, k, dtype or build.dtype, bias=bias), parts, keep=keep)
+        remaining = iter(sources)
+        for spec, parameter in zip(self.specs, self.parameters, strict=True):
+            own = list(islice(remaining, len(parameter.joins("weight")[0])))
+            layers = tuple(_layer(list(shards)) for _, shards in groupby(own, lambda source: source.name))
+            build.products.append(Product(spec, layers, parameter.attach))

@@ -21,6 +21,7 @@ from tessera.ops import (
     MoESpec,
     RouteSpec,
 )
+from tessera.platform.ops import HotCall
 from tessera.platform.quantization import Part
 
 ROUTER = "routers choose, and are small"
@@ -52,12 +53,21 @@ class GatedMLP:
         self.gate_up = Linear(build, sources, bias=bias)
         down = WeightShard(f"{prefix}.down_proj", hidden, inner, columns=(start, stop))
         self.down = Linear(build, [down], bias=bias)
-        spec = GatedMLPSpec(self.gate_up.spec, GateSpec(stop - start, build.dtype, activation), self.down.spec)
-        self.call = build.ops.bind("gated_mlp", spec)
-        self.wants = build.ops.wants("gated_mlp", spec)
+        gate = GateSpec(stop - start, build.dtype, activation)
+        if isinstance(self.gate_up.spec, LinearSpec):
+            spec = GatedMLPSpec(self.gate_up.spec, gate, self.down.single)
+            self.call, self.wants = build.ops.bind("gated_mlp", spec), build.ops.wants("gated_mlp", spec)
+        else:
+            self.call = self._products(build, gate)
+            self.wants = build.ops.wants(self.gate_up.op, self.gate_up.spec)
+
+    def _products(self, build: Build, spec: GateSpec) -> HotCall:
+        """Gate and up that are stored differently: no kernel fuses the gate with them."""
+        gate = build.ops.bind_emitting("gate", spec, build.ops.wants(self.down.op, self.down.spec))
+        return lambda x, *weights: self.down.call(gate(self.gate_up.call(x, *weights[:-1])), weights[-1])
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = self.call(x, self.gate_up.weight, self.down.weight)
+        result: Tensor = self.call(x, *self.gate_up.weights, *self.down.weights)
         return result
 
 
@@ -71,10 +81,10 @@ class MLP:
         self.up = Linear(build, [WeightShard(up, inner, hidden, part)], bias=bias)
         self.down = Linear(build, [WeightShard(down, hidden, inner, columns=part)], bias=bias)
         act = ActivationSpec(part[1] - part[0], build.dtype, activation)
-        self.call = build.ops.bind("mlp", MLPSpec(self.up.spec, act, self.down.spec))
+        self.call = build.ops.bind("mlp", MLPSpec(self.up.single, act, self.down.single))
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = self.call(x, self.up.weight, self.down.weight)
+        result: Tensor = self.call(x, *self.up.weights, *self.down.weights)
         return result
 
 
@@ -117,7 +127,7 @@ class MixtureOfExperts:
         self.bias = _bias_parameter(build, names.bias, route) if route.bias else None
         spec = self._experts(build, experts, names, hidden, activation)
         self.wants = None  # routing and experts both use the unquantized activation
-        self.call = build.ops.bind("moe", MoESpec(self.router.spec, route, spec))
+        self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec))
         self.shared = GatedMLP(build, names.shared, hidden, experts.shared, activation) if experts.shared else None
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
 
@@ -137,7 +147,7 @@ class MixtureOfExperts:
         return ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, experts.route.top_k)
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights = self.router.weight, self.gate_up.packed, self.down.packed
+        weights = *self.router.weights, self.gate_up.packed, self.down.packed
         result: Tensor = self.call(x, *weights) if self.bias is None else self.call(x, *weights, self.bias.tensor)
         if self.shared is None or self.add is None:
             return result

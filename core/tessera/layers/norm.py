@@ -10,7 +10,8 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
 from tessera.layers.weights import Parameter
-from tessera.ops import AddLayerNormSpec, AddNormSpec, LayerNormSpec, NormAddSpec, NormLinearSpec, NormSpec
+from tessera.ops import AddLayerNormSpec, AddNormSpec, LayerNormSpec, LinearSpec, NormAddSpec, NormLinearSpec, NormSpec
+from tessera.platform.ops import HotCall, Packed
 from tessera.platform.quantization import ActSpec, Part
 
 
@@ -54,17 +55,32 @@ class AddNorm:
 
 
 class NormLinear:
-    """AddNorm and the linear layer that follows it, as one composite."""
+    """AddNorm and the linear layer that follows it, as one composite; if the layer is several products, as norm and
+    products."""
 
     def __init__(self, build: Build, name: str, norm: Norm, linear: Linear) -> None:
         spec = norm.adding(build, linear.spec.k)
         self.linear = linear
         self.parameter = norm_parameter(build, name, spec.norm)
-        self.call: Any = build.ops.bind("norm_linear", NormLinearSpec(spec, linear.spec))
+        self.call: Any = (
+            build.ops.bind("norm_linear", NormLinearSpec(spec, linear.spec))
+            if isinstance(linear.spec, LinearSpec)
+            else _norm_and_products(build, spec, linear)
+        )
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = self.call(x, residual, self.parameter.tensor, self.linear.weight)
+        result: tuple[Tensor, Tensor] = self.call(x, residual, self.parameter.tensor, *self.linear.weights)
         return result
+
+
+def _norm_and_products(build: Build, spec: AddNormSpec, linear: Linear) -> HotCall:
+    norm = build.ops.bind_emitting("add_norm", spec, build.ops.wants(linear.op, linear.spec))
+
+    def call(x: Tensor, residual: Tensor | None, norm_weight: Tensor, *weights: Packed) -> tuple[Tensor, Tensor]:
+        normed, residual = norm(x, residual, norm_weight)
+        return linear.call(normed, *weights), residual
+
+    return call
 
 
 class NormAdd:

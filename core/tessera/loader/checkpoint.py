@@ -16,7 +16,7 @@ from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Part, WeightFormat
 
 _FLOATS: Mapping[str, str] = MappingProxyType(
     {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
@@ -33,14 +33,17 @@ COMPARED = 1 << 22
 
 
 class WeightSource(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. notes: lines about
-    the files, to say at start-up. decodes: whether reading computes the numbers, so that it pays to read few at a time,
-    on several threads. differ(): as in layers.build.Stored. release() gives up resources held for reading, until the
-    next part is read."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. differ(): as in layers.build.Stored. release()
+    gives up resources held for reading, until the next part is read."""
 
+    # of its matrices
     dtype: str
+    # lines about the files, to say at start-up
     notes: Sequence[str]
+    # whether reading computes the numbers, so that it pays to read few at a time, on several threads
     decodes: bool
+    # how weights are stored, if the files say so and config.json does not
+    form: WeightFormat | None
 
     def read(self, part: Part) -> Tensor: ...
     def differ(self, names: Sequence[str], dtype: str) -> bool: ...
@@ -52,6 +55,7 @@ class Safetensors:
     when every tensor read from it is dropped. Raises ModelError, in one line, for missing or broken files."""
 
     decodes = False
+    form: WeightFormat | None = None
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)

@@ -1,18 +1,21 @@
-"""The weights of a GGUF file, decoded as they are read."""
+"""The weights of a GGUF file, as they are stored or decoded as they are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.errors import ModelError, printable
 from tessera.gguf.model import open_model
 from tessera.gguf.tensors import NamedTensor
+from tessera.loader.checkpoint import MAPPED
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Part, WeightFormat
+from tessera.quantization.formats.gguf import GgufBlocks
 
 
 class GgufWeights:
@@ -25,6 +28,8 @@ class GgufWeights:
         self.model = open_model(self.path)
         self.dtype = self.model.dtype
         self.notes: Sequence[str] = ()
+        self.form: WeightFormat | None = GgufBlocks(self.model.weights)
+        self._read = 0
 
     def names(self) -> Iterator[str]:
         return iter(self.model.weights)
@@ -38,13 +43,25 @@ class GgufWeights:
 
     def read(self, part: Part) -> Tensor:
         named = self._named(next((name for name in (part.name, *part.also) if self.holds(name)), part.name))
-        if named.shape != part.whole:
+        shape = named.shape if part.encoding is None else named.blocks
+        if shape != part.whole:
             raise ModelError(
-                f"'{part.name}' has shape {named.shape} where the settings of the file imply {part.whole}; "
+                f"'{part.name}' has shape {shape} where the settings of the file imply {part.whole}; "
                 f"'{printable(self.path)}' does not fit together."
             )
         rows, columns = (slice(None) if bounds is None else slice(*bounds) for bounds in (part.rows, part.columns))
+        if part.encoding is not None:
+            blocks = torch.from_numpy(np.array(named.read_blocks(self.model.file, rows, columns)))
+            self._count(blocks.nbytes)
+            return blocks
         return self._decoded(named, rows, columns)
+
+    def _count(self, nbytes: int) -> None:
+        """Maps the file again after MAPPED bytes, as pages that were read stay resident until then."""
+        self._read += nbytes
+        if self._read >= MAPPED:
+            self._read = 0
+            self.model.file.release()
 
     def differ(self, names: Sequence[str], dtype: str) -> bool:
         """A file without a head of its own ties it; one that has it says so by that."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import prod
 from types import TracebackType
 
 import torch
@@ -130,12 +131,12 @@ class _Loader:
         return tensor
 
     def _read(self, part: Part, dtype: torch.dtype) -> Tensor:
-        if not self.source.decodes or part.unpacking is not None or len(part.whole) != 2:
+        if not self.source.decodes or part.unpacking is not None or len(part.whole) < 2:
             return _converted(self.source.read(part), dtype, part)
         start, stop = (0, part.whole[0]) if part.rows is None else part.rows
         stop = max(start, min(stop, part.whole[0]))
-        result = torch.empty(stop - start, part.shape[1], dtype=dtype)
-        step = max(1, DECODED // max(1, part.shape[1]))
+        result = torch.empty(stop - start, *part.shape[1:], dtype=dtype)
+        step = max(1, DECODED // max(1, prod(part.shape[1:])))
 
         def decode(first: int) -> None:
             rows = first, min(stop, first + step)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Part, WeightFormat
 
 ALONE = 1 << 20
 """A tensor of fewer numbers is drawn on its own, on the host."""
@@ -28,6 +28,7 @@ class Dummy:
     dtype = "bfloat16"
     notes: Sequence[str] = ()
     decodes = False
+    form: WeightFormat | None = None
 
     def __init__(self, seed: int, target: torch.device | None = None) -> None:
         self.seed = seed

@@ -34,7 +34,7 @@ def stored_weights(
     ops, arena = BoundOps(REFERENCE, host), Arena("weights")
     for name, (k, n) in linear_layers.items():
         part = Part(f"{name}.weight", (n, k))
-        chosen = weights.choose(LinearSpec(n, k, dtype), [[part]], ops)
+        (chosen,) = weights.choose(LinearSpec(n, k, dtype), [[part]], ops)
         scheme, convert = chosen.spec.scheme, chosen.convert
         if scheme is not None:
             _check(name, scheme, platform)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.ops.quantize import INT8, Activation, meaning_of, plain, rounded
+from tessera.ops.quantize import INT8, Activation, Quantized, meaning_of, plain, rounded
 from tessera.ops.tensors import DTYPES, HIDDEN, LARGE_VOCAB, ROUNDED_ONCE, VOCAB, into, torch_dtype
-from tessera.platform.ops import Op, Packed, TrialInputs
+from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 
-__all__ = ["EmbeddingSpec", "LinearSpec", "PackedEmbeddingSpec"]
+__all__ = ["EmbeddingSpec", "JoinedLinearSpec", "LinearSpec", "PackedEmbeddingSpec"]
 
 _STRETCH = 1 << 22  # elements of a weight that are converted to float32 at a time
 
@@ -153,6 +154,57 @@ def _single_linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...
 _HUGE = 2.4e5
 
 
+# ---- joined_linear
+
+
+@dataclass(frozen=True)
+class JoinedLinearSpec:
+    """Products of one input, whose results lie side by side: of weights that are stored differently, such as q and k in
+    one scheme and v in another. All have the same k and dtype."""
+
+    linears: tuple[LinearSpec, ...]
+
+    @property
+    def n(self) -> int:
+        """Outputs of all."""
+        return sum(one.n for one in self.linears)
+
+    @property
+    def k(self) -> int:
+        return self.linears[0].k
+
+    @property
+    def dtype(self) -> str:
+        return self.linears[0].dtype
+
+
+def joined_linear(spec: JoinedLinearSpec, ops: BoundOps) -> HotCall:
+    """x [T, k] act or Quantized; weights Packed, one for each linear -> [T, sum of n] act"""
+    products, ends = [ops.bind("linear", one) for one in spec.linears], list(accumulate(one.n for one in spec.linears))
+    places = [slice(end - one.n, end) for one, end in zip(spec.linears, ends, strict=True)]
+    dtype = torch_dtype(spec.dtype)
+
+    def call(x: Activation, *weights: Packed, out: Tensor | None = None) -> Tensor:
+        data = x.data if isinstance(x, Quantized) else x
+        result = data.new_empty(len(data), spec.n, dtype=dtype) if out is None else out
+        for product, place, weight in zip(products, places, weights, strict=True):
+            product(x, weight, out=result[:, place])
+        return result
+
+    return call
+
+
+def _joined_linears() -> Iterator[JoinedLinearSpec]:
+    for dtype in DTYPES:
+        plain, quantized = LinearSpec(72, 40, dtype), LinearSpec(24, 40, dtype, INT8_ROWS)
+        yield JoinedLinearSpec((plain, LinearSpec(13, 40, dtype, bias=True)))
+        yield JoinedLinearSpec((quantized, plain, quantized))
+
+
+def _joined_linear_inputs(spec: JoinedLinearSpec, make: TrialInputs) -> tuple[Any, ...]:
+    return make.normal(make.tokens, spec.k, dtype=spec.dtype), *(make.weight(one) for one in spec.linears)
+
+
 # ---- packed_embedding
 
 
@@ -220,6 +272,12 @@ OPS = (
         "linear", "core", linear,
         sample_specs=linears, large_samples=large_linears, inputs=_single_linear_inputs,
         served_spec=lambda dtype: LinearSpec(HIDDEN, HIDDEN, dtype),
+    ),
+    Op(
+        "joined_linear", "core", compose=joined_linear, parts=("linear",),
+        takes_by=lambda spec: tuple(("linear", one) for one in spec.linears),
+        sample_specs=_joined_linears, inputs=_joined_linear_inputs,
+        served_spec=lambda dtype: JoinedLinearSpec((LinearSpec(HIDDEN, HIDDEN, dtype), LinearSpec(256, HIDDEN, dtype))),
     ),
     Op(
         "packed_embedding", "core", packed_embedding,

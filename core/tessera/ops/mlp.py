@@ -281,7 +281,7 @@ OPS = (
     ),
     Op(
         "gated_mlp", "core", compose=gated_mlp, parts=("linear", "gate"),
-        takes_by=lambda spec: ("linear", spec.gate_up),
+        takes_by=lambda spec: (("linear", spec.gate_up),),
         sample_specs=_gated_mlps, large_samples=_large_gated_mlps, inputs=_gated_mlp_inputs,
         served_spec=lambda dtype: GatedMLPSpec(
             LinearSpec(2 * WIDE, HIDDEN, dtype), GateSpec(WIDE, dtype), LinearSpec(HIDDEN, WIDE, dtype)

@@ -176,8 +176,9 @@ class Op(Generic[S]):
     kernel: Kernel[S] | None = None
     # For a composite, the part that would emit a quantized result, and its spec.
     emits_by: Callable[[S], tuple[str, Any]] | None = None
-    # For a composite, the part that receives its input, and its spec.
-    takes_by: Callable[[S], tuple[str, Any]] | None = None
+    # For a composite, the parts that receive its input, and their specs; it wants the input as they do if all want the
+    # same.
+    takes_by: Callable[[S], Sequence[tuple[str, Any]]] | None = None
     # Activations have the model's dtype, which the spec does not name. If the spec names none and this is False, they
     # are float32.
     any_dtype: bool = False
@@ -337,7 +338,8 @@ class BoundOps:
         wrapped = name in self.wrappers or _part_wrappers(op, self.ops, self.wrappers)
         if op.kernel is not None and not wrapped and op.kernel.supports(spec) is None:
             return op.kernel.wants(spec)
-        return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
+        wanted = {self.wants(*part) for part in op.takes_by(spec)} if op.takes_by is not None else set()
+        return wanted.pop() if len(wanted) == 1 else None
 
     def native(self, name: str, spec: Any) -> bool:
         """Whether a kernel of the platform computes an op at a place."""

@@ -146,6 +146,8 @@ class Part:
     unpacking: Unpacking | None = None
     # if the checkpoint has other tensors, from which the shard is computed; then nothing of this name is read
     decoding: Decoding | None = None
+    # if it is read in the blocks that it is stored in: `whole` and `columns` count these, and a block's bytes come last
+    encoding: Encoding | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -167,15 +169,19 @@ class Part:
     @property
     def numbers(self) -> int:
         """The number of elements of the model's weights that it holds."""
+        if self.encoding is not None:
+            return prod(self.shape[:2]) * self.encoding.elements
         return prod(self.shape) if self.unpacking is None else self.unpacking.numbers
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A quantized weight in a checkpoint. parts: for each part of the scheme, the tensor to read."""
+    """A quantized weight in a checkpoint. parts: for each part of the scheme, the tensor to read. decoded: the same
+    weight to be computed at load, where no kernel multiplies with the scheme; None: the reference then does."""
 
     scheme: Scheme
     parts: Mapping[str, Part]
+    decoded: Part | None = None
 
 
 @dataclass(frozen=True)

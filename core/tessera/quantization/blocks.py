@@ -68,11 +68,12 @@ def _finer(stored: StoredWeight, count: int, rows: int) -> StoredWeight:
         return stored
     unpacking = Unpacking(_then(scale.unpacking, before // rows, -(-count // rows)), -(-count // rows))
     return StoredWeight(
-        _in_blocks(scheme, (rows, inputs)), {**stored.parts, "scale": replace(scale, unpacking=unpacking)}
+        with_block(scheme, (rows, inputs)), {**stored.parts, "scale": replace(scale, unpacking=unpacking)}
     )
 
 
-def _in_blocks(scheme: Scheme, block: tuple[int, int]) -> Scheme:
+def with_block(scheme: Scheme, block: tuple[int, int]) -> Scheme:
+    """The scheme with scales of other blocks."""
     parts = {**scheme.parts, "scale": TensorSpec(scheme.parts["scale"].dtype, block)}
     return replace(scheme, weight=replace(scheme.weight, block=block), parts=parts)
 

@@ -4,9 +4,10 @@ the weight's shard."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 
 from torch import Tensor
 
@@ -16,14 +17,25 @@ from tessera.platform.device import Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, WeightFormat
-from tessera.quantization.blocks import joinable
+from tessera.quantization.blocks import joinable, with_block
 from tessera.quantization.description import describe_scheme
 from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import GROUPS, candidates
 from tessera.quantization.weights import Joins, NotQuantized, ProductWeight, SkippedWeight, Weights
 
-Stored = StoredWeight | Part | Reason
-"""Of WeightFormat.stored."""
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A weight that is computed at load, as no kernel takes it as it is stored."""
+
+    # to read
+    part: Part
+    # how it was stored, and what it becomes, in words
+    kind: str
+
+
+Stored = StoredWeight | Part | Reason | _Decoded
+"""Of WeightFormat.stored, or decided after it."""
 PlatformAnswer = Scheme | Reason
 """Of Platform.scheme: the scheme that its kernels take in place of one, or why there is none."""
 
@@ -35,6 +47,7 @@ class _Negotiation:
         self.name, self._ask_platform = name, ask_platform
         self.quantised: Counter[str] = Counter()
         self.skipped: list[SkippedWeight] = []
+        self.reasons: dict[str, Reason] = {}
         self._answers: dict[Scheme, PlatformAnswer] = {}
 
     def skip(self, weight: str, reason: Reason) -> None:
@@ -72,7 +85,7 @@ class _Negotiation:
 class QuantizeAtLoad(_Negotiation):
     """Rounds the weights to a scheme of --quantization while they are loaded."""
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         reason = f"input size {spec.k} is not divisible by any of {', '.join(map(str, GROUPS))}"
         for scheme in candidates(self.name, spec.k):
             answer = self.answer(scheme)
@@ -82,10 +95,10 @@ class QuantizeAtLoad(_Negotiation):
             quantized = self._shardable(spec, scheme, ops)
             if quantized is not None:
                 self._count(quantized)
-                return ProductWeight(quantized, {"weight": weight}, partial(_round, scheme=scheme))
+                return (ProductWeight(quantized, {"weight": weight}, partial(_round, scheme=scheme)),)
             reason = f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
         self.skipped.append(SkippedWeight(_name(weight[0][0]), reason, wanted=True))
-        return ProductWeight(spec, {"weight": weight})
+        return (ProductWeight(spec, {"weight": weight}),)
 
 
 def _round(raw: dict[str, Tensor], scheme: Scheme) -> None:
@@ -108,73 +121,103 @@ class QuantizedCheckpoint(_Negotiation):
     def kv_scales(self, attention: str) -> Mapping[str, Part]:
         return self._format.kv_scales(attention)
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
-        stored = {part: self._format.stored(part, module, spec.dtype) for join in weight for part in join}
-        if any(isinstance(one, Part) for one in stored.values()):
-            return self._decoded(spec, weight, stored)
-        stored = _join_blocks(weight, stored)
-        _refuse_different_schemes(stored)
-        first, first_stored = next(iter(stored.items()))
-        if not isinstance(first_stored, StoredWeight):
-            self.skip(_name(first), str(first_stored))
-            return ProductWeight(spec, {"weight": weight})
-        quantized = self._shardable(spec, first_stored.scheme, ops)
-        if quantized is None:
-            raise ModelError(
-                f"'{_name(first)}' ({describe_scheme(first_stored.scheme)}) has a shard of {spec.n} x {spec.k}, which "
-                f"the groups of the format '{self.name}' do not divide; use another --tensor-parallel-size."
-            )
-        self._count(quantized)
-        parts = _parts_by_name(weight, stored)
-        return ProductWeight(quantized, parts, _take_largest_input_scale if "input_scale" in parts else None)
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        stored = {part: self._stored(spec, part, module, ops) for join in weight for part in join}
+        if spec.experts:
+            self._refuse_different_experts(stored)
+            return (self._product(spec, weight, stored, ops),)
+        (join,) = weight
+        runs = [list(run) for _, run in groupby(join, lambda part: _kind(stored[part]))]
+        if len(runs) == 1:
+            return (self._product(spec, weight, stored, ops),)
+        return [self._product(replace(spec, n=sum(part.shape[0] for part in run)), [run], stored, ops) for run in runs]
 
-    def _decoded(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored]) -> ProductWeight:
-        """A product of weights that are computed at load, perhaps beside some that are not quantized."""
-        for part, one in stored.items():
-            if isinstance(one, StoredWeight):
-                raise ModelError(
-                    f"the checkpoint's format '{self.name}' has no one way to store what is computed with "
-                    f"'{_name(part)}'; use another copy of the model."
-                )
-            if not isinstance(one, Part):
+    def _stored(self, spec: LinearSpec, part: Part, module: str, ops: BoundOps) -> Stored:
+        """How a weight is stored; as one to be computed at load if it can be, and no kernel takes it as it is."""
+        stored = self._format.stored(part, module, spec.dtype)
+        if not isinstance(stored, StoredWeight) or stored.decoded is None:
+            return stored
+        reason = (
+            "experts are multiplied with as they are decoded"
+            if spec.experts
+            else self._why_not_native(replace(spec, n=part.shape[0]), stored.scheme, ops)
+        )
+        if reason is None:
+            return stored
+        name = f"{stored.scheme.weight.dtype}, decoded to {spec.dtype}"
+        self.reasons.setdefault(name, reason)
+        return _Decoded(stored.decoded, name)
+
+    def _why_not_native(self, spec: LinearSpec, scheme: Scheme, ops: BoundOps) -> Reason | None:
+        """Why no kernel multiplies with a scheme."""
+        answer, kernel = self.answer(scheme), ops.ops["linear"].kernel
+        if isinstance(answer, str):
+            return answer
+        native = replace(spec, scheme=answer)
+        if not _fits(native):
+            return f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
+        return "no kernel" if kernel is None else kernel.supports(native)
+
+    def _product(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
+        """The product of weights of one kind. stored: of these, among others."""
+        first = weight[0][0]
+        quantized = _quantized(weight, stored)
+        if quantized is None:
+            return self._plain(spec, weight, stored)
+        scheme = quantized[first].scheme
+        chosen = self._shardable(spec, scheme, ops)
+        if chosen is None:
+            raise ModelError(
+                f"'{_name(first)}' ({describe_scheme(scheme)}) has a shard of {spec.n} x {spec.k}, which the groups of "
+                f"the format '{self.name}' do not divide; use another --tensor-parallel-size."
+            )
+        self._count(chosen)
+        parts = {name: [[quantized[part].parts[name] for part in join] for join in weight] for name in scheme.parts}
+        return ProductWeight(chosen, parts, _take_largest_input_scale if "input_scale" in parts else None)
+
+    def _plain(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored]) -> ProductWeight:
+        """A product of weights that are not quantized, or computed at load."""
+        decoded, kinds = dict[Part, Part](), Counter[str]()
+        for part in dict.fromkeys(part for join in weight for part in join):
+            one = stored[part]
+            if isinstance(one, str) and one not in {stored[other] for other in decoded}:
                 self.skip(_name(part), one)
-        decoded = {part: one if isinstance(one, Part) else part for part, one in stored.items()}
-        first = next(one for one in decoded.values() if one.decoding is not None)
-        assert first.decoding is not None
-        self.quantised[f"{first.decoding.stored}, decoded to {spec.dtype}"] += 1
+            if isinstance(one, _Decoded):
+                kinds[one.kind] = 1
+            if isinstance(one, Part) and one.decoding is not None:
+                kinds[f"{one.decoding.stored}, decoded to {spec.dtype}"] = 1
+            decoded[part] = one.part if isinstance(one, _Decoded) else one if isinstance(one, Part) else part
+        self.quantised += kinds
         return ProductWeight(spec, {"weight": [[decoded[part] for part in join] for join in weight]})
 
-
-def _join_blocks(weight: Joins, stored: dict[Part, Stored]) -> dict[Part, Stored]:
-    """The weights of a product, if all are quantized with blocks that can be joined."""
-    quantized = _quantized(stored)
-    if len(quantized) < len(stored):
-        return stored
-    joined = joinable([[(part.shape[0], quantized[part]) for part in join] for join in weight])
-    return {part: one for join, ones in zip(weight, joined, strict=True) for part, one in zip(join, ones, strict=True)}
-
-
-def _refuse_different_schemes(stored: Mapping[Part, Stored]) -> None:
-    """Raises ModelError for weights of one product that are stored in different schemes."""
-    schemes = {part: one.scheme if isinstance(one, StoredWeight) else None for part, one in stored.items()}
-    first, scheme = next(iter(schemes.items()))
-    other = next((part for part, one in schemes.items() if one != scheme), None)
-    if other is not None:
-        raise ModelError(
-            f"the checkpoint stores '{_name(first)}' and '{_name(other)}' in different formats, but they are "
-            "computed as one product; quantize both in the same way."
-        )
+    def _refuse_different_experts(self, stored: Mapping[Part, Stored]) -> None:
+        """Raises ModelError for experts that are stored in different schemes: all of a layer are one product."""
+        (first, kind), *others = [(part, _kind(one)) for part, one in stored.items()]
+        other = next((part for part, one in others if one != kind), None)
+        if other is not None:
+            raise ModelError(
+                f"the checkpoint stores '{_name(first)}' and '{_name(other)}' in different formats, but experts are "
+                "computed as one product; use a copy of the model that quantizes both in the same way."
+            )
 
 
-def _parts_by_name(weight: Joins, stored: Mapping[Part, Stored]) -> dict[str, Joins]:
-    """The parts to read of weights that are all quantized in the same scheme."""
-    quantized = _quantized(stored)
-    names = next(iter(quantized.values())).scheme.parts
-    return {name: [[quantized[part].parts[name] for part in join] for join in weight] for name in names}
+def _kind(stored: Stored) -> Scheme | None:
+    """Equal for weights that can be joined into one product. Blocks may have different numbers of rows."""
+    if not isinstance(stored, StoredWeight):
+        return None
+    block = stored.scheme.weight.block
+    return stored.scheme if block is None else with_block(stored.scheme, (1, block[1]))
 
 
-def _quantized(stored: Mapping[Part, Stored]) -> dict[Part, StoredWeight]:
-    return {part: one for part, one in stored.items() if isinstance(one, StoredWeight)}
+def _quantized(weight: Joins, stored: Mapping[Part, Stored]) -> dict[Part, StoredWeight] | None:
+    """The weights of a product, with blocks that can be joined; None if they are not quantized."""
+    joins = [
+        [(part.shape[0], one) for part in join if isinstance(one := stored[part], StoredWeight)] for join in weight
+    ]
+    if not joins[0]:
+        return None
+    pairs = (zip(join, ones, strict=True) for join, ones in zip(weight, joinable(joins), strict=True))
+    return {part: one for pair in pairs for part, one in pair}
 
 
 def _take_largest_input_scale(raw: dict[str, Tensor]) -> None:

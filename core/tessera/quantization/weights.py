@@ -49,9 +49,13 @@ class Weights(Protocol):
     # Number of linears by the description of their scheme.
     quantised: Counter[str]
     skipped: list[SkippedWeight]
+    # By such a description, why the weights are decoded instead of multiplied with as they are stored; often empty.
+    reasons: dict[str, Reason]
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
-        """spec: the product with an unquantized weight. module: as for WeightFormat.stored."""
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        """The products that a weight is used in: one, or several whose outputs are one after the other, if its parts
+        are stored differently; experts are always one. spec: the product with an unquantized weight. module: as for
+        WeightFormat.stored. Raises ModelError for what no product is possible with."""
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
@@ -71,9 +75,10 @@ class NotQuantized:
         self.name = ""
         self.quantised: Counter[str] = Counter()
         self.skipped: list[SkippedWeight] = []
+        self.reasons: dict[str, Reason] = {}
 
-    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> ProductWeight:
-        return ProductWeight(spec, {"weight": weight})
+    def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        return (ProductWeight(spec, {"weight": weight}),)
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""

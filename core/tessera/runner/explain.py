@@ -60,7 +60,8 @@ def _weights(weights: Weights) -> Iterator[Explained]:
             "quantization", "weights", "none", ((", ".join(QUANTIZATIONS), "--quantization does not ask for them"),)
         )
     for scheme, number in weights.quantised.items():
-        yield Explained("quantization", f"weights of {_counted(number, 'product')}", scheme)
+        others = (("as stored", weights.reasons[scheme]),) if scheme in weights.reasons else ()
+        yield Explained("quantization", f"weights of {_counted(number, 'product')}", scheme, others)
     for reason, names in _by_reason(weights):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield Explained("quantization", f"weight of {names[0]}{more}", "none", ((weights.name, reason),))

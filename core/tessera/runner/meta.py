@@ -20,7 +20,7 @@ from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform, WorkerSpec
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Part, WeightFormat
 from tessera.platform.runner import ModelRunner
 from tessera.runner.runner import core_runner
 from tessera.runner.services import Services
@@ -88,6 +88,7 @@ class Shapes:
 
     def __init__(self, dtype: str, stored: CheckpointWeights | None = None) -> None:
         self.dtype, self.stored = dtype, stored
+        self.form: WeightFormat | None = None if stored is None else stored.form
 
     def read(self, part: Part) -> Tensor:
         return torch.empty(part.shape, dtype=torch_dtype(part.dtype or self.dtype), device="meta")

@@ -164,6 +164,8 @@ class Services:
         said = self.config.model.checkpoint
         form = weight_format(said, self.registry)
         method = "" if form is None else str(said["quantization_config"]["quant_method"])
+        if form is None and self.config.model.quantization is None:
+            form, method = self.source.form, "gguf"
         return negotiate(self.config.model.quantization, self.platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

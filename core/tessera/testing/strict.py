@@ -211,7 +211,7 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
 
 class BufferedLinear(Kernel[LinearSpec]):
     """A linear that writes into the buffer it is given, and wants float32 input scaled by powers of two, which is
-    lossless. A weight in blocks stays in them, and each call decodes it."""
+    lossless. A weight in blocks stays in them, and each call decodes it, on the host."""
 
     def supports(self, spec: LinearSpec) -> str | None:
         if spec.experts:

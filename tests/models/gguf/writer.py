@@ -4,6 +4,7 @@ test."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ _ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "g
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
-def write_gguf(model: Any, path: Path, kind: Type = Type.F32) -> Path:
-    """kind: of the matrices whose rows divide by its blocks; the others are float32."""
+def write_gguf(model: Any, path: Path, kind: Type = Type.F32, other: Mapping[str, Type] | None = None) -> Path:
+    """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
+    name of a tensor within its layer, such as attn_v."""
     config = model.config
     name = _ARCHITECTURES.get(config.model_type, config.model_type)
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
@@ -33,7 +35,7 @@ def write_gguf(model: Any, path: Path, kind: Type = Type.F32) -> Path:
     for key, value in _stacked(state).items():
         own = names.get_name(key, try_suffixes=(".weight", ".bias"))
         assert own is not None, key
-        _write_tensor(writer, own, _changed(value, own, config, name), kind)
+        _write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
     for own, factors in _rope_factors(config).items():
         writer.add_tensor(own, np.array(factors, np.float32))
     writer.write_header_to_file()

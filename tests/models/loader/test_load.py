@@ -118,7 +118,7 @@ def test_experts_are_scored_in_float32_whatever_the_models_dtype(built, checkpoi
     folder, tensors = checkpoint(family, **differs)
     loaded = built(family, **differs).load(Safetensors(str(folder)), dtype="bfloat16")
     moe = loaded.model.blocks[1].mlp
-    assert torch.equal(moe.router.weight["weight"], tensors["model.layers.1.mlp.gate.weight"])
+    assert torch.equal(moe.router.weights[0]["weight"], tensors["model.layers.1.mlp.gate.weight"])
     assert torch.equal(moe.bias.tensor, tensors["model.layers.1.mlp.gate.e_score_correction_bias"])
     assert moe.down.packed["weight"].dtype == torch.bfloat16
 
@@ -317,7 +317,7 @@ def test_joined_projections_are_read_by_heads(built, checkpoint):
         (whole,) = [tensors[n] for n in tensors if ".0." in n and n.endswith(("qkv_proj.weight", "key_value.weight"))]
         linear = built(family, 1, 2, **differs).load(Safetensors(str(folder))).model.blocks[0].attention.input.linear
         expected = [whole[start:stop] for start, stop in zip(rows[::2], rows[1::2], strict=True)]
-        assert torch.equal(linear.weight["weight"], torch.cat(expected))
+        assert torch.equal(linear.weights[0]["weight"], torch.cat(expected))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral", "phi3"])

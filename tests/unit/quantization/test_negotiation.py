@@ -39,7 +39,7 @@ def chosen(name, spec, answer, kernel=None):
     platform = Answering(answer)
     table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
     weights = negotiate(name, platform)
-    made = weights.choose(spec, [[Part("a.b.weight", (spec.n, spec.k))]], BoundOps(table, platform.open(0)))
+    (made,) = weights.choose(spec, [[Part("a.b.weight", (spec.n, spec.k))]], BoundOps(table, platform.open(0)))
     assert list(made.parts) == ["weight"]
     return made.spec, None if made.convert is None else made.convert.keywords["scheme"], weights
 
@@ -130,11 +130,17 @@ class Storing(WeightFormat):
 
 
 def stored(form, sources, answer=lambda scheme: scheme, kernel=None):
+    """The only product of these weights, and what was decided."""
+    (made,), weights = products(form, sources, answer, kernel)
+    return made, weights
+
+
+def products(form, sources, answer=lambda scheme: scheme, kernel=None, experts=0):
     platform = Answering(answer)
     table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
     weights = negotiate(None, platform, form, "packing")
     joins = [[Part(f"{name}.weight", (5, 64)) for name in sources]]
-    asked = LinearSpec(5 * len(sources), 64, "float32")
+    asked = LinearSpec(5 * len(sources), 64, "float32", experts=experts)
     return weights.choose(asked, joins, BoundOps(table, platform.open(0))), weights
 
 
@@ -155,13 +161,36 @@ def test_a_weight_that_is_not_quantized_is_read_as_it_is():
     assert (skipped.name, skipped.reason, skipped.wanted) == ("q", "q is no Linear of float32 that is quantized", False)
 
 
-@pytest.mark.parametrize("other", [{}, {"k": candidates("int4", 64)[0]}], ids=["plain", "int4"])
-def test_sources_that_are_stored_differently_are_one_line(other):
+INT4 = candidates("int4", 64)[0]
+
+
+@pytest.mark.parametrize(
+    ("sources", "schemes", "expected"),
+    [
+        ("qkv", {"q": INT8, "k": INT8}, [("qk", INT8), ("v", None)]),
+        ("qkv", {"q": INT8, "k": INT8, "v": INT4}, [("qk", INT8), ("v", INT4)]),
+        ("qkv", {"q": INT4, "v": INT4}, [("q", INT4), ("k", None), ("v", INT4)]),
+        ("gu", {"u": INT8}, [("g", None), ("u", INT8)]),
+    ],
+)
+def test_sources_that_are_stored_differently_are_several_products(sources, schemes, expected):
+    found, weights = products(Storing(**schemes), sources)
+    assert [("".join(part.name[0] for part in one.parts["weight"][0]), one.spec.scheme) for one in found] == expected
+    assert [one.spec.n for one in found] == [5 * len(names) for names, _ in expected]
+    assert [list(one.parts) for one in found] == [
+        ["weight"] if scheme is None else ["weight", "scale"] for _, scheme in expected
+    ]
+    assert weights.quantised.total() == sum(scheme is not None for _, scheme in expected)
+    assert [one.name for one in weights.skipped] == [names for names, scheme in expected if scheme is None]
+
+
+def test_experts_that_are_stored_differently_are_one_line():
+    assert len(products(Storing(q=INT8, k=INT8), "qk", experts=1)[0]) == 1
     with pytest.raises(ModelError) as raised:
-        stored(Storing(q=INT8, **other), "qk")
+        products(Storing(q=INT8), "qk", experts=1)
     assert raised.value.message == (
-        "the checkpoint stores 'q' and 'k' in different formats, but they are computed as one product; quantize both "
-        "in the same way."
+        "the checkpoint stores 'q' and 'k' in different formats, but experts are computed as one product; use a copy "
+        "of the model that quantizes both in the same way."
     )
 
 

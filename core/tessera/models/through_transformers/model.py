@@ -67,7 +67,7 @@ class ThroughTransformers:
         self.facts = ModelFacts(
             architecture=architecture,
             vocab_size=product.n,
-            hidden_size=product.spec.k,
+            hidden_size=product.products.spec.k,
             num_layers=len(found.attention),
             max_positions=max_model_len,
             dtype=build.dtype,
@@ -97,15 +97,16 @@ class SharedHead:
     """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
 
     def __init__(self, build: Build, product: BoundProduct, shape: HeadShape) -> None:
-        self.product, self.shape = product, shape
+        self.product, self.linear, self.shape = product, product.products.single, shape
         self.finish = bind_finish(self.sampling_spec(SampleSpec(product.n)), build.ops)
 
     @property
     def weight(self) -> Packed:
-        return self.product.parameter.packed
+        (weight,) = self.product.products.weights
+        return weight
 
     def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
-        return LogitsSampleSpec(self.product.spec, sample, None, self.shape.cap, self.shape.scale)
+        return LogitsSampleSpec(self.linear, sample, None, self.shape.cap, self.shape.scale)
 
     def __call__(self, rows: Tensor) -> Tensor:
         result: Tensor = self.finish(self.product(rows))

@@ -3,7 +3,7 @@ registers every weight that its code still uses as a parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from transformers.integrations.moe import grouped_mm_experts_forward
 from transformers.pytorch_utils import Conv1D
 
 from tessera.layers.build import Build
-from tessera.layers.linear import product_parameter
+from tessera.layers.linear import Products, product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
@@ -42,12 +42,10 @@ class BoundProduct(nn.Module):
             parts["bias"] = names.joins(module.bias)[0]
         asked = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
         kind = "Embedding" if tied else "Conv1D" if isinstance(module, Conv1D) else "Linear"
-        self.spec, self.parameter = product_parameter(build, asked, parts, module=kind, keep=keep)
-        self.linear = build.ops.bind("linear", self.spec)
+        self.products = Products(build, asked, parts, module=kind, keep=keep)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear(x.reshape(-1, x.shape[-1]), self.parameter.packed)
-        return result.view(*x.shape[:-1], self.n)
+        return self.products(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], self.n)
 
 
 class TokenEmbedding:
@@ -147,8 +145,7 @@ def exchange(
             parent = anatomy.model.get_submodule(owner)
             routes = any(child in rehearsed.experts for child in parent.children()) and key in ROUTERS
             product = BoundProduct(build, names, module, keep=ROUTER if routes else "")
-            layer = ProductLayer(name, product.spec.k, product.n, range(product.n), (0, product.spec.k))
-            build.products.append(BuiltProduct(product.spec, (layer,), product.parameter.attach))
+            build.products += _built(name, product.products)
             setattr(parent, key, product)
     embed: Any = anatomy.embedding
     head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
@@ -160,6 +157,15 @@ def exchange(
         if module not in exchanged:
             _keep(build, names, name, module)
     return head, embed
+
+
+def _built(name: str, products: Products) -> Iterator[BuiltProduct]:
+    """The products of one layer."""
+    first, whole = 0, products.spec
+    for spec, parameter in zip(products.specs, products.parameters, strict=True):
+        outputs = range(first, first + spec.n)
+        yield BuiltProduct(spec, (ProductLayer(name, whole.k, whole.n, outputs, (0, whole.k)),), parameter.attach)
+        first += spec.n
 
 
 def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:

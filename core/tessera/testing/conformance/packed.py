@@ -108,13 +108,14 @@ def _check(target: Target, name: str, kind: _PackedForm, dtype: str) -> Verdict:
     weights = QuantizedCheckpoint(name, kind.reader, target.platform.scheme)
     build = Build(target.bound(), target.device, dtype, (), weights=weights)
     linear = Linear(build, [WeightShard(source, n, _K) for source, n in _SOURCES.items()], bias=True)
-    assert linear.spec.scheme is not None, "the format quantizes all of them"
+    spec = linear.single
+    assert spec.scheme is not None, "the format quantizes all of them"
     tensors, meant, input_scale = _written(kind)
     with TemporaryDirectory() as folder, target.device.arena("weights") as arena:
         save_file(tensors, Path(folder) / "model.safetensors")
         load_weights(build.parameters, Safetensors(folder), dtype, target.device, arena, lambda _: None)
     activation = _activation(kind)
-    limit = TOLERANCES[dtype] if linear.spec.scheme.activation == activation else _ROUNDED_INPUT
+    limit = TOLERANCES[dtype] if spec.scheme.activation == activation else _ROUNDED_INPUT
     bias = torch.cat([tensors[f"{source}.bias"] for source in _SOURCES]).to(torch_dtype(dtype))
     for tokens in _TOKENS:
         x = torch.randn(tokens, _K, generator=torch.Generator().manual_seed(tokens)).to(torch_dtype(dtype))
@@ -128,7 +129,7 @@ def _check(target: Target, name: str, kind: _PackedForm, dtype: str) -> Verdict:
                 named(x=x, weight=meant, result=found, expected=expected),
             )
     kernel = build.ops.ops["linear"].kernel
-    reason = "no kernel" if kernel is None else kernel.supports(linear.spec)
+    reason = "no kernel" if kernel is None else kernel.supports(spec)
     return PASSED if reason is None else falls_back(reason)
 
 

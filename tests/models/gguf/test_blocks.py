@@ -1,0 +1,108 @@
+"""Weights of a GGUF file that stay in their blocks: they mean what decoding gives, and answers are the same."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+from tessera.engine.plan import plan_here
+from tessera.loader.gguf import GgufWeights
+from tessera.ops.quantize import meaning
+from tessera.platform import StoredWeight
+from tessera.platform.quantization import Part
+from tests.engine.platforms.test_quantization import VOCAB, scored
+from tests.models.gguf.writer import write_gguf
+from tests.platforms.engine_run import EngineRun
+from tools.parity.family import Family, maker, save_model
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 160,
+    "intermediate_size": 224,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+}
+LLAMA = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES, vocab_size=VOCAB))
+MIXTRAL = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, num_local_experts=3, **SIZES, vocab_size=VOCAB))
+MIXED = {"attn_v": Type.Q8_0, "ffn_up": Type.BF16, "attn_k": Type.Q5_1}
+"""By the name of a tensor, beside Q4_0."""
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0], ids=["Q4_1", "Q8_0"])
+def test_any_rows_and_whole_blocks_mean_what_decoding_gives(kind, tmp_path):
+    weights = GgufWeights(str(write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", kind)))
+    chance, seen = random.Random(3), 0
+    for name, named in weights.model.weights.items():
+        if len(named.shape) != 2:
+            continue
+        n, k = named.shape
+        for rows, columns in (
+            (None, None),
+            (tuple(sorted(chance.sample(range(n + 1), 2))), None),
+            (None, (32, k)),
+            ((1, n), (32, 64)),
+        ):
+            part = Part(name, named.shape, rows, columns)
+            stored = weights.form.stored(part, "Linear", "bfloat16")
+            assert isinstance(stored, StoredWeight)
+            blocks = weights.read(stored.parts["weight"])
+            assert tuple(blocks.shape) == stored.parts["weight"].shape
+            assert torch.equal(meaning({"weight": blocks}, stored.scheme), weights.read(part))
+            assert stored.parts["weight"].numbers == part.numbers
+            assert stored.decoded == part
+            seen += 1
+    assert seen == 4 * (2 + 2 * 7)
+
+
+def test_what_cannot_stay_in_blocks_says_why(tmp_path):
+    model = save_model(LLAMA, tmp_path)
+    form = GgufWeights(str(write_gguf(model, tmp_path / "model.gguf", Type.Q4_0, MIXED))).form
+    down = Part("model.layers.0.mlp.down_proj.weight", (160, 224))
+    assert form.stored(replace(down, columns=(0, 112)), "Linear", "bfloat16") == (
+        "it is stored in Q4_0, and the shard cuts blocks of 32 inputs"
+    )
+    assert isinstance(form.stored(replace(down, columns=(32, 128)), "Linear", "bfloat16"), StoredWeight)
+    up = Part("model.layers.0.mlp.up_proj.weight", (224, 160))
+    assert form.stored(up, "Linear", "bfloat16") == "it is stored in BF16"
+    assert form.stored(Part("model.norm.weight", (160,)), "Linear", "bfloat16") == "it is no matrix of the file"
+
+
+@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=["llama", "mixtral"])
+@pytest.mark.parametrize("other", [{}, MIXED], ids=["alike", "mixed"])
+def test_answers_are_those_of_decoded_weights(family, other, tmp_path):
+    """The strict platform multiplies with blocks, the reference with what was decoded; both in float32. Decoding in a
+    step reads the weight on the host, so nobody watches for that here."""
+    path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0, other)
+    found, expected = scored(path, "strict", executor=None), scored(path, "reference")
+    assert max(float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)) < 1e-4
+
+
+def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_path):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+
+    def said(platform):
+        with EngineRun(path, platform) as run:
+            choices = plan_here(run.engine.config).choices
+            stored = run.engine.info.weight_bytes
+        weights = [one for one in choices if one.what == "quantization" and one.place.startswith("weights of")]
+        return {one.chosen: (one.place.removeprefix("weights of "), one.others) for one in weights}, stored
+
+    blocks, in_blocks = said("strict")
+    assert blocks == {
+        "q4_0 as it is stored, in blocks of 32": ("9 products", ()),
+        "q5_1 as it is stored, in blocks of 32": ("2 products", ()),
+        "q8_0 as it is stored, in blocks of 32": ("2 products", ()),
+    }
+    decoded, whole = said("reference")
+    assert decoded == {
+        "q4_0, decoded to float32": ("9 products", (("as stored", "no kernel"),)),
+        "q5_1, decoded to float32": ("2 products", (("as stored", "no kernel"),)),
+        "q8_0, decoded to float32": ("2 products", (("as stored", "no kernel"),)),
+    }
+    assert in_blocks < 0.45 * whole
