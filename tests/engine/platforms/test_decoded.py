@@ -3,15 +3,18 @@ any shard; what is not supported is one line that names it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,7 +33,6 @@ from tests.platforms.engine_run import PLATFORMS, EngineRun
 WRITTEN = Path(__file__).parents[2] / "fixtures/packed_words"
 KINDS = sorted(path.parent.name for path in WRITTEN.glob("*/config.json"))
 ROUNDING = 1e-4  # of a log probability, in float32
-SHAPES = {"mlp.up_proj": (160, 96), "mlp.down_proj": (96, 160), "self_attn.k_proj": (32, 96)}
 
 
 def config_of(kind: str) -> dict[str, Any]:
@@ -38,25 +40,31 @@ def config_of(kind: str) -> dict[str, Any]:
     return config
 
 
+def shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    return {"mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner), "self_attn.k_proj": (kv, hidden)}
+
+
 def part(name: str, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None) -> Part:
-    return Part(f"model.layers.0.{name}.weight", SHAPES[name], rows, columns)
+    return Part(f"model.layers.0.{name}.weight", shapes(config_of("awq"))[name], rows, columns)
 
 
-def load(folder: Path, weight: Part, config: dict[str, Any]) -> Tensor:
+def load(folder: Path, weight: Part, config: dict[str, Any], dtype: str = "float32") -> Tensor:
     form = weight_format(config)
     assert form is not None
-    stored = form.stored(weight, "Linear", "float32")
+    stored = form.stored(weight, "Linear", dtype)
     assert isinstance(stored, Part)
     parameter = Parameter({"weight": [stored]}, lambda raw, into: raw)
-    load_weights([parameter], Safetensors(str(folder)), "float32", host_device(), Arena("weights"), lambda _: None)
+    load_weights([parameter], Safetensors(str(folder)), dtype, host_device(), Arena("weights"), lambda _: None)
     return parameter.tensor
 
 
 @pytest.mark.parametrize("platform", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_the_libraries_give_their_own_numbers(kind: str, platform: str) -> None:
-    """Packed by auto-gptq and auto-round, and answered by transformers with the weights that these unpack
-    (tests/fixtures/packed_words/write.py)."""
+    """Packed by the library whose format it is, and answered by transformers with the weights that it unpacks
+    (tests/fixtures/packed_words)."""
     expected = load_file(WRITTEN / kind / "expected.safetensors")
     with EngineRun(WRITTEN / kind, platform) as run:
         vocab = run.engine.config.model.vocab_size
@@ -70,16 +78,30 @@ def test_files_of_the_libraries_give_their_own_numbers(kind: str, platform: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_is_the_library_s_own_to_the_last_bit(kind: str) -> None:
+    config = config_of(kind)
+    with safe_open(WRITTEN / kind / "expected.safetensors", "pt") as file:
+        digests = file.metadata()
+    for name, shape in shapes(config).items():
+        dtype, expected = digests[f"model.layers.0.{name}.weight"].split()
+        weight = load(WRITTEN / kind, Part(f"model.layers.0.{name}.weight", shape), config, dtype)
+        assert hashlib.sha256(weight.view(torch.uint8).numpy().tobytes()).hexdigest() == expected, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_any_shard_is_the_shard_of_the_whole(kind: str) -> None:
-    """Of rows and columns that no word and no group begins or ends with."""
+    """Of rows and columns that no word and no group begins or ends with, and past the last row."""
     config, chance = config_of(kind), random.Random(5)
-    for name, shape in SHAPES.items():
-        whole = load(WRITTEN / kind, part(name), config)
+    for name, shape in shapes(config).items():
+        weight = Part(f"model.layers.0.{name}.weight", shape)
+        whole = load(WRITTEN / kind, weight, config)
         assert whole.shape == shape
         for _ in range(5):
             rows, columns = (tuple(sorted(chance.sample(range(size + 1), 2))) for size in shape)
-            shard = load(WRITTEN / kind, part(name, rows, columns), config)
+            shard = load(WRITTEN / kind, replace(weight, rows=rows, columns=columns), config)
             assert torch.equal(shard, whole[slice(*rows), slice(*columns)]), (name, rows, columns)
+        padded = load(WRITTEN / kind, replace(weight, rows=(shape[0] - 3, shape[0] + 2)), config)
+        assert torch.equal(padded, torch.cat((whole[-3:], torch.zeros(2, shape[1]))))
 
 
 def test_the_second_version_stores_zero_points_as_they_are() -> None:
