@@ -121,6 +121,62 @@ def test_symmetric_weights_do_not_depend_on_stored_zero_points() -> None:
     assert torch.equal(load(WRITTEN / "gptq-4-symmetric", part("mlp.up_proj"), config), whole)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_is_needed_whole_and_with_finite_scales(kind: str, tmp_path: Path) -> None:
+    config = config_of(kind)
+    name = "mlp.up_proj"
+    weight = Part(f"model.layers.0.{name}.weight", shapes(config)[name])
+    form = weight_format(config)
+    assert form is not None
+    decoded = form.stored(weight, "Linear", "float32")
+    assert isinstance(decoded, Part)
+    assert decoded.decoding is not None
+    whole = load_file(WRITTEN / kind / "model.safetensors")
+
+    def refusal(tensors: dict[str, Tensor]) -> str:
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match=".") as refused:
+            load(tmp_path, weight, config)
+        assert "\n" not in refused.value.message
+        return refused.value.message
+
+    for one in decoded.decoding.parts:
+        kept = {label: tensor for label, tensor in whole.items() if label != one.name}
+        assert f"the checkpoint has no '{one.name}', which this" in refusal(kept)
+        stored = whole[one.name]
+        assert f"'{one.name}' " in refusal({**kept, one.name: torch.cat((stored.flatten(), stored.flatten()[:1]))})
+        if stored.dtype.is_floating_point and not one.name.endswith(".weight"):
+            broken = stored.clone()
+            broken.view(-1)[-1] = float("nan")
+            assert "use another copy" in refusal({**kept, one.name: broken})
+
+
+WITHOUT_OFFSET = '{"quant_type": "nf4", "blocksize": 64, "shape": [56, 40], "nested_blocksize": 256, "nested_offset": '
+STATES = {
+    "": "quant_type null",
+    "{": "quant_type null",
+    "[1]": "quant_type null",
+    "[" * 9999: "quant_type null",
+    '{"quant_type": "nf4", "blocksize": 128}': "blocksize 128",
+    '{"quant_type": "nf4", "blocksize": 64, "shape": [40, 56]}': "shape [40, 56]",
+    WITHOUT_OFFSET + "NaN}": "offset",
+    WITHOUT_OFFSET + '"1"}': "offset",
+}
+
+
+@pytest.mark.parametrize("text", STATES, ids=range(len(STATES)))
+def test_states_that_do_not_describe_the_weight(text: str, tmp_path: Path) -> None:
+    name, weight = "weight.quant_state.bitsandbytes__nf4", Part("model.layers.0.mlp.up_proj.weight", (56, 40))
+    label, tensors = f"model.layers.0.mlp.up_proj.{name}", load_file(WRITTEN / "bnb-nf4/model.safetensors")
+    tensors[label] = torch.tensor(list(text.encode() or b" "), dtype=torch.uint8)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"'model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4' has "
+    ) as refused:
+        load(tmp_path, weight, config_of("bnb-nf4"))
+    assert STATES[text] in refused.value.message
+
+
 def rewritten(kind: str, folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
     tensors = load_file(WRITTEN / kind / "model.safetensors")
     change(tensors)
@@ -155,12 +211,17 @@ def stored(said: dict[str, Any], name: str = "model.layers.0.mlp.up_proj") -> St
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 
 @pytest.mark.parametrize(
     ("said", "name", "why"),
     [
         (GPTQ, "lm_head", "does not quantize the head"),
+        (BNB, "lm_head", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": ["up_proj"]}, "", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": ["model.layers.0"]}, "", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": [r".*\.mlp"]}, "", "llm_int8_skip_modules names it"),
         (AWQ, "lm_head", "does not quantize the head"),
         ({**AWQ, "modules_to_not_convert": ["mlp"]}, "", "modules_to_not_convert names it"),
         ({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"]]}, "", "does not name it"),
@@ -182,6 +243,8 @@ def test_weights_that_are_not_quantized(said: dict[str, Any], name: str, why: st
         ({**GPTQ, "dynamic": {r"-:.*down.*": {}, r"+:.*up.*": {"bits": 8}}}, (24, 160), "gptq int8 in groups of 32"),
         ({**GPTQ, "dynamic": {r".*up.*": {"bits": 3, "group_size": 48}}}, (9, 160), "gptq int3 in groups of 48"),
         (AWQ, (96, 20), "awq int4 in groups of 32"),
+        (BNB, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
+        ({**BNB, "llm_int8_skip_modules": ["model.layers.1", "mlp.up"]}, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
     ],
 )
 def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], stands_for: str) -> None:
@@ -205,6 +268,11 @@ def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], st
         ({**GPTQ, "modules_in_block_to_quantize": [3]}, "is not a list of names"),
         ({**AWQ, "version": "gemv"}, 'version in config.json is "gemv", which is not supported; it can be gemm'),
         ({**AWQ, "bits": 8}, "bits in config.json is 8"),
+        ({**BNB, "load_in_8bit": True}, "load_in_4bit in config.json is true, which is not supported; it or"),
+        ({**BNB, "load_in_4bit": False}, "load_in_4bit in config.json is false, which is not supported; it or"),
+        ({**BNB, "bnb_4bit_quant_type": "int4"}, 'bnb_4bit_quant_type in config.json is "int4"'),
+        ({**BNB, "bnb_4bit_quant_storage": "bfloat16"}, 'bnb_4bit_quant_storage in config.json is "bfloat16"'),
+        ({**BNB, "llm_int8_skip_modules": ["("]}, "has a pattern that cannot be used"),
     ],
 )
 def test_settings_that_are_not_supported_are_named(said: dict[str, Any], message: str | None) -> None:
@@ -223,7 +291,7 @@ def test_a_group_that_does_not_divide_the_inputs(said: dict[str, Any]) -> None:
         stored(said)
 
 
-@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq"])
+@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-4-permuted"])
 def test_random_weights_of_the_same_form(kind: str) -> None:
     with EngineRun(WRITTEN / kind, "reference", load_format="dummy") as run:
         key = run.add([1, 2, 3], 4)
