@@ -28,6 +28,8 @@ SMALL = 1 << 20
 """Tensors of fewer bytes are copied, because a view would keep the whole file mapped."""
 MAPPED = 256 << 20
 """Bytes read before files are mapped again: pages that were read stay resident until their mapping is closed."""
+MAX_VECTOR = 1 << 16
+"""Elements of a vector whose length nothing implies."""
 COMPARED = 1 << 22
 """Elements of two tensors that are compared at a time."""
 
@@ -75,6 +77,8 @@ class Safetensors:
     def read(self, part: Part) -> Tensor:
         stored = self._stored(next((name for name in (part.name, *part.also) if name in self._where), part.name))
         shape = tuple(stored.get_shape())
+        if part.whole == (-1,) and len(shape) == 1 and shape[0] <= MAX_VECTOR:
+            return self._taken(stored[...])
         if shape != part.whole and math.prod(shape) == 1 == math.prod(part.whole):
             return self._taken(stored[...].reshape(part.whole))  # some write a single number as [], others as [1]
         if shape != part.whole:

@@ -121,7 +121,7 @@ class _Loader:
             tensor = self._read(part, dtype)
         else:
             tensor = part.decoding.call(*map(self._part, part.decoding.parts)).to(dtype)
-        if tensor.shape != part.shape:
+        if tensor.shape != part.shape and part.whole != (-1,):
             tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
         if part.unpacking is not None:
             tensor = part.unpacking.call(tensor.contiguous())

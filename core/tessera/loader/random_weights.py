@@ -40,6 +40,8 @@ class Dummy:
         if part.fill is not None:
             return torch.full(part.shape, part.fill, dtype=None if part.dtype is None else torch_dtype(part.dtype))
         kind = torch_dtype(part.dtype or self.dtype)
+        if part.whole == (-1,):
+            return torch.empty(0, dtype=kind)
         if not kind.is_floating_point and kind not in (torch.int8, torch.int32):
             return torch.zeros(part.shape, dtype=kind)
         return self._alone(part, kind) if math.prod(part.shape) < ALONE else self._repeated(part, kind)

@@ -130,7 +130,7 @@ class Part:
 
     # in the checkpoint
     name: str
-    # the tensor's shape that config.json implies
+    # the tensor's shape that config.json implies; (-1,) is a vector of any length, of at most 65,536 elements
     whole: tuple[int, ...]
     # (start, stop), or None for all; rows past the end of the tensor are zeros
     rows: tuple[int, int] | None = None

@@ -33,6 +33,7 @@ _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "Fa
 
 _FORMATS = {
     "awq": "tessera.quantization.formats.awq:awq",
+    "bitsandbytes": "tessera.quantization.formats.bitsandbytes:bitsandbytes",
     "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",
     "fp8": "tessera.quantization.formats.fp8:fp8",
     "gptq": "tessera.quantization.formats.gptq:gptq",

@@ -3,15 +3,18 @@ any shard; what is not supported is one line that names it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,7 +33,6 @@ from tests.platforms.engine_run import PLATFORMS, EngineRun
 WRITTEN = Path(__file__).parents[2] / "fixtures/packed_words"
 KINDS = sorted(path.parent.name for path in WRITTEN.glob("*/config.json"))
 ROUNDING = 1e-4  # of a log probability, in float32
-SHAPES = {"mlp.up_proj": (160, 96), "mlp.down_proj": (96, 160), "self_attn.k_proj": (32, 96)}
 
 
 def config_of(kind: str) -> dict[str, Any]:
@@ -38,25 +40,31 @@ def config_of(kind: str) -> dict[str, Any]:
     return config
 
 
+def shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    return {"mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner), "self_attn.k_proj": (kv, hidden)}
+
+
 def part(name: str, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None) -> Part:
-    return Part(f"model.layers.0.{name}.weight", SHAPES[name], rows, columns)
+    return Part(f"model.layers.0.{name}.weight", shapes(config_of("awq"))[name], rows, columns)
 
 
-def load(folder: Path, weight: Part, config: dict[str, Any]) -> Tensor:
+def load(folder: Path, weight: Part, config: dict[str, Any], dtype: str = "float32") -> Tensor:
     form = weight_format(config)
     assert form is not None
-    stored = form.stored(weight, "Linear", "float32")
+    stored = form.stored(weight, "Linear", dtype)
     assert isinstance(stored, Part)
     parameter = Parameter({"weight": [stored]}, lambda raw, into: raw)
-    load_weights([parameter], Safetensors(str(folder)), "float32", host_device(), Arena("weights"), lambda _: None)
+    load_weights([parameter], Safetensors(str(folder)), dtype, host_device(), Arena("weights"), lambda _: None)
     return parameter.tensor
 
 
 @pytest.mark.parametrize("platform", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_the_libraries_give_their_own_numbers(kind: str, platform: str) -> None:
-    """Packed by auto-gptq and auto-round, and answered by transformers with the weights that these unpack
-    (tests/fixtures/packed_words/write.py)."""
+    """Packed by the library whose format it is, and answered by transformers with the weights that it unpacks
+    (tests/fixtures/packed_words)."""
     expected = load_file(WRITTEN / kind / "expected.safetensors")
     with EngineRun(WRITTEN / kind, platform) as run:
         vocab = run.engine.config.model.vocab_size
@@ -70,16 +78,30 @@ def test_files_of_the_libraries_give_their_own_numbers(kind: str, platform: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_is_the_library_s_own_to_the_last_bit(kind: str) -> None:
+    config = config_of(kind)
+    with safe_open(WRITTEN / kind / "expected.safetensors", "pt") as file:
+        digests = file.metadata()
+    for name, shape in shapes(config).items():
+        dtype, expected = digests[f"model.layers.0.{name}.weight"].split()
+        weight = load(WRITTEN / kind, Part(f"model.layers.0.{name}.weight", shape), config, dtype)
+        assert hashlib.sha256(weight.view(torch.uint8).numpy().tobytes()).hexdigest() == expected, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_any_shard_is_the_shard_of_the_whole(kind: str) -> None:
-    """Of rows and columns that no word and no group begins or ends with."""
+    """Of rows and columns that no word and no group begins or ends with, and past the last row."""
     config, chance = config_of(kind), random.Random(5)
-    for name, shape in SHAPES.items():
-        whole = load(WRITTEN / kind, part(name), config)
+    for name, shape in shapes(config).items():
+        weight = Part(f"model.layers.0.{name}.weight", shape)
+        whole = load(WRITTEN / kind, weight, config)
         assert whole.shape == shape
         for _ in range(5):
             rows, columns = (tuple(sorted(chance.sample(range(size + 1), 2))) for size in shape)
-            shard = load(WRITTEN / kind, part(name, rows, columns), config)
+            shard = load(WRITTEN / kind, replace(weight, rows=rows, columns=columns), config)
             assert torch.equal(shard, whole[slice(*rows), slice(*columns)]), (name, rows, columns)
+        padded = load(WRITTEN / kind, replace(weight, rows=(shape[0] - 3, shape[0] + 2)), config)
+        assert torch.equal(padded, torch.cat((whole[-3:], torch.zeros(2, shape[1]))))
 
 
 def test_the_second_version_stores_zero_points_as_they_are() -> None:
@@ -97,6 +119,62 @@ def test_symmetric_weights_do_not_depend_on_stored_zero_points() -> None:
     whole = load(WRITTEN / "gptq-4-symmetric", part("mlp.up_proj"), config)
     config["quantization_config"]["checkpoint_format"] = "gptq_v2"
     assert torch.equal(load(WRITTEN / "gptq-4-symmetric", part("mlp.up_proj"), config), whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_is_needed_whole_and_with_finite_scales(kind: str, tmp_path: Path) -> None:
+    config = config_of(kind)
+    name = "mlp.up_proj"
+    weight = Part(f"model.layers.0.{name}.weight", shapes(config)[name])
+    form = weight_format(config)
+    assert form is not None
+    decoded = form.stored(weight, "Linear", "float32")
+    assert isinstance(decoded, Part)
+    assert decoded.decoding is not None
+    whole = load_file(WRITTEN / kind / "model.safetensors")
+
+    def refusal(tensors: dict[str, Tensor]) -> str:
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match=".") as refused:
+            load(tmp_path, weight, config)
+        assert "\n" not in refused.value.message
+        return refused.value.message
+
+    for one in decoded.decoding.parts:
+        kept = {label: tensor for label, tensor in whole.items() if label != one.name}
+        assert f"the checkpoint has no '{one.name}', which this" in refusal(kept)
+        stored = whole[one.name]
+        assert f"'{one.name}' " in refusal({**kept, one.name: torch.cat((stored.flatten(), stored.flatten()[:1]))})
+        if stored.dtype.is_floating_point and not one.name.endswith(".weight"):
+            broken = stored.clone()
+            broken.view(-1)[-1] = float("nan")
+            assert "use another copy" in refusal({**kept, one.name: broken})
+
+
+WITHOUT_OFFSET = '{"quant_type": "nf4", "blocksize": 64, "shape": [56, 40], "nested_blocksize": 256, "nested_offset": '
+STATES = {
+    "": "quant_type null",
+    "{": "quant_type null",
+    "[1]": "quant_type null",
+    "[" * 9999: "quant_type null",
+    '{"quant_type": "nf4", "blocksize": 128}': "blocksize 128",
+    '{"quant_type": "nf4", "blocksize": 64, "shape": [40, 56]}': "shape [40, 56]",
+    WITHOUT_OFFSET + "NaN}": "offset",
+    WITHOUT_OFFSET + '"1"}': "offset",
+}
+
+
+@pytest.mark.parametrize("text", STATES, ids=range(len(STATES)))
+def test_states_that_do_not_describe_the_weight(text: str, tmp_path: Path) -> None:
+    name, weight = "weight.quant_state.bitsandbytes__nf4", Part("model.layers.0.mlp.up_proj.weight", (56, 40))
+    label, tensors = f"model.layers.0.mlp.up_proj.{name}", load_file(WRITTEN / "bnb-nf4/model.safetensors")
+    tensors[label] = torch.tensor(list(text.encode() or b" "), dtype=torch.uint8)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"'model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4' has "
+    ) as refused:
+        load(tmp_path, weight, config_of("bnb-nf4"))
+    assert STATES[text] in refused.value.message
 
 
 def rewritten(kind: str, folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
@@ -133,12 +211,17 @@ def stored(said: dict[str, Any], name: str = "model.layers.0.mlp.up_proj") -> St
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 
 @pytest.mark.parametrize(
     ("said", "name", "why"),
     [
         (GPTQ, "lm_head", "does not quantize the head"),
+        (BNB, "lm_head", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": ["up_proj"]}, "", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": ["model.layers.0"]}, "", "llm_int8_skip_modules names it"),
+        ({**BNB, "llm_int8_skip_modules": [r".*\.mlp"]}, "", "llm_int8_skip_modules names it"),
         (AWQ, "lm_head", "does not quantize the head"),
         ({**AWQ, "modules_to_not_convert": ["mlp"]}, "", "modules_to_not_convert names it"),
         ({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"]]}, "", "does not name it"),
@@ -160,6 +243,8 @@ def test_weights_that_are_not_quantized(said: dict[str, Any], name: str, why: st
         ({**GPTQ, "dynamic": {r"-:.*down.*": {}, r"+:.*up.*": {"bits": 8}}}, (24, 160), "gptq int8 in groups of 32"),
         ({**GPTQ, "dynamic": {r".*up.*": {"bits": 3, "group_size": 48}}}, (9, 160), "gptq int3 in groups of 48"),
         (AWQ, (96, 20), "awq int4 in groups of 32"),
+        (BNB, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
+        ({**BNB, "llm_int8_skip_modules": ["model.layers.1", "mlp.up"]}, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
     ],
 )
 def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], stands_for: str) -> None:
@@ -183,6 +268,11 @@ def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], st
         ({**GPTQ, "modules_in_block_to_quantize": [3]}, "is not a list of names"),
         ({**AWQ, "version": "gemv"}, 'version in config.json is "gemv", which is not supported; it can be gemm'),
         ({**AWQ, "bits": 8}, "bits in config.json is 8"),
+        ({**BNB, "load_in_8bit": True}, "load_in_4bit in config.json is true, which is not supported; it or"),
+        ({**BNB, "load_in_4bit": False}, "load_in_4bit in config.json is false, which is not supported; it or"),
+        ({**BNB, "bnb_4bit_quant_type": "int4"}, 'bnb_4bit_quant_type in config.json is "int4"'),
+        ({**BNB, "bnb_4bit_quant_storage": "bfloat16"}, 'bnb_4bit_quant_storage in config.json is "bfloat16"'),
+        ({**BNB, "llm_int8_skip_modules": ["("]}, "has a pattern that cannot be used"),
     ],
 )
 def test_settings_that_are_not_supported_are_named(said: dict[str, Any], message: str | None) -> None:
@@ -201,7 +291,7 @@ def test_a_group_that_does_not_divide_the_inputs(said: dict[str, Any]) -> None:
         stored(said)
 
 
-@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq"])
+@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-4-permuted"])
 def test_random_weights_of_the_same_form(kind: str) -> None:
     with EngineRun(WRITTEN / kind, "reference", load_format="dummy") as run:
         key = run.add([1, 2, 3], 4)

@@ -170,6 +170,74 @@ def test_experts_in_one_tensor_are_not_linear():
     assert stored(W4A16, Part("experts.gate_up_proj", (4, 84, 96))) == NOT_LINEAR
 
 
+def test_a_linear_layer_within_a_module_is_named_by_the_module():
+    form = groups("Linear", ignore=["model.layers.0.mlp.up_proj.linear"])
+    assert size_of(form, "model.layers.0.mlp.up_proj") == "quantization_config.ignore names it"
+    assert size_of(form, "model.layers.0.mlp.down_proj") == 8
+
+
+# ---- decoded at load
+
+
+@pytest.mark.parametrize(
+    ("said", "stored_as", "names"),
+    [
+        (config(weights={**INT4, "num_bits": 3}), "int3 in groups of 32", ["weight_packed", "weight_scale"]),
+        (
+            config(weights={**INT4, "actorder": "group"}),
+            "int4 in groups of 32",
+            ["weight_packed", "weight_scale", "weight_g_idx"],
+        ),
+        (
+            config("int-quantized", {**INT8, "symmetric": False}, TOKEN),
+            "int8 with one scale per row",
+            ["weight", "weight_scale", "weight_zero_point"],
+        ),
+        (config("int-quantized", INT8, {**TOKEN, "symmetric": False}), "int8 with one scale per row", []),
+        (config("int-quantized", INT8, {**TOKEN, "num_bits": 4}), "int8 with one scale per row", []),
+        (config("int-quantized", INT8, {**TOKEN, "strategy": "tensor"}), "int8 with one scale per row", []),
+        (
+            config("int-quantized", {**INT8, "strategy": "tensor"}, {**TOKEN, "num_bits": 4}),
+            "int8 with one scale",
+            [],
+        ),
+        (
+            config("int-quantized", {**INT8, "strategy": "block", "block_structure": [16, 32]}),
+            "int8 in blocks of 16 x 32",
+            ["weight", "weight_scale"],
+        ),
+        (config("float-quantized", {**FP8, "strategy": "group", "group_size": 48}), "fp8 in groups of 48", []),
+    ],
+)
+def test_what_no_scheme_has_is_decoded(said, stored_as, names):
+    answer = stored(said)
+    assert isinstance(answer, Part)
+    assert answer.decoding.stored == stored_as
+    if names:
+        assert [part.name for part in answer.decoding.parts] == [f"a.q_proj.{name}" for name in names]
+
+
+def test_scales_of_blocks_are_of_the_whole_weight():
+    said = config("int-quantized", {**INT8, "strategy": "block", "block_structure": [16, 32]})
+    shard = Part("a.q_proj.weight", (42, 96), (10, 30), (40, 80))
+    scale = stored(said, shard).decoding.parts[1]
+    assert (scale.whole, scale.rows, scale.columns) == ((3, 3), (0, 2), (1, 3))
+    values = torch.arange(1, 9).repeat(20, 5).to(torch.int8)
+    scales = torch.tensor([[1.0, 2.0], [4.0, 8.0]])
+    decoded = stored(said, shard).decoding.call(values, scales)
+    expected = values.float() * scales[[*[0] * 6, *[1] * 14]][:, [*[0] * 24, *[1] * 16]]
+    assert torch.equal(decoded, expected)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -float("inf")])
+def test_scales_that_are_not_finite_are_one_line(scale):
+    decoding = stored(config(weights={**INT4, "num_bits": 8, "actorder": "group"})).decoding
+    words, scales, order = torch.zeros(42, 24, dtype=torch.int32), torch.ones(42, 3), torch.zeros(96, dtype=torch.int32)
+    scales[7, 1] = scale
+    with pytest.raises(ModelError, match=r"^'a.q_proj.weight_scale' has scales that are not finite; use "):
+        decoding.call(words, scales, order)
+
+
 # ---- keys and values
 
 
@@ -213,16 +281,17 @@ def differing(path, value, said=W4A16):
 
 WEIGHTS, INPUTS = "config_groups.group_0.weights", "config_groups.group_0.input_activations"
 OF_W8A8 = {
-    f"{WEIGHTS}.num_bits": 4,
-    f"{WEIGHTS}.symmetric": False,
-    f"{WEIGHTS}.strategy": "group",
-    f"{INPUTS}.num_bits": 4,
-    f"{INPUTS}.symmetric": False,
-    f"{INPUTS}.strategy": "tensor",
+    f"{WEIGHTS}.num_bits": 9,
+    f"{WEIGHTS}.symmetric": 0,
+    f"{WEIGHTS}.strategy": "token",
+    f"{WEIGHTS}.actorder": "group",
+    f"{INPUTS}.num_bits": 5,
+    f"{INPUTS}.symmetric": "no",
+    f"{INPUTS}.strategy": "every",
     f"{INPUTS}.type": "bool",
 }
 OF_W4A16 = {
-    "format": "nvfp4-pack-quantized",
+    "format": "mxfp6-pack-quantized",
     "kv_cache_scheme.num_bits": 4,
     "kv_cache_scheme.type": "int",
     "kv_cache_scheme.symmetric": False,
@@ -233,11 +302,11 @@ OF_W4A16 = {
     "config_groups.group_0.format": "marlin-24",
     "config_groups.group_0.targets": ["LlamaAttention"],
     "config_groups.group_0.output_activations": {"num_bits": 8},
-    f"{WEIGHTS}.num_bits": 3,
+    f"{WEIGHTS}.num_bits": 1,
     f"{WEIGHTS}.type": "float",
     f"{WEIGHTS}.strategy": "block",
     f"{WEIGHTS}.dynamic": True,
-    f"{WEIGHTS}.actorder": "group",
+    f"{WEIGHTS}.actorder": "column",
     f"{WEIGHTS}.group_size": 0,
 }
 
@@ -276,8 +345,8 @@ BROKEN = [
     ("ignore", ["re:("], "ignore in config.json has a pattern that cannot be used: ("),
     ("ignore", ["re:" + "a" * 2000], "ignore in config.json has a pattern that cannot be used: ..."),
     ("ignore", ["re:" + "(" * 900 + ")" * 900], "ignore in config.json has a pattern that cannot be used: ..."),
-    (f"{WEIGHTS}.num_bits", True, "num_bits in config.json is true, which is not supported; it can be 4, 8."),
-    (f"{WEIGHTS}.num_bits", [4], "num_bits in config.json is [4], which is not supported; it can be 4, 8."),
+    (f"{WEIGHTS}.num_bits", True, "num_bits in config.json is true, which is not supported; it can be 2, 3, 4, 5,"),
+    (f"{WEIGHTS}.num_bits", [4], "num_bits in config.json is [4], which is not supported; it can be 2, 3, 4, 5,"),
     (f"{WEIGHTS}.group_size", 2**40, "is 1099511627776, which is not supported; a group has 1 to 1,048,576 inputs."),
     (f"{WEIGHTS}.group_size", 32.0, "is 32.0, which is not supported; a group has 1 to 1,048,576 inputs."),
     (f"{WEIGHTS}.group_size", -7, "is -7, which is not supported; a group has 1 to 1,048,576 inputs."),

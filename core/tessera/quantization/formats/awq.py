@@ -20,6 +20,7 @@ from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import Decoding, Part, WeightFormat
 from tessera.quantization.formats.decoded import (
     bounds_of,
+    finite,
     group_size,
     part_of,
     read_group_size,
@@ -80,18 +81,26 @@ class Awq(WeightFormat):
         ]
         if not self._symmetric:
             parts.append(part_of(weight, "qzeros", (k // size, packed), rows=groups, columns=outputs, dtype="int32"))
-        call = partial(_decode, skip=skip, shape=(stop - start, last - first), size=size, first=first)
+        call = partial(_decode, skip=skip, shape=(stop - start, last - first), size=size, first=first, name=name)
         return Decoding(tuple(parts), call, f"awq int{_BITS} in groups of {size}")
 
 
 def _decode(
-    qweight: Tensor, scales: Tensor, *zeros: Tensor, skip: int, shape: tuple[int, int], size: int, first: int
+    qweight: Tensor,
+    scales: Tensor,
+    *zeros: Tensor,
+    skip: int,
+    shape: tuple[int, int],
+    size: int,
+    first: int,
+    name: str,
 ) -> Tensor:
     """A shard of `shape` [n, k] in float32. skip: outputs in the first word before it. first: its first input. size:
     inputs of a group."""
     import torch
 
     n, k = shape
+    finite(scales, f"{name}.scales")
     of_input = torch.arange(first, first + k, device=scales.device) // size - first // size
     values = _outputs(qweight)[:, skip : skip + n].float()
     points = _outputs(zeros[0])[:, skip : skip + n].float()[of_input] if zeros else float(1 << (_BITS - 1))

@@ -1,12 +1,14 @@
-"""The format compressed-tensors, which llm-compressor writes: int8, int4 packed into int32, and fp8.
+"""The format compressed-tensors, which llm-compressor writes: integers and floats of 2 to 8 bits.
 
 quantization_config puts modules into groups and says how the weights and activations of each group are quantized. For
 a weight "NAME.weight" [n, k] of a group, the checkpoint holds
-- NAME.weight, int8 or fp8 [n, k]; or NAME.weight_packed, int32 [n, k / 8] (k / 4 with 8 bits): the first element in
-  the lowest bits, with 8 (128) added to every element;
+- NAME.weight, int8 or fp8 [n, k]; or NAME.weight_packed, int32 [n, k * bits / 32], rounded up: the first element in
+  the lowest bits, with 2^(bits - 1) added to every element;
 - NAME.weight_scale: [1], [n, 1], [n, k / group_size] or, for blocks, [n / outputs, k / inputs], rounded up;
-- NAME.weight_zero_point, if the weight is packed and asymmetric: int32 [n / 8, k / group_size], packed along n;
+- NAME.weight_zero_point, if the weight is asymmetric: packed, int32 [n * bits / 32, k / group_size], packed along n;
+  otherwise int8, in the shape of the scales;
 - NAME.input_scale [1], if the activations are static.
+compressed_decoding.py has the tensors of weights that are decoded at load.
 If kv_cache_scheme says that keys and values are in fp8, each attention layer has k_scale and v_scale [1]; older files
 have k_proj.output_scale and v_proj.output_scale in their place.
 It also holds NAME.weight_shape, [n, k], which is not read: config.json implies it.
@@ -15,16 +17,14 @@ It also holds NAME.weight_shape, [n, k], which is not read: config.json implies 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import (
     KV_FP8,
-    ActSpec,
     Part,
     QuantSpec,
     Scheme,
@@ -34,25 +34,14 @@ from tessera.platform.quantization import (
     WeightFormat,
 )
 from tessera.quantization.blocks import stored_in_blocks
+from tessera.quantization.formats.compressed_decoding import decoding
+from tessera.quantization.formats.compressed_groups import FORMATS, ModuleGroup, group, targets
 from tessera.quantization.formats.fields import Fields
 from tessera.quantization.formats.patterns import NamePatterns
 
 MAX_GROUPS = 1000
-MAX_GROUP_SIZE = 1 << 20
 
 _WORD = 32  # bits of an int32, into which weights are packed
-
-_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "int-quantized": ("int",),
-        "float-quantized": ("float",),
-        "naive-quantized": ("int", "float"),
-        "pack-quantized": ("int",),
-    }
-)
-"""The types of weights that each value of `format` allows."""
-
-_MIXED = "mixed-precision"  # each group names its own format
 
 
 def compressed_tensors(config: Mapping[str, Any]) -> CompressedTensors:
@@ -68,16 +57,16 @@ class CompressedTensors(WeightFormat):
         self._kv = None if config.get("kv_cache_scheme") is None else _kv(config.table("kv_cache_scheme"))
         if config.get("sparsity_config") is not None:
             config.table("sparsity_config").one_of("format", ("dense",), "dense")
-        form = config.one_of("format", (*_FORMATS, _MIXED))
+        form = config.one_of("format", FORMATS)
         groups = config.table("config_groups")
         if not 1 <= len(groups.values) <= MAX_GROUPS:
             number = f"{len(groups.values):,} groups, not 1 to {MAX_GROUPS:,}"
             raise ModelError(f"{groups.where} in config.json has {number}.")
         patterns = NamePatterns()
-        self._ignore = _targets(config, "ignore", patterns)
-        self._groups = [_group(groups.table(str(name)), form, patterns) for name in groups.values]
+        self._ignore = targets(config, "ignore", patterns)
+        self._groups = [group(groups.table(str(name)), form, patterns) for name in groups.values]
 
-    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         name = weight.name.removesuffix(".weight")
         if module != "Linear" or len(weight.whole) != 2:
             return "this format quantizes the weights of Linear layers only"
@@ -85,15 +74,17 @@ class CompressedTensors(WeightFormat):
             return "quantization_config.ignore names it"
         ranked = [
             (rank, number)
-            for number, group in enumerate(self._groups)
-            if (rank := group.targets.rank(name, module)) is not None
+            for number, one in enumerate(self._groups)
+            if (rank := one.targets.rank(name, module)) is not None
         ]
         if not ranked:
             return "no targets in quantization_config.config_groups name it"
-        group = self._groups[min(ranked)[1]]
-        if group.block is None:
-            return _Shard(group, weight, name, dtype).stored()
-        return stored_in_blocks(weight, "weight_scale", group.block, group.activation)
+        chosen = self._groups[min(ranked)[1]]
+        if chosen.decoded:
+            return replace(weight, decoding=decoding(chosen, weight, name))
+        if chosen.block is None:
+            return _Shard(chosen, weight, name, dtype).stored()
+        return stored_in_blocks(weight, "weight_scale", chosen.block, chosen.activation)
 
     @property
     def kv(self) -> QuantSpec | None:
@@ -124,104 +115,6 @@ def _kv_scale(attention: str, letter: str) -> Part:
     return Part(name, (1,), None, None, 1.0, (older,), "float32", Unpacking(checked, 1))
 
 
-# ---- modules
-
-
-class _Targets:
-    """A list of modules: by name, by a pattern ("re:...") that matches the beginning of the name, or by class."""
-
-    def __init__(self, where: str, targets: Sequence[str], patterns: NamePatterns) -> None:
-        self._where, self._patterns = where, patterns
-        self.names = frozenset(target for target in targets if not target.startswith("re:"))
-        texts = [target.removeprefix("re:") for target in targets if target.startswith("re:")]
-        self._compiled = [patterns.compiled(text, where) for text in texts]
-
-    def rank(self, name: str, module: str) -> int | None:
-        """How the list names a module: 0 by its name, 1 by a pattern, 2 by its class, None if not at all."""
-        if name in self.names:
-            return 0
-        if any(self._patterns.matches(pattern, name, self._where) for pattern in self._compiled):
-            return 1
-        return 2 if module in self.names else None
-
-
-def _targets(config: Fields, name: str, patterns: NamePatterns) -> _Targets:
-    return _Targets(f"{config.where}.{name}", config.strings(name), patterns)
-
-
-@dataclass(frozen=True)
-class _Group:
-    """How the weights of some modules are stored."""
-
-    # In config.json, for messages.
-    where: str
-    targets: _Targets
-    # Of an element.
-    bits: int
-    float: bool
-    symmetric: bool
-    # Which elements share a scale: "tensor", "channel", "group", of `size` inputs, or "block".
-    strategy: str
-    size: int
-    # Into int32.
-    packed: bool
-    # As in a Scheme.
-    activation: ActSpec | None
-    block: tuple[int, int] | None
-
-
-def _group(config: Fields, form: str, patterns: NamePatterns) -> _Group:
-    own = config.one_of("format", tuple(_FORMATS), None if form == _MIXED else form)
-    config.refuse("output_activations")
-    weights, packed = config.table("weights"), own == "pack-quantized"
-    kind = weights.one_of("type", _FORMATS[own], "int")
-    weights.one_of("dynamic", (False,), False)
-    if weights.get("actorder") in ("group", "dynamic", True):
-        why = "columns in another order (g_idx) are not supported"
-        raise weights.unsupported("actorder", why, weights.get("actorder"))
-    weights.one_of("actorder", (None, False, "weight", "static"))
-    bits = weights.one_of("num_bits", (4, 8) if packed else (8,), 8)
-    symmetric = weights.one_of("symmetric", (True, False) if packed else (True,), True)
-    targets = _targets(config, "targets", patterns)
-    if other := next((one for one in sorted(targets.names) if one[:1].isupper() and one != "Linear"), None):
-        raise config.unsupported("targets", "the only supported class is Linear", other)
-    strategy, size = _strategy(weights, packed, kind)
-    block = weights.block("block_structure") if strategy == "block" else None
-    activation = None
-    if config.get("input_activations") is not None:
-        activation = _activation(config.table("input_activations"), block)
-    return _Group(config.where, targets, bits, kind == "float", symmetric, strategy, size, packed, activation, block)
-
-
-def _strategy(weights: Fields, packed: bool, kind: str) -> tuple[str, int]:
-    """The strategy, and the group size or 0."""
-    size, limits = weights.get("group_size"), f"a group has 1 to {MAX_GROUP_SIZE:,} inputs"
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not -1 <= size <= MAX_GROUP_SIZE):
-        raise weights.unsupported("group_size", limits, size)
-    implied = "tensor" if size is None else "channel" if size == -1 else "group"
-    unpacked = ("channel", "tensor", "block") if kind == "float" else ("channel", "tensor")
-    strategy = weights.one_of("strategy", ("channel", "group") if packed else unpacked, implied)
-    if strategy != "group":
-        return strategy, 0
-    if size is None or size < 1:
-        raise weights.unsupported("group_size", limits, size)
-    return strategy, size
-
-
-def _activation(config: Fields, block: tuple[int, int] | None) -> ActSpec:
-    """block: of the weight, whose inputs are also the activation's groups, if it has any."""
-    config.one_of("num_bits", (8,), 8)
-    config.one_of("symmetric", (True,), True)
-    kind = "fp8_e4m3" if config.one_of("type", ("int", "float"), "int") == "float" else "int8"
-    if config.one_of("dynamic", (True, False), False):
-        if config.one_of("strategy", ("token",) if block is None else ("token", "group"), "tensor") == "token":
-            return ActSpec(kind, granularity="token")
-        assert block is not None, "groups of activations go with blocks"
-        return ActSpec(kind, granularity="group", group=config.one_of("group_size", (block[1],)))
-    config.one_of("strategy", ("tensor",), "tensor")
-    return ActSpec(kind, granularity="tensor", static=True)
-
-
 # ---- one weight
 
 
@@ -230,7 +123,7 @@ class _Shard:
     share a scale in the checkpoint; group: in the shard, whose ends may cut groups, so that all of its groups have one
     size. Both are 0 for weights without groups."""
 
-    def __init__(self, config: _Group, weight: Part, name: str, dtype: str) -> None:
+    def __init__(self, config: ModuleGroup, weight: Part, name: str, dtype: str) -> None:
         self.config, self.part, self.name, self.dtype = config, weight, name, dtype
         (self.n, self.k), (self.rows, self.width) = weight.whole, weight.shape
         self.first, self.last = weight.columns or (0, self.k)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 from tessera.platform.device import Tensor
 from tessera.platform.quantization import Part
 from tessera.quantization.formats.fields import Fields
@@ -77,9 +77,29 @@ def part_of(weight: Part, suffix: str, whole: Sequence[int], **differs: Any) -> 
 
 
 def bounds_of(weight: Part) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The rows and columns of a shard, as (start, stop)."""
+    """The rows and columns of a shard that the weight has, as (start, stop)."""
     n, k = weight.whole
-    return weight.rows or (0, n), weight.columns or (0, k)
+    start, stop = weight.rows or (0, n)
+    return (min(start, n), min(stop, n)), weight.columns or (0, k)
+
+
+def finite(scales: Tensor, name: str, *, zero: bool = True) -> Tensor:
+    """The same. name: of the tensor, for messages. zero: whether there may be zeros. Raises ModelError for infinite
+    scales, and for what is not a number."""
+    if not scales.is_meta and not (bool(scales.isfinite().all()) and (zero or bool(scales.all()))):
+        what = "not finite" if zero else "zero or not finite"
+        raise ModelError(f"'{printable(name)}' has scales that are {what}; use another copy.")
+    return scales
+
+
+def groups_of_inputs(g_idx: Tensor, groups: int, name: str) -> Tensor:
+    """The same as int64. name: of the tensor. Raises ModelError for a group that is not there."""
+    import torch
+
+    indices = g_idx.to(torch.int64)
+    if not indices.is_meta and not 0 <= int(indices.min()) <= int(indices.max()) < groups:
+        raise ModelError(f"'{printable(name)}' names a group that is not among {groups}; use another copy.")
+    return indices
 
 
 def matches_name(pattern: str, name: str) -> bool:

@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tessera.errors import ModelError, printable
+from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
 from tessera.platform.quantization import Decoding, Part, WeightFormat
 from tessera.quantization.formats.decoded import (
     bounds_of,
+    finite,
     group_size,
+    groups_of_inputs,
     matches_name,
     part_of,
     read_group_size,
@@ -153,6 +155,7 @@ def _decode(
     import torch
 
     (n, k), bits = shape, settings.bits
+    finite(scales, f"{name}.scales")
     values = unpack(qweight, bits, 0)[skip[0] : skip[0] + k]
     if settings.symmetric:
         zeros: Any = 1 << (bits - 1)
@@ -172,14 +175,9 @@ def _groups_of_inputs(g_idx: Tensor, groups: int, size: int, name: str) -> Tenso
     inputs are in order. Raises ModelError for a group that is not there."""
     import torch
 
-    indices = g_idx.to(torch.int64)
-    if indices.is_meta:
-        return indices
-    if groups > 1 and not indices.any():
-        return torch.arange(len(indices), device=indices.device) // size
-    if not 0 <= int(indices.min()) <= int(indices.max()) < groups:
-        raise ModelError(f"'{printable(name)}.g_idx' names a group that is not among {groups}; use another copy.")
-    return indices
+    if groups > 1 and not g_idx.is_meta and not g_idx.any():
+        return torch.arange(len(g_idx), device=g_idx.device) // size
+    return groups_of_inputs(g_idx, groups, f"{name}.g_idx")
 
 
 def _pattern(text: str) -> str:
