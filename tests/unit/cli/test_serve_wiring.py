@@ -41,7 +41,8 @@ def served(monkeypatch):
         given.child = child
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
-            max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[], num_weights=1, num_devices=1,
+            max_model_len=32, max_num_seqs=4, phases={"load": 1.0}, fallback_ops=[], notes=[], num_weights=1,
+            num_devices=1,
             choices=[Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))],
         )  # fmt: skip
         return SimpleNamespace(config=config, info=info, text=text, tokenizer=None, health=SimpleNamespace(alive=True))
