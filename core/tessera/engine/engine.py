@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tessera.config import EngineConfig
 from tessera.engine.child import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
-from tessera.engine.startup import StartedEngine, num_devices, start_up
+from tessera.engine.startup import StartedEngine, start_up
+from tessera.engine.summary import summary_fields
 from tessera.errors import RequestError
 from tessera.platform.runner import Progress
 from tessera.platform.shapes import ExactShapes
@@ -215,22 +216,13 @@ def describe(started: StartedEngine) -> EngineInfo:
     config, loaded = started.config, started.loaded
     paged = next((group for group in started.plan.groups if group.kind == "paged"), None)
     return EngineInfo(
-        device=loaded.device or started.executor.platform.name,
-        dtype=loaded.facts.dtype,
-        platform=started.executor.platform.name,
-        weight_bytes=loaded.weight_bytes,
+        **summary_fields(config, loaded, started.executor.platform, started.notes),
         cache_bytes=started.plan.nbytes,
         num_cache_tokens=started.plan.num_tokens,
-        max_model_len=config.model.max_model_len,
         phases=started.phases,
         pid=os.getpid(),
-        notes=started.notes,
-        fallback_ops=list(loaded.fallbacks),
         block_size=paged.block_size if paged else 0,
         num_blocks=paged.num_blocks - 1 if paged else 0,
-        choices=list(loaded.choices),
-        num_weights=loaded.num_weights,
-        num_devices=num_devices(config, started.executor.platform),
         cache=replace(config.cache, prefix_caching=config.cache.prefix_caching and loaded.facts.prefix_cacheable),
         max_num_seqs=config.scheduler.max_num_seqs,
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from tessera.arrays import decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig, SchedulerConfig
-from tessera.platform.explain import Explained
+from tessera.engine.summary import ModelSummary
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.request import Request
@@ -94,33 +94,15 @@ class ToEngine(msgspec.Struct, array_like=True):
 # ---- from the engine --------------------------------------------------------
 
 
-class EngineInfo(msgspec.Struct, frozen=True):
+class EngineInfo(ModelSummary, frozen=True, kw_only=True):
     """What an engine runs on."""
 
-    device: str
-    dtype: str
-    platform: str
-    weight_bytes: int
-    cache_bytes: int
-    # Tokens that fit in the KV cache together.
-    num_cache_tokens: int
-    max_model_len: int
     # Seconds that each phase of the start took.
     phases: dict[str, float]
     pid: int
-    # Ops that run their reference, because the platform has no kernel for them.
-    fallback_ops: list[str] = []
-    # Choices made while building the model, and configuration values filled in by the platform, one line each.
-    notes: list[str] = []
     # Of the first paged cache group, in tokens and in blocks; 0 if there is none.
     block_size: int = 0
     num_blocks: int = 0
-    # Which backend or kernel runs each part of the model, and why.
-    choices: list[Explained] = []
-    # How many numbers of the checkpoint weight_bytes stores; 0 if unknown.
-    num_weights: int = 0
-    # Of all workers together. Bytes are per device.
-    num_devices: int = 1
     # As the engine uses it; prefix_caching is off where the model's cache cannot be reused.
     cache: CacheConfig = CacheConfig()
     # Requests that run at once: as configured, or the platform's default.

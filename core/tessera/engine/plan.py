@@ -14,10 +14,10 @@ import msgspec
 
 from tessera.config import EngineConfig
 from tessera.config.environment import for_children
-from tessera.engine.startup import Loader, largest, load, num_devices
+from tessera.engine.startup import Loader, largest, load
+from tessera.engine.summary import ModelSummary, summary_fields
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
-from tessera.platform.explain import Explained
 from tessera.platform.loaded_model import LoadedModel, merge_stages
 from tessera.platform.runner import CacheGroup, CachePlan, Progress
 from tessera.plugins import load_path
@@ -30,33 +30,18 @@ _LOADER = "tessera.executor.in_process:MetaLoader"
 _UNBOUNDED = 1 << 60  # bytes
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(ModelSummary, frozen=True, kw_only=True):
     """The memory plan of one device: the first one of the first worker."""
 
-    platform: str
-    device: str
-    dtype: str
     # How many bytes this engine may use in total; 0 if unknown.
     granted_bytes: int
-    weight_bytes: int
     workspace_bytes: int
-    cache_bytes: int
-    # Tokens that fit in the KV cache together.
-    num_cache_tokens: int
-    max_model_len: int
     # The cache groups; without blocks if there is a problem.
     groups: list[CacheGroup]
     # How many requests fit, by their length in tokens.
     requests: dict[int, int]
-    fallback_ops: list[str] = []
-    notes: list[str] = []
-    choices: list[Explained] = []
-    # How many numbers of the checkpoint weight_bytes stores; 0 if unknown.
-    num_weights: int = 0
     # Why an engine would not start with this configuration; then nothing fits.
     problem: str | None = None
-    # Of all workers together.
-    num_devices: int = 1
 
 
 class _Answer(msgspec.Struct):
@@ -95,23 +80,14 @@ def plan_here(config: EngineConfig) -> Plan:
     longest = config.model.max_model_len
     lengths = [longest, *(length for length in LENGTHS if length < longest)]
     return Plan(
-        platform=loader.platform.name,
-        device=loaded.device or loader.platform.name,
-        dtype=loaded.facts.dtype,
+        **summary_fields(config, loaded, loader.platform, notes),
         granted_bytes=loaded.granted_bytes,
-        weight_bytes=loaded.weight_bytes,
         workspace_bytes=loaded.workspace_bytes,
         cache_bytes=loaded.cache_bytes if problem else cache.nbytes,
         num_cache_tokens=0 if problem else cache.num_tokens,
-        max_model_len=longest,
         groups=[group for group in cache.groups if group.layers],
         requests={} if problem else {length: cache.num_requests(length) for length in lengths},
-        fallback_ops=list(loaded.fallbacks),
-        notes=notes,
-        choices=list(loaded.choices),
-        num_weights=loaded.num_weights,
         problem=problem,
-        num_devices=num_devices(config, loader.platform),
     )
 
 

@@ -86,11 +86,6 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
     return config, stages, notes
 
 
-def num_devices(config: EngineConfig, platform: Platform) -> int:
-    """How many devices all workers have together. If there is more than one, figures of memory are per device."""
-    return sum(len(spec.devices) for spec in platform.placement(config.parallel))
-
-
 def largest(plans: Sequence[CachePlan]) -> CachePlan:
     """The plan of the pipeline stage with the largest cache."""
     return max(plans, key=lambda plan: plan.nbytes)
