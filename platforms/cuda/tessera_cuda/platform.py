@@ -9,7 +9,8 @@ from tessera.platform import AttentionBackend, Kernel, PlatformError
 from tessera.platform.probing import NoDeviceError
 from tessera_cuda.driver import cards
 from tessera_cuda.probe import OLDEST
-from tessera_triton import DeviceFacts
+from tessera_triton import DeviceFacts, Launcher
+from tessera_triton.direct import DirectLauncher
 from tessera_triton.platform import TritonPlatform
 
 
@@ -22,6 +23,9 @@ class CudaPlatform(TritonPlatform):
     compiler = "nvidia"
     collectives = "nccl"
     visible = "CUDA_VISIBLE_DEVICES"
+
+    def _new_launcher(self) -> Launcher:
+        return DirectLauncher()
 
     def _memory(self) -> int:
         try:
