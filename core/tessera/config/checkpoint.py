@@ -14,6 +14,9 @@ from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
 
 FILE = "config.json"
+QUANTIZATION_FILE = "hf_quant_config.json"
+"""Holds what older files of the format modelopt do not have in config.json."""
+_QUANTIZATION_METHOD = "modelopt"
 
 WEIGHT_FORMAT = "tessera.plugins:weight_format"
 """Raises ModelError for quantized weights that cannot be read. A dotted path, because config cannot import plugins."""
@@ -95,6 +98,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ModelError(f"'{path}' names no architectures, so it is not known what to build.")
+    if config.get("quantization_config") is None and (beside := _quantization_beside(folder)) is not None:
+        config = {**config, "quantization_config": beside}
     if config.get("quantization_config") is not None:
         module, _, function = WEIGHT_FORMAT.partition(":")
         try:
@@ -102,6 +107,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
         except ModelError as error:
             raise ModelError(f"'{printable(folder)}': {error.message}") from None
     return config
+
+
+def _quantization_beside(folder: Path) -> dict[str, Any] | None:
+    """What a file of its own says of quantized weights, as quantization_config would, if there is one."""
+    said = None if is_gguf(folder) else read_json(folder, QUANTIZATION_FILE)
+    if said is None:
+        return None
+    content = said.get("quantization")
+    if not isinstance(content, dict):
+        raise ModelError(f"'{printable(folder / QUANTIZATION_FILE)}' has no object named quantization.")
+    return {**content, "quant_method": _QUANTIZATION_METHOD}
 
 
 def _text_config(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

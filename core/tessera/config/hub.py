@@ -18,7 +18,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from tessera._version import __version__
-from tessera.config.checkpoint import read_checkpoint
+from tessera.config.checkpoint import QUANTIZATION_FILE, read_checkpoint
 from tessera.config.model_folder import INDEX, names_in, nearest, refuse_model, refuse_tokenizer
 from tessera.config.weight_files import refuse_missing, weight_files
 from tessera.errors import ModelError, TesseraError
@@ -35,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 _LONGEST_REASON = 160
 _CONFIG = "config.json"
-_SETTINGS = ("generation_config.json",)
+_SETTINGS = ("generation_config.json", QUANTIZATION_FILE)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
 

@@ -37,6 +37,7 @@ _FORMATS = {
     "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",
     "fp8": "tessera.quantization.formats.fp8:fp8",
     "gptq": "tessera.quantization.formats.gptq:gptq",
+    "modelopt": "tessera.quantization.formats.modelopt:modelopt",
 }
 
 

@@ -4,8 +4,8 @@ any shard; what is not supported is one line that names it."""
 from __future__ import annotations
 
 import hashlib
-import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tessera.config import build_config
+from tessera.config.checkpoint import read_checkpoint
 from tessera.engine.plan import plan_here
 from tessera.errors import ModelError
 from tessera.layers.weights import Parameter
 from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
-from tessera.platform import Part, StoredWeight
+from tessera.platform import KV_FP8, Part, StoredWeight
 from tessera.platform.device import Arena
 from tessera.plugins.extensions import weight_format
 from tessera.testing.reference import host_device
@@ -36,8 +37,7 @@ ROUNDING = 1e-4  # of a log probability, in float32
 
 
 def config_of(kind: str) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((WRITTEN / kind / "config.json").read_text(encoding="utf-8"))
-    return config
+    return dict(read_checkpoint(WRITTEN / kind, weights=False).config)
 
 
 def shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
@@ -85,7 +85,7 @@ def test_every_weight_is_the_library_s_own_to_the_last_bit(kind: str) -> None:
     for name, shape in shapes(config).items():
         dtype, expected = digests[f"model.layers.0.{name}.weight"].split()
         weight = load(WRITTEN / kind, Part(f"model.layers.0.{name}.weight", shape), config, dtype)
-        assert hashlib.sha256(weight.view(torch.uint8).numpy().tobytes()).hexdigest() == expected, name
+        assert hashlib.sha256((weight + 0.0).view(torch.uint8).numpy().tobytes()).hexdigest() == expected, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,6 +211,8 @@ def stored(said: dict[str, Any], name: str = "model.layers.0.mlp.up_proj") -> St
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+OPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+FP8_LAYER = {"model.layers.0.mlp.up_proj": {"quant_algo": "FP8"}}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 
@@ -218,6 +220,10 @@ BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_typ
     ("said", "name", "why"),
     [
         (GPTQ, "lm_head", "does not quantize the head"),
+        ({**OPT, "exclude_modules": ["lm_head"]}, "lm_head", "exclude_modules names it"),
+        ({**OPT, "exclude_modules": ["*.mlp.up*"]}, "", "exclude_modules names it"),
+        ({**OPT, "ignore": ["model.layers.0"]}, "", "ignore names it"),
+        ({**OPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": {}}, "", "quantized_layers does not name it"),
         (BNB, "lm_head", "llm_int8_skip_modules names it"),
         ({**BNB, "llm_int8_skip_modules": ["up_proj"]}, "", "llm_int8_skip_modules names it"),
         ({**BNB, "llm_int8_skip_modules": ["model.layers.0"]}, "", "llm_int8_skip_modules names it"),
@@ -243,6 +249,8 @@ def test_weights_that_are_not_quantized(said: dict[str, Any], name: str, why: st
         ({**GPTQ, "dynamic": {r"-:.*down.*": {}, r"+:.*up.*": {"bits": 8}}}, (24, 160), "gptq int8 in groups of 32"),
         ({**GPTQ, "dynamic": {r".*up.*": {"bits": 3, "group_size": 48}}}, (9, 160), "gptq int3 in groups of 48"),
         (AWQ, (96, 20), "awq int4 in groups of 32"),
+        (OPT, (160, 48), "nvfp4 in groups of 16"),
+        ({**OPT, "exclude_modules": ["model.layers.1*", "mlp"]}, (160, 48), "nvfp4 in groups of 16"),
         (BNB, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
         ({**BNB, "llm_int8_skip_modules": ["model.layers.1", "mlp.up"]}, (7680, 1), "bitsandbytes nf4 in blocks of 64"),
     ],
@@ -268,6 +276,13 @@ def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], st
         ({**GPTQ, "modules_in_block_to_quantize": [3]}, "is not a list of names"),
         ({**AWQ, "version": "gemv"}, 'version in config.json is "gemv", which is not supported; it can be gemm'),
         ({**AWQ, "bits": 8}, "bits in config.json is 8"),
+        ({**OPT, "quant_algo": "NVFP4_AWQ"}, 'quant_algo in config.json is "NVFP4_AWQ"'),
+        ({**OPT, "group_size": 32}, "group_size in config.json is 32, which is not supported; it can be 16"),
+        ({**OPT, "kv_cache_quant_algo": "NVFP4"}, 'kv_cache_quant_algo in config.json is "NVFP4"'),
+        (
+            {**OPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": 3}},
+            "quantized_layers.a in config.json is",
+        ),
         ({**BNB, "load_in_8bit": True}, "load_in_4bit in config.json is true, which is not supported; it or"),
         ({**BNB, "load_in_4bit": False}, "load_in_4bit in config.json is false, which is not supported; it or"),
         ({**BNB, "bnb_4bit_quant_type": "int4"}, 'bnb_4bit_quant_type in config.json is "int4"'),
@@ -285,13 +300,40 @@ def test_settings_that_are_not_supported_are_named(said: dict[str, Any], message
     assert "\n" not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "said", [{**OPT, "quant_algo": "FP8"}, {**OPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": FP8_LAYER}]
+)
+def test_fp8_of_model_optimizer_is_fp8_with_one_scale(said: dict[str, Any]) -> None:
+    same = stored({"quant_method": "fp8", "activation_scheme": "static"})
+    answer = stored(said)
+    assert isinstance(answer, StoredWeight)
+    assert answer == same
+    form = weight_format({"quantization_config": {**said, "kv_cache_quant_algo": "FP8"}})
+    assert form is not None
+    assert form.kv == KV_FP8
+    assert form.kv_scales("a")["v_scale"].name == "a.v_proj.v_scale"
+
+
+def test_settings_in_a_file_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(WRITTEN / "modelopt-nvfp4", folder)
+    (folder / "hf_quant_config.json").write_text('{"quantization": []}')
+    with pytest.raises(ModelError, match="hf_quant_config.json' has no object named quantization"):
+        read_checkpoint(folder, weights=False)
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "W4A8_AWQ"}}')
+    with pytest.raises(ModelError, match='quant_algo in config.json is "W4A8_AWQ", which is not supported'):
+        read_checkpoint(folder, weights=False)
+
+
 @pytest.mark.parametrize("said", [{**GPTQ, "group_size": 36}, {**AWQ, "group_size": 36}])
 def test_a_group_that_does_not_divide_the_inputs(said: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"group_size \(36\) does not divide the 96 inputs of 'model.layers.0"):
         stored(said)
 
 
-@pytest.mark.parametrize("kind", ["gptq-4-permuted", "awq", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-4-permuted"])
+@pytest.mark.parametrize(
+    "kind", ["gptq-4-permuted", "awq", "bnb-nf4", "bnb-int8", "modelopt-mixed", "ct-nvfp4", "ct-4-permuted"]
+)
 def test_random_weights_of_the_same_form(kind: str) -> None:
     with EngineRun(WRITTEN / kind, "reference", load_format="dummy") as run:
         key = run.add([1, 2, 3], 4)

@@ -37,6 +37,7 @@ from tessera.quantization.blocks import stored_in_blocks
 from tessera.quantization.formats.compressed_decoding import decoding
 from tessera.quantization.formats.compressed_groups import FORMATS, ModuleGroup, group, targets
 from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.kv_scales import kv_scale
 from tessera.quantization.formats.patterns import NamePatterns
 
 MAX_GROUPS = 1000
@@ -105,14 +106,7 @@ def _kv(config: Fields) -> QuantSpec:
 
 def _kv_scale(attention: str, letter: str) -> Part:
     """letter: "k" or "v"."""
-    name, older = f"{attention}.{letter}_scale", f"{attention}.{letter}_proj.output_scale"
-
-    def checked(scale: Tensor) -> Tensor:
-        if not scale.is_meta and not 0 < scale.item() < math.inf:
-            raise ModelError(f"'{name}' is {scale.item():g} where a positive number is needed; use another copy.")
-        return scale
-
-    return Part(name, (1,), None, None, 1.0, (older,), "float32", Unpacking(checked, 1))
+    return kv_scale(f"{attention}.{letter}_scale", f"{attention}.{letter}_proj.output_scale")
 
 
 # ---- one weight

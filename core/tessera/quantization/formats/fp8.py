@@ -61,26 +61,28 @@ class Fp8(WeightFormat):
         if (found := next((one for one in within if one in self._left_out), None)) is not None:
             return f"quantization_config.{self._left_out[found]} names it"
         if self._block is None:
-            return self._with_one_scale(weight)
+            return with_one_scale(weight, static=self._static)
         groups = ActSpec("fp8_e4m3", granularity="group", group=self._block[1])
         return stored_in_blocks(weight, "weight_scale_inv", self._block, groups)
 
-    def _with_one_scale(self, weight: Part) -> StoredWeight:
-        rows = weight.shape[0]
-        shapes = {"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", (1,))}
-        repeated = Unpacking(lambda scale: scale.expand(rows), rows)
-        fill = 1 / (448 * math.sqrt(weight.whole[1]))
-        parts = {
-            "weight": Part(weight.name, weight.whole, weight.rows, weight.columns, None, weight.also, "float8_e4m3fn"),
-            "scale": _number(weight, ("weight_scale", "weight_scale_inv"), repeated, fill),
-        }
-        activation = ActSpec("fp8_e4m3", granularity="token")
-        if self._static:
-            activation = ActSpec("fp8_e4m3", granularity="tensor", static=True)
-            shapes["input_scale"] = TensorSpec("float32")
-            same = Unpacking(lambda scale: scale, 1)
-            parts["input_scale"] = _number(weight, ("input_scale", "activation_scale"), same, 1 / 32)
-        return StoredWeight(Scheme(QuantSpec("fp8_e4m3", "channel"), activation, parts=shapes), parts)
+
+def with_one_scale(weight: Part, *, static: bool) -> StoredWeight:
+    """A shard of "NAME.weight" in fp8 with one scale. static: the input has one too."""
+    rows = weight.shape[0]
+    shapes = {"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", (1,))}
+    repeated = Unpacking(lambda scale: scale.expand(rows), rows)
+    fill = 1 / (448 * math.sqrt(weight.whole[1]))
+    parts = {
+        "weight": Part(weight.name, weight.whole, weight.rows, weight.columns, None, weight.also, "float8_e4m3fn"),
+        "scale": _number(weight, ("weight_scale", "weight_scale_inv"), repeated, fill),
+    }
+    activation = ActSpec("fp8_e4m3", granularity="token")
+    if static:
+        activation = ActSpec("fp8_e4m3", granularity="tensor", static=True)
+        shapes["input_scale"] = TensorSpec("float32")
+        same = Unpacking(lambda scale: scale, 1)
+        parts["input_scale"] = _number(weight, ("input_scale", "activation_scale"), same, 1 / 32)
+    return StoredWeight(Scheme(QuantSpec("fp8_e4m3", "channel"), activation, parts=shapes), parts)
 
 
 def _number(weight: Part, suffixes: tuple[str, ...], unpacking: Unpacking, fill: float) -> Part:
