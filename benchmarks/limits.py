@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.task import PLAIN, Task
+from tessera.platform.attention import ITEMSIZE
 
 QUANTIZED_BYTES = {"int8": 1.0, "int4": 0.5}  # of a weight alone, without its scales
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 READS_MEMORY = "read GB/s"
 MULTIPLIES = "registers GOP/s"
 READ_BYTES = 2**30  # far larger than any cache
@@ -90,7 +90,7 @@ def bound(task: Task, batch: int, rates: Mapping[str, float]) -> dict[str, float
     if multiply is None:
         return {}
     machine = Machine(1e9 * rates[READS_MEMORY], 1e9 * multiply)
-    item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
+    item = QUANTIZED_BYTES.get(task.precision, ITEMSIZE[task.dtype])
     prefill, decode = allowed(weights(Path(task.model)), machine, item=item, batch=batch, tokens=task.input)
     return {"prefill": prefill, "decode": decode, "output": task.output / (task.input / prefill + task.output / decode)}
 
