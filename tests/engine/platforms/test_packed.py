@@ -27,7 +27,7 @@ from tests.platforms.tiny_models import save_family
 ROOT = Path(__file__).parents[3]
 WRITTEN = ROOT / "tests/fixtures/compressed_tensors"
 WEIGHTS_ALONE = ("w4a16", "w4a16-asymmetric", "w4a16-channel", "w8a16", "fp8-weights", "fp8-block-weights")
-NATIVE = ("w8a8", "w4a16", "w4a16-channel", "w8a16")
+NATIVE = ("w8a8", "w4a16", "w4a16-asymmetric", "w4a16-channel", "w8a16")
 ROUNDING = 1e-4  # of a log probability, in float32
 Packed = Callable[..., tuple[Path, Path]]
 
@@ -234,7 +234,7 @@ def test_native_kernels_do_all_of_it_in_bfloat16(family: str, kind: str, packed:
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["w4a16-asymmetric", "fp8", "blocks"])
+@pytest.mark.parametrize("kind", ["fp8", "blocks"])
 def test_what_kernels_do_not_take_is_the_reference_s(kind: str, packed: Packed) -> None:
     folder, meant = packed("llama", kind)
     flags, plain = {"dtype": "bfloat16"}, scored(meant, "reference")
