@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from benchmarks import limits
-from tessera.platform import BoundOps, SampleSpec, SamplingRows
-from tessera.testing import REFERENCE
+from tessera.platform import BoundOps, Quantized, SampleSpec, SamplingRows, Scheme
+from tessera.testing import REFERENCE, candidates
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
-from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts
+from tessera_cpu.products import NativeProducts, OneDnnProducts
+from tessera_cpu.quantized import QuantizedProducts, served
 
 SHAPES = {
     "qwen2.5-0.5b": ((1152, 896), (896, 896), (9728, 896), (896, 4864), (151936, 896)),
@@ -107,24 +108,26 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
     own, onednn = NativeProducts(library), OneDnnProducts(BF16)
     packed = [own.pack({"weight": weight}) for weight in weights]
     onednn_packed = [onednn.pack({"weight": weight}) for weight in weights]
-    bytes_packed = [torch.randint(-127, 128, (n * k,), dtype=INT8) for _ in range(copies)]
-    onednn_bytes = [torch.ops.onednn.qlinear_prepack(weight.view(n, k), None) for weight in bytes_packed]
+    rounded = [torch.randint(-127, 128, (n, k), dtype=INT8) for _ in range(copies)]
     scale, no_zero_points = torch.ones(n), torch.zeros(n, dtype=torch.int32)
-    multiply, onednn_multiply = own.bind(n, k), onednn.bind(n, k)
+    own_bytes = _own_bytes(library, k)
+    bytes_packed = [own_bytes.pack({"weight": weight, "scale": scale}) for weight in rounded]
+    onednn_bytes = [torch.ops.onednn.qlinear_prepack(weight, None) for weight in rounded]
+    multiply, multiply_bytes, onednn_multiply = (one.bind(n, k) for one in (own, own_bytes, onednn))
     for m in heights:
         x, y = torch.randn(m, k).to(BF16), torch.empty(m, n)
         out = torch.empty(m, n, dtype=BF16)
         x8, y8 = torch.randint(-127, 128, (m, k), dtype=INT8), torch.empty(m, n, dtype=torch.int32)
-        task = NativeTask(n=n, k=k, group=k, scale=scale.data_ptr())
-        row_scale, sums = torch.ones(m), torch.zeros(m, dtype=torch.int32)
-        task.x_scale, task.x_sum = row_scale.data_ptr(), sums.data_ptr()
+        emit = own_bytes.wants(k)
+        assert emit is not None
+        quantized = Quantized(
+            x8, torch.ones(m, k // emit.group), x8.unflatten(1, (-1, emit.sums)).sum(-1, dtype=torch.int32), emit.group
+        )
         calls: dict[str, Callable[[int], object]] = {
             "bf16": lambda i, x=x, out=out: multiply(x, packed[i], out=out),
             "bf16_plain": lambda i, x=x, y=y, m=m: plain.plain_bf16(*_at(x, packed[i], y), m, n, k),
             "bf16_onednn": lambda i, x=x: onednn_multiply(x, onednn_packed[i]),
-            "int8": lambda i, x=x8, out=out, task=task: library.tessera_cpu_linear(
-                native.INT8, task.fill(x, bytes_packed[i], out)
-            ),
+            "int8": lambda i, x=quantized, out=out: multiply_bytes(x, bytes_packed[i], out=out),
             "int8_plain": lambda i, x=x8, y=y8, m=m: plain.plain_int8(*_at(x, bytes_packed[i], y), m, n, k),
             "int8_onednn": lambda i, x=x8: torch.ops.onednn.qlinear_pointwise(
                 x, 1.0, 0, onednn_bytes[i], scale, no_zero_points, None, 1.0, 0, BF16, "none", [], ""
@@ -137,6 +140,12 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
         rates = {name: 2e-9 * m * n * k / statistics.median(times) for name, times in seconds.items()}
         moved = {f"{name}_bytes": rates[name] * size / (2 * m) for name, size in (("bf16", 2), ("int8", 1))}
         yield {"n": n, "k": k, "rows": m, **rates, **moved}
+
+
+def _own_bytes(library: Any, k: int) -> QuantizedProducts:
+    scheme = served(candidates("int8", k)[0])
+    assert isinstance(scheme, Scheme)
+    return QuantizedProducts(library, scheme)
 
 
 def _sampling() -> Iterator[dict[str, Any]]:

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from tessera.platform import Scheme
+from tessera.testing import candidates
 from tessera_cpu import native
 from tessera_cpu.environment import KERNELS
+from tessera_cpu.quantized import served
 
 
 @contextmanager
@@ -32,6 +35,13 @@ def available() -> list[str]:
     """Instruction sets of this processor, the best first."""
     library = native.library()
     return [] if library is None else native.variants(library)[::-1]
+
+
+def served_scheme(name: str, k: int) -> Scheme:
+    """The scheme of --quantization that the kernels take for k inputs."""
+    found = served(candidates(name, k)[0])
+    assert isinstance(found, Scheme), found
+    return found
 
 
 needs_kernels = pytest.mark.skipif(

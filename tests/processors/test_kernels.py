@@ -18,7 +18,17 @@ from tests.platforms import foreign
 from tests.platforms.another_library import run_tests_emulated
 
 CPU = Path(__file__).parents[2] / "platforms/cpu"
-NAMES = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling", "batch_invariance")
+NAMES = (
+    "native",
+    "quantized",
+    "embedding",
+    "blocks",
+    "gguf_blocks",
+    "attention",
+    "conformance",
+    "sampling",
+    "batch_invariance",
+)
 SHARES = 6
 """Of the tests of `native`, `make test-all` runs one in so many on each model, others on each day."""
 UNFIT = ("a_request", "far-apart", "forked_processes")

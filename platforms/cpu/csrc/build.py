@@ -38,11 +38,11 @@ SVE = "-march=armv8.2-a+sve"
 VARIANTS = {
     "x86_64": {
         "portable": (),
-        "avx2": ("-mavx2", "-mfma"),
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": AVX512,
         "avx512_vnni": (*AVX512, "-mavx512vnni"),
         "avx512_bf16": AVX512_BF16,
-        "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16"),
     },
     "aarch64": {
         "portable": (),

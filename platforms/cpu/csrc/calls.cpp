@@ -19,8 +19,7 @@ const Multiplying &way_of(Kind kind, const Product &task) {
 
 // A product. If the kernel needs converted rows, they are converted first, in chunks that stay in the cache while weights stream
 // by.
-void multiply(const Multiplying &way, Part<Product> part, Kind kind, const Product &task, int64_t panels) {
-  if (!way.convert) return threads::run(part, task, panels);
+void multiply_converted(const Multiplying &way, Part<Product> part, const Product &task, int64_t panels) {
   int64_t stride = (task.k + way.unit - 1) / way.unit * way.unit, bytes = stride * way.bytes;
   int64_t tile = way.tile, most = way.most / bytes / tile * tile;
   if (most < tile) most = tile;
@@ -30,14 +29,31 @@ void multiply(const Multiplying &way, Part<Product> part, Kind kind, const Produ
   for (int64_t start = 0; start < task.m; start += most) {
     Product some = task;
     some.m = task.m - start < most ? task.m - start : most;
-    const char *x = (const char *)task.x + start * task.x_stride * (kind == of_bf16 ? sizeof(bf16) : sizeof(int8_t));
+    const bf16 *x = (const bf16 *)task.x + start * task.x_stride;
     int64_t tiles = (some.m + tile - 1) / tile;
     Conversion conversion{x, task.x_stride, room, stride, some.m, task.k};
     threads::run(way.convert, conversion, tiles, grain_of(tiles, tile * task.k));
     some.x = room, some.x_stride = stride, some.out += start * task.out_stride;
-    if (kind != of_bf16) some.x_scale += start, some.x_sum += start * (task.k / task.group);
     threads::run(part, some, panels);
   }
+}
+
+// A product with codes, whose rows come with scales.
+void multiply_codes(Part<Product> part, const Product &task, int64_t panels) {
+  int64_t units = (task.k + task.unit - 1) / task.unit;
+  Product with = task;
+  with.x_units = (Unit *)room_of(task.m * units * (int64_t)sizeof(Unit));
+  threads::run(used->units, with, task.m, grain_of(task.m, units));
+  threads::run(part, with, panels);
+}
+
+void multiply(const Multiplying &way, Part<Product> part, Kind kind, const Product &task, int64_t panels) {
+  if (kind == of_codes)
+    multiply_codes(part, task, panels);
+  else if (way.convert)
+    multiply_converted(way, part, task, panels);
+  else
+    threads::run(part, task, panels);
 }
 
 }  // namespace

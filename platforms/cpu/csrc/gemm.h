@@ -4,14 +4,12 @@
 #include <cstring>
 
 #include "weights/bf16.h"
-#include "weights/int4.h"
-#include "weights/int8.h"
+#include "weights/coded.h"
 
 namespace VARIANT::gemm {
 
 // The number of a panel's vectors that M rows process at once: all of them if few rows leave enough registers for the sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
-constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
 constexpr int64_t ROOM = 1 << 20;    // bytes of rows that are widened at a time
 // The number of gate panels that a single tile of rows processes before the matching up panels. A processor that prefetches one
 // stream by itself has to detect it again after each jump.
@@ -76,6 +74,7 @@ template <class Kind, int M, class Fetcher> void of_gate_up(const Product &task,
   constexpr int V = ABREAST<M>;
   At other = at;
   other.panel += task.n / PANEL;
+  other.room = (const typename Kind::Room *)at.room + 1;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
     float gate[M][V][W];
@@ -89,16 +88,22 @@ template <class Kind, int M, class Fetcher> void of_gate_up(const Product &task,
   }
 }
 
-// For rows that fit in one tile, with a run of panels. k is not divided into blocks, since no other tile reuses the weights.
+// For rows that fit in one tile, with a run of panels. Sums stay in registers from block to block.
 template <class Kind, int M, class Take> void of_whole(const Product &task, int64_t first, int64_t last, Take &&take) {
   constexpr int V = ABREAST<M>;
+  typename Kind::Room room;
+  int64_t block = Kind::WHOLE ? task.k : Kind::block(task);
   for (int64_t panel = first; panel < last; panel++)
     for (int left = 0; left < PANEL; left += V * W) {
-      At at{0, panel, 0, task.k, 0, 1};
+      At at{0, panel, 0, task.k, 0, 1, &room};
       typename Kind::Sum sum[M][V];
       Float whole[M][V];
       Kind::begin(task, at, sum);
-      Kind::template add<Fetch<way_of(ONLY_TILE, M)>>(task, at, left, sum);
+      for (at.from = 0; at.from < task.k; at.from = at.to) {
+        at.to = task.k - at.from < block ? task.k : at.from + block;
+        Kind::ready(task, panel, at.from, at.to, room);
+        Kind::template add<typename Kind::template Fetcher<way_of(ONLY_TILE, M)>>(task, at, left, sum);
+      }
       Kind::end(task, at, left, sum, whole);
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) take(panel - first, m, left + v * W, whole[m][v]);
@@ -122,30 +127,29 @@ template <class Kind, int M> void of_run(const Product &task, int64_t first, int
 using Tile = void (*)(const Product &task, const At &at, Kept *kept);
 using Run = void (*)(const Product &task, int64_t first, int64_t last);
 
-// The number of elements of k in a block.
-template <class Kind> int64_t block_of(const Product &task) {
-  int64_t most = BLOCK * 8 / (PANEL * Kind::BITS), blocks = (task.k + most - 1) / most, unit = Kind::unit(task);
-  return ((task.k + blocks - 1) / blocks + unit - 1) / unit * unit;
-}
-
 // Processes all rows of a task with panels first to last: take(at, height, kept) processes a tile of `height` rows, up to `most`.
-template <class Kind, class Take> void walk(const Product &task, int64_t first, int64_t last, int64_t most, Take &&take) {
+// sides: 2 if each panel comes with its up panel.
+template <class Kind, class Take>
+void walk(const Product &task, int64_t first, int64_t last, int64_t most, int sides, Take &&take) {
   Kept kept[2];
-  int64_t block = block_of<Kind>(task);
+  typename Kind::Room rooms[2];
+  int64_t block = Kind::block(task);
   for (int64_t start = 0; start < task.m; start += TOGETHER) {
     int64_t rows = task.m - start < TOGETHER ? task.m - start : TOGETHER, count = terms::tiles_of(rows, most);
     for (int64_t panel = first; panel < last; panel++)
-      for (int64_t from = 0; from < task.k; from += block)
+      for (int64_t from = 0; from < task.k; from += block) {
+        int64_t to = task.k - from < block ? task.k : from + block;
+        for (int side = 0; side < sides; side++) Kind::ready(task, panel + side * (task.n / PANEL), from, to, rooms[side]);
         for (int64_t tile = 0; tile < count; tile++) {
           int64_t row = terms::first_of_tile(rows, tile, most), end = terms::first_of_tile(rows, tile + 1, most);
-          int64_t to = task.k - from < block ? task.k : from + block;
-          take(At{start + row, panel, from, to, tile, count}, end - row, kept);
+          take(At{start + row, panel, from, to, tile, count, rooms}, end - row, kept);
         }
+      }
   }
 }
-template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tile (*tiles)[ROWS + 1]) {
+template <class Kind> void walk(const Product &task, int64_t first, int64_t last, int sides, const Tile (*tiles)[ROWS + 1]) {
   auto take = [&](const At &at, int64_t height, Kept *kept) { tiles[way_of(at, height)][height](task, at, kept); };
-  walk<Kind>(task, first, last, ROWS, take);
+  walk<Kind>(task, first, last, ROWS, sides, take);
 }
 
 // What a tile of M rows is compiled for: most tiles add up in order anyway.
@@ -162,12 +166,12 @@ struct Tiles {
   Tile plain[WAYS][ROWS + 1] = {}, gated[WAYS][ROWS + 1] = {};
   Run run[ROWS + 1] = {};
 };
-template <class Kind> struct ByRows : Tiles {
+template <class Kind, int MOST> struct ByRows : Tiles {
   template <int WAY, int M> constexpr void fill() {
     using Of = typename Compiled<Kind, M>::Of;
     if constexpr (is_used(WAY, M)) {
-      plain[WAY][M] = of_linear<Of, M, Fetch<WAY>>;
-      gated[WAY][M] = of_gate_up<Of, M, Fetch<WAY>>;
+      plain[WAY][M] = of_linear<Of, M, typename Of::template Fetcher<WAY>>;
+      gated[WAY][M] = of_gate_up<Of, M, typename Of::template Fetcher<WAY>>;
     }
     if constexpr (WAY > 0) fill<WAY - 1, M>();
   }
@@ -176,26 +180,60 @@ template <class Kind> struct ByRows : Tiles {
     if constexpr (RUN > 1) run[M] = of_run<typename Compiled<Kind, M>::Of, M>;
     if constexpr (M > 1) fill<M - 1>();
   }
-  constexpr ByRows() { fill<ROWS>(); }
+  constexpr ByRows() { fill<MOST>(); }
 };
-template <class Kind> constexpr ByRows<Kind> TILES;
+template <class Kind, int MOST = ROWS> constexpr ByRows<Kind, MOST> TILES;
 
-template <class Kind> const Tiles &tiles_for(const Product &task) {
-  if constexpr (std::is_same_v<Kind, Bf16>)
-    if (task.in_order) return TILES<Bf16InOrder>;
-  return TILES<Kind>;
+template <class Kind> void linear(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
+  walk<Kind>(task, first, last, 1, tiles.plain);
 }
-
-template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
-  walk<Kind>(task, first, last, tiles_for<Kind>(task).plain);
-}
-template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  const Tiles &tiles = tiles_for<Kind>(task);
-  if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, tiles.gated);
+template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
+  if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, 2, tiles.gated);
   for (; first < last; first += RUN) tiles.run[task.m](task, first, first + RUN < last ? first + RUN : last);
 }
 
-template <class Kind> constexpr Multiplying WAY = {linear<Kind>, gate_up<Kind>, Kind::WIDEN, Kind::WIDENED, 4, ROWS, ROOM};
-template <class Kind> constexpr Products OF = {WAY<Kind>, WAY<Kind>, 0};
+// Calls what multiplies with one kind of weight, with its tiles.
+template <class Call> void with_bf16(const Product &task, Call &&call) {
+  task.in_order ? call(Bf16InOrder(), TILES<Bf16InOrder>) : call(Bf16(), TILES<Bf16>);
+}
+
+// Few rows multiply codes in their own form, since the weights are read once; of four bits, which are widened fastest, all that fit in
+// one tile. More rows have them widened first.
+constexpr int FEW = ROWS < 4 ? ROWS : 4;
+template <class Call> void with_codes(const Product &task, Call &&call) {
+  Codes codes = task.coding.codes;
+  if (codes == Codes::bytes && task.coding.scaling == Scaling::by_row)
+    call(Coded<Bytes, true>(), TILES<Coded<Bytes, true>>);
+  else if (codes == Codes::fours && task.m <= ROWS)
+    call(Coded<Fours>(), TILES<Coded<Fours>>);
+  else if (codes == Codes::fives && task.m <= FEW)
+    call(Coded<Fives>(), TILES<Coded<Fives>, FEW>);
+  else if (codes == Codes::sixes && task.m <= FEW)
+    call(Coded<Sixes>(), TILES<Coded<Sixes>, FEW>);
+  else if (codes == Codes::levels && task.m <= FEW)
+    call(Coded<Levels>(), TILES<Coded<Levels>, FEW>);
+  else if (is_narrow(codes))
+    call(Coded<Widened>(), TILES<Coded<Widened>>);
+  else
+    call(Coded<Bytes>(), TILES<Coded<Bytes>>);
+}
+
+inline void linear_bf16(const Product &task, int64_t first, int64_t last) {
+  with_bf16(task, [&](auto kind, const Tiles &tiles) { linear<decltype(kind)>(task, first, last, tiles); });
+}
+inline void gate_up_bf16(const Product &task, int64_t first, int64_t last) {
+  with_bf16(task, [&](auto kind, const Tiles &tiles) { gate_up<decltype(kind)>(task, first, last, tiles); });
+}
+inline void linear_codes(const Product &task, int64_t first, int64_t last) {
+  with_codes(task, [&](auto kind, const Tiles &tiles) { linear<decltype(kind)>(task, first, last, tiles); });
+}
+inline void gate_up_codes(const Product &task, int64_t first, int64_t last) {
+  with_codes(task, [&](auto kind, const Tiles &tiles) { gate_up<decltype(kind)>(task, first, last, tiles); });
+}
+
+constexpr Multiplying BF16_WAY = {linear_bf16, gate_up_bf16, Bf16::WIDEN, Bf16::WIDENED, 4, ROWS, ROOM};
+constexpr Multiplying CODES_WAY = {linear_codes, gate_up_codes, nullptr, 0, 0, 0, 0};
+constexpr Products OF_BF16 = {BF16_WAY, BF16_WAY, 0};
+constexpr Products OF_CODES = {CODES_WAY, CODES_WAY, 0};
 
 }  // namespace VARIANT::gemm

@@ -77,9 +77,7 @@ struct Place {
     value(narrowed(v, whole, cache.value_scales + block * cache.value_scale_stride));
   }
   const int8_t *narrowed(const bf16 *x, int8_t *whole, float *scales) const {
-    int32_t sum;
-    float *scale = scales + head * cache.block_size + at;
-    quantise::put(quantise::Plain{x}, cache.dim, Int8Rows{whole, cache.dim, scale, &sum, cache.dim}, 0);
+    scales[head * cache.block_size + at] = quantise::put_group(quantise::Plain{x}, 0, cache.dim, whole);
     return whole;
   }
 };

@@ -12,35 +12,80 @@ constexpr int64_t TOGETHER = 384;  // the most rows divided into tiles at once; 
 
 enum class Activation : int32_t { silu, gelu_tanh };
 
-// Where quantized rows of int8 are written, each with its own scale: a row is about scale * its elements. The scale of a row with
-// a NaN or infinite element is NaN. sums: of each group of a row. Elements from the end of a row to `stride` are set to 0.
+// Where quantized rows of int8 are written, each group of a row with its own scale: a row is about scale * its elements. The scale
+// of a group with a NaN or infinite element is NaN. Elements from the end of a row to `stride` are set to 0.
 struct Int8Rows {
   int8_t *elements;  // null: not wanted
   int64_t stride;
-  float *scale;
-  int32_t *sums;  // [rows, groups]
-  int64_t group;
+  float *scale;   // [rows, ceil(k / group)]
+  int32_t *sums;  // [rows, ceil(k / part)]: of the elements of each part
+  int64_t group;  // elements that share a scale: a multiple of 16
+  int64_t part;   // elements that share a sum: divides a group
+};
+
+constexpr int64_t SPAN = 32;  // elements of k whose codes are packed together: as many words per output as a code has bits
+
+// How the elements of a quantized weight are stored: as codes, unsigned integers of 8, 4, 5 or 6 bits; levels: as numbers of 4 bits of
+// codes in a table. A value is scale * (code - offset) - minimum, where most weights have no minimum.
+enum class Codes : int32_t { bytes, fours, fives, sixes, levels };
+constexpr int64_t words_of(Codes codes) {  // of an output, in a span
+  constexpr int64_t OF[] = {8, 4, 5, 6, 4};
+  return OF[(int)codes];
+}
+
+// How the scales and minimums are stored, as records of a panel, in which a number stands for each of its outputs.
+//   by_row     one record: float
+//   bf16       one per group: bf16
+//   zeros      one per group: bf16, then bytes, the codes that stand for zero. The minimum is their product.
+//   half       one per group: float16
+//   minimums   one per group: float16, then another, by which values are higher
+//   k_pairs    one per 256 elements: float16 of scales and of minimums; bytes, eight scales and eight minimums, to multiply them with
+//   k_signed   one per 256 elements: float16; bytes, 16 scales with 128 added
+//   exponents  one per group: bytes, of powers of two with the bias 128
+//   fractions  one per group: bytes, E4M3 whose sign means nothing, which stand for half of it
+enum class Scaling : int32_t { by_row, bf16, zeros, half, minimums, k_pairs, k_signed, exponents, fractions };
+
+struct Coding {
+  Codes codes;
+  Scaling scaling;
+  const void *scales;  // [panels][records]
+  int64_t group;       // elements of k that share a scale: a multiple of 8 that divides k; k if all do
+  int32_t offset;
+  uint8_t table[16];   // of levels
+};
+
+// A unit of a row, all of whose elements share a scale, and those of the weight as well. start: what its sums of whole numbers
+// begin at, since codes are unsigned.
+struct Unit {
+  int32_t start;
+  float scale;
+  float less;  // the sum of its elements, negated: what a minimum is multiplied with
 };
 
 // out [m, n] = x [m, k] W^T + bias; or activation(x G^T) * (x U^T), where W is [G; U] and n, the number of rows of each, is a
 // multiple of PANEL. Item: a panel of out.
 //
-// A weight is packed in panels of 32 outputs and padded with zeros beyond n and k.
-//   bf16   [panels][ceil(k / 2)][32][2]
-//   int8   [panels][ceil(k / 4)][32][4], with 128 added, so that bytes are unsigned
-//   int4   [panels][ceil(k / 8)][32][4], with 8 added; byte i holds element i of eight in its low half, i + 4 in its high half
+// A weight is packed in panels of 32 outputs and padded beyond n and k.
+//   bf16    [panels][ceil(k / 2)][32][2], with zeros
+//   codes   [panels][ceil(k / 32)][words][32][4], where the words of an output are:
+//     bytes   8, each of four codes
+//     fours, levels  4, each of eight codes: byte i holds element i of eight in its low half, i + 4 in its high half
+//     fives   the same, then 1 of their highest bits: byte i holds elements i, i + 4, i + 8 and so on, from the lowest bit on
+//     sixes   the same, with 2 of two bits each
 struct Product {
-  const void *x;         // bf16 [m, k], or quantized rows
+  const void *x;         // bf16 [m, k]; or int8 rows, with zeros from k to a multiple of SPAN
   int64_t x_stride;      // elements
-  const float *x_scale;  // of each quantised row
-  const int32_t *x_sum;  // of each group of a quantized row: the sum of its elements
+  const float *x_scale;  // of a quantized row's groups, as Int8Rows has them
+  const int32_t *x_sum;
+  int64_t x_group, x_part;
+  Unit *x_units;         // [m, ceil(k / unit)]: room for what the kernels make of these
+  int64_t unit;          // elements of k that share a scale of the row and one of the weight: a multiple of x_part and of 8
   const void *packed;
-  const void *scale;     // int8: float [n]; int4: bf16 [panels][groups][32]
+  Coding coding;         // of codes
   const bf16 *bias;      // or null
   bf16 *out;
   int64_t out_stride;
   int64_t m, n, k;
-  int64_t group;         // elements of k that share a scale and a sum: a multiple of 8 that divides k
   Int8Rows rounded;      // for gate_up: where to write the rows of out quantized, once they are complete
   Activation activation;
   int32_t in_order;      // the products of a row are added up in one order, whatever the number of rows
@@ -120,11 +165,10 @@ struct Lookup {
 struct PackedLookup {
   const int32_t *ids;
   const void *packed;
-  const void *scale;  // as in Product
+  Coding coding;  // as in Product
   bf16 *out;
   int64_t out_stride;
   int64_t m, n, k;
-  int64_t group;      // for int4
   int64_t start;
   float factor;
 };
@@ -196,7 +240,7 @@ struct Share {
 
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
-enum Kind : int32_t { of_bf16, of_int8, of_int4 };
+enum Kind : int32_t { of_bf16, of_codes };
 
 // A way to multiply rows with weights of one kind.
 struct Multiplying {
@@ -215,13 +259,14 @@ struct Products {
 
 struct Kernels {
   const char *name;
-  Products products[3];  // by Kind
+  Products products[2];  // by Kind
+  Part<Product> units;   // sets x_units. Item: a row
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<Gate> gate;
   Part<Lora> lora;
   Part<Lookup> look_up;
-  Part<PackedLookup> look_up_packed[3];  // by Kind
+  Part<PackedLookup> look_up_packed[2];  // by Kind
   Part<HeadsInput> heads_input;
   Part<Attention> attention, join;
   Part<Logits> survey[2];  // by Entry, like those below

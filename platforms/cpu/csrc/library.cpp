@@ -82,10 +82,17 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
   return -1;
 }
 
-// Packs a weight [n, k] for a kind of product (see Product). weight: see packing::Weight; stride: of its rows, in bytes.
-EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
+// Packs a weight [n, k] of bf16 (see Product). stride: of its rows, in bytes.
+EXPORTED void tessera_cpu_pack(const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
   packing::Weight task{weight, stride, packed, n, k};
-  threads::run(packing::BY_KIND[kind], task, (n + PANEL - 1) / PANEL);
+  threads::run<packing::Weight>(packing::pack, task, (n + PANEL - 1) / PANEL);
+}
+
+// Packs the codes of a weight (see Product). stored: see packing::Stored; stride: of its rows, in bytes.
+EXPORTED void tessera_cpu_pack_codes(int32_t codes, int32_t stored, const void *weight, int64_t stride, void *packed,
+                                     int64_t n, int64_t k) {
+  packing::CodedWeight task{{weight, stride, packed, n, k}, (Codes)codes, (packing::Stored)stored};
+  threads::run<packing::CodedWeight>(packing::pack_codes, task, (n + PANEL - 1) / PANEL);
 }
 
 EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {
@@ -96,9 +103,8 @@ EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
   tape::now_or_later(calls::MultiplyGated{(Kind)kind, *task});
 }
 
-EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
-                                   int32_t *sums, int64_t m, int64_t k, int64_t group) {
-  tape::now_or_later(calls::QuantiseRows{{x, x_stride, Int8Rows{to, stride, scale, sums, group}, k}, m});
+EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, const Int8Rows *to, int64_t m, int64_t k) {
+  tape::now_or_later(calls::QuantiseRows{{x, x_stride, *to, k}, m});
 }
 
 EXPORTED void tessera_cpu_add_norm(const AddNorm *task) { tape::now_or_later(calls::NormRows{*task}); }

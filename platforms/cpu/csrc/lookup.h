@@ -2,7 +2,8 @@
 #pragma once
 #include <cstring>
 
-#include "kernels.h"
+#include "weights/scales.h"
+#include "weights/coded.h"
 
 namespace VARIANT::lookup {
 
@@ -26,62 +27,68 @@ inline void rows(const Lookup &task, int64_t first, int64_t last) {
   }
 }
 
-constexpr int64_t STRETCH = 256;  // elements that are converted to floats at a time
-
-// Elements of a packed row: read() converts those from `first` (a multiple of 8, like STRETCH) to before `last`. at: where the
-// row's own elements begin in its panel.
-struct Int8 {
-  static int64_t bytes(int64_t k) { return (k + 3) / 4 * 4; }
-  static void read(const PackedLookup &task, const uint8_t *at, int64_t row, int64_t first, int64_t last, float *to) {
-    float scale = ((const float *)task.scale)[row];
-    for (int64_t i = first; i < last; i++) *to++ = (float)(at[i / 4 * 4 * PANEL + i % 4] - 128) * scale;
+// bf16 words are copied unchanged.
+struct Bf16 {
+  static void row(const PackedLookup &task, int64_t row, bf16 *to) {
+    constexpr int64_t APART = 4 * PANEL;
+    int64_t words = task.k / 2;
+    const uint8_t *at = (const uint8_t *)task.packed + row / PANEL * ((task.k + 1) / 2) * APART + row % PANEL * 4;
+    for (int64_t i = 0; i < words; i++) std::memcpy(to + 2 * i, at + i * APART, 4);
+    if (task.k % 2) std::memcpy(to + task.k - 1, at + words * APART, sizeof(bf16));
+    if (task.factor != 1.0f) scaled(to, task.k, task.factor, to);
   }
 };
 
-struct Int4 {
-  static int64_t bytes(int64_t k) { return k / 2; }
-  static void read(const PackedLookup &task, const uint8_t *at, int64_t row, int64_t first, int64_t last, float *to) {
-    int64_t groups = task.k / task.group;
-    const bf16 *scales = (const bf16 *)task.scale + row / PANEL * groups * PANEL + row % PANEL;
-    for (int64_t i = first; i < last; i += 8) {
-      float scale = single::widened(scales[i / task.group * PANEL]);
-      const uint8_t *four = at + i / 8 * 4 * PANEL;
-      for (int half = 0; half < 8; half += 4)
-        for (int j = 0; j < 4; j++) *to++ = (float)((four[j] >> half & 15) - 8) * scale;
+struct Coded {
+  static constexpr int64_t STRETCH = 256;  // elements whose scales are read at a time: whole groups or parts of one
+  static constexpr int64_t LEAST = 8;      // elements that share a scale
+
+  // The number-th code of a span; word: the first of an output.
+  static int32_t code(const Coding &coding, const uint8_t *word, int64_t number) {
+    int64_t four = number / 4, byte = number % 4;
+    if (coding.codes == Codes::bytes) return word[four * gemm::OF_WORDS + byte];
+    int32_t low = word[four / 2 * gemm::OF_WORDS + byte] >> four % 2 * 4 & 15;
+    if (coding.codes == Codes::levels) return coding.table[low];
+    int64_t high = words_of(coding.codes) - 4;
+    if (!high) return low;
+    int32_t bits = word[(4 + four * high / 8) * gemm::OF_WORDS + byte] >> four * high % 8 & ((1 << high) - 1);
+    return low | bits << 4;
+  }
+
+  static void row(const PackedLookup &task, int64_t row, bf16 *to) {
+    float some[STRETCH];
+    for (int64_t first = 0; first < task.k; first += STRETCH) {
+      int64_t count = task.k - first < STRETCH ? task.k - first : STRETCH, i = 0;
+      read(task, row, first, count, some);
+      for (; i + W <= count; i += W) store_bf16(to + first + i, mul(load(some + i), set(task.factor)));
+      for (; i < count; i++) to[first + i] = single::rounded(some[i] * task.factor);
     }
   }
-};
 
-template <class Kind> void row_of(const PackedLookup &task, int64_t row, bf16 *to) {
-  const uint8_t *panel = (const uint8_t *)task.packed + row / PANEL * PANEL * Kind::bytes(task.k);
-  const uint8_t *at = panel + row % PANEL * 4;
-  Float factor = set(task.factor);
-  float some[STRETCH];
-  for (int64_t first = 0; first < task.k; first += STRETCH) {
-    int64_t count = task.k - first < STRETCH ? task.k - first : STRETCH, i = 0;
-    Kind::read(task, at, row, first, first + count, some);
-    for (; i + W <= count; i += W) store_bf16(to + first + i, mul(load(some + i), factor));
-    for (; i < count; i++) to[first + i] = single::rounded(some[i] * task.factor);
+  // Minimums are subtracted apart, so that no compiler makes one operation of both.
+  static void read(const PackedLookup &task, int64_t row, int64_t first, int64_t count, float *to) {
+    const Coding &coding = task.coding;
+    int64_t of_span = words_of(coding.codes) * gemm::OF_WORDS, panel = row / PANEL, place = row % PANEL;
+    const uint8_t *words = (const uint8_t *)task.packed + (panel * gemm::spans_of(task.k) + first / SPAN) * of_span + 4 * place;
+    alignas(64) float scale[STRETCH / LEAST][PANEL], minimum[STRETCH / LEAST][PANEL];
+    gemm::Scales scales{nullptr, nullptr};
+    if (coding.scaling != Scaling::by_row)
+      scales = gemm::read_scales(coding, panel, task.k, LEAST, first / LEAST, count / LEAST, scale[0], minimum[0]);
+    for (int64_t i = 0; i < count; i++) {
+      float factor = scales.scale ? scale[i / LEAST][place] : ((const float *)coding.scales)[row];
+      to[i] = (float)(code(coding, words + i / SPAN * of_span, i % SPAN) - coding.offset) * factor;
+    }
+    if (scales.minimum)
+      for (int64_t i = 0; i < count; i++) to[i] -= minimum[i / LEAST][place];
   }
-}
-
-// bf16 words are copied unchanged.
-struct Bf16 {};
-template <> inline void row_of<Bf16>(const PackedLookup &task, int64_t row, bf16 *to) {
-  constexpr int64_t APART = 4 * PANEL;
-  int64_t words = task.k / 2;
-  const uint8_t *at = (const uint8_t *)task.packed + row / PANEL * ((task.k + 1) / 2) * APART + row % PANEL * 4;
-  for (int64_t i = 0; i < words; i++) std::memcpy(to + 2 * i, at + i * APART, 4);
-  if (task.k % 2) std::memcpy(to + task.k - 1, at + words * APART, sizeof(bf16));
-  if (task.factor != 1.0f) scaled(to, task.k, task.factor, to);
-}
+};
 
 template <class Kind> void packed_rows(const PackedLookup &task, int64_t first, int64_t last) {
   for (int64_t t = first; t < last; t++) {
     bf16 *to = task.out + t * task.out_stride;
     int64_t row = task.ids[t] - task.start;
     if (row >= 0 && row < task.n)
-      row_of<Kind>(task, row, to);
+      Kind::row(task, row, to);
     else
       std::memset(to, 0, task.k * sizeof(bf16));
   }

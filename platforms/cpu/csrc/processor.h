@@ -16,7 +16,7 @@
 namespace processor {
 
 #if defined(__x86_64__)
-inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
 inline bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq");
@@ -24,9 +24,9 @@ inline bool has_avx512() {
 inline bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 inline bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
 #if defined(__linux__)
-// Whether AMX tile registers for bf16 and int8 exist and this process may use them; Linux grants that on request.
+// Whether AMX tile registers for bf16 exist and this process may use them; Linux grants that on request.
 inline bool may_use_tiles() {
-  constexpr unsigned TILES = 1u << 22 | 1u << 24 | 1u << 25;
+  constexpr unsigned TILES = 1u << 22 | 1u << 24;
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;
   unsigned eax, ebx, ecx, edx;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & TILES) != TILES) return false;

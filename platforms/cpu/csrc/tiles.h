@@ -54,19 +54,6 @@ struct Bf16 {
   static void upper_right() { _tile_dpbf16ps(3, 5, 7); }
 };
 
-struct Int8 {
-  using Vectors = gemm::Int8;
-  static constexpr int64_t STORED = WIDTH, BYTES = 1, FEW = 4;
-  static void take(const char *from, char *to) { std::memcpy(to, from, WIDTH); }
-  static const char *find(const Product &task, int64_t panel, int64_t from, int64_t to, char *room) {
-    return packed<BYTES>(task, panel, from, to, room);
-  }
-  static void lower_left() { _tile_dpbsud(0, 4, 6); }
-  static void lower_right() { _tile_dpbsud(1, 4, 7); }
-  static void upper_left() { _tile_dpbsud(2, 5, 6); }
-  static void upper_right() { _tile_dpbsud(3, 5, 7); }
-};
-
 // The thread's tile registers, all of them whole, while it works on a part of a task.
 class Registers {
  public:
@@ -176,7 +163,7 @@ template <class Kind, int SIDES, class Finish> void walk(const Product &task, in
   int64_t steps = groups_of(task.k * Kind::BYTES, WIDTH), tiles = groups_of(task.m, TALL);
   int64_t chunk = groups_of(steps, groups_of(steps, CHUNK)), block = BLOCK / (tiles * OF_STEP) / chunk * chunk;
   if (block < chunk) block = chunk;
-  int64_t of_panel = task.k * Kind::Vectors::BITS / 8 * PANEL;
+  int64_t of_panel = task.k * Kind::BYTES * PANEL;
   Finishing<Finish> finishing{finish};
   Registers registers;
   int64_t most = block < steps ? SUMS / SIDES : 1;  // panels, or pairs of them, whose sums are kept
@@ -214,7 +201,7 @@ template <class Kind>
 void result_of(const Product &task, int64_t row, int64_t panel, const char *sums, Float (&result)[1][PANEL / W]) {
   using Vectors = typename Kind::Vectors;
   auto *here = (const typename Vectors::Number *)(sums + row * APART);
-  At at{row, panel, 0, task.k, 0, 1};
+  At at{row, panel, 0, task.k, 0, 1, nullptr};
   typename Vectors::Sum sum[1][PANEL / W];
   Vectors::begin(task, at, sum);
   for (int v = 0; v < PANEL / W; v++) sum[0][v] = add(sum[0][v], load(here + v * W));
@@ -270,7 +257,8 @@ template <class Kind> void gate_up(const Product &task, int64_t first, int64_t l
 // Few rows are limited by memory bandwidth alone, so vectors multiply them as they are.
 template <class Kind>
 constexpr Products OF = {{linear<Kind>, gate_up<Kind>, lay<Kind>, Kind::BYTES, WIDTH / Kind::BYTES, TALL, INT64_MAX},
-                         gemm::WAY<typename Kind::Vectors>,
+                         gemm::BF16_WAY,
                          Kind::FEW};
+constexpr Products OF_BF16 = OF<Bf16>;
 
 }  // namespace VARIANT::tiles

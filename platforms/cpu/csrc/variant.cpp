@@ -19,21 +19,16 @@
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #include "terms/bf16_fours.h"
-#include "terms/int8_eights.h"
-#elif defined(__MMA__)
-#include "terms/bf16_outer.h"
-#include "terms/int8_outer.h"
+#include "terms/codes_by_two.h"
 #else
-#if defined(__AVX512BF16__)
+#if defined(__MMA__)
+#include "terms/bf16_outer.h"
+#elif defined(__AVX512BF16__)
 #include "terms/bf16_pairs.h"
 #else
 #include "terms/bf16_widened.h"
 #endif
-#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD) || defined(__ARM_FEATURE_SVE) || defined(__POWER9_VECTOR__)
-#include "terms/int8_fours.h"
-#else
-#include "terms/int8_widened.h"
-#endif
+#include "terms/codes_by_row.h"
 #endif
 
 #include "exponent.h"
@@ -64,13 +59,14 @@ using namespace VARIANT;
 
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
-    {products::OF<products::Bf16>, products::OF<products::Int8>, gemm::OF<gemm::Int4>},
+    {products::OF_BF16, gemm::OF_CODES},
+    gemm::units,
     quantise::quantise,
     norm::add_norm,
     gate::rows,
     lora::rows,
     lookup::rows,
-    {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Int8>, lookup::packed_rows<lookup::Int4>},
+    {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Coded>},
     heads::heads_input,
     attention::attention,
     attention::join,

@@ -66,7 +66,7 @@ def _part(x: Tensor | Quantized, rows: slice) -> Tensor | Quantized:
     if not isinstance(x, Quantized):
         return x[rows]
     assert x.sums is not None
-    return Quantized(x.data[rows], x.scale[rows], x.sums[rows])
+    return x._replace(data=x.data[rows], scale=x.scale[rows], sums=x.sums[rows])
 
 
 def stretch(spec: GatedMLPSpec) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import CDLL, POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import CDLL, POINTER, c_char_p, c_float, c_int32, c_int64, c_uint8, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,23 @@ from tessera_cpu.environment import KERNELS
 
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
-BF16, INT8, INT4 = range(3)
+BF16, CODED = range(2)
 """enum Kind of csrc/kernels.h."""
+
+BYTES, FOURS, FIVES, SIXES, LEVELS = range(5)
+"""enum Codes of csrc/kernels.h."""
+
+BITS = (8, 4, 5, 6, 4)
+"""Of an element, by its codes."""
+
+BY_ROW, BF16_SCALES, ZEROS, HALF, MINIMUMS, K_PAIRS, K_SIGNED, EXPONENTS, FRACTIONS = range(9)
+"""enum Scaling of csrc/kernels.h."""
+
+WITH_SIGN, PAIRS, PLAIN = range(3)
+"""enum Stored of csrc/packing.h."""
+
+SPAN = 32
+"""Elements whose codes are packed together, as in csrc/kernels.h."""
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 """enum Activation of csrc/kernels.h."""
@@ -37,6 +52,20 @@ class Int8Rows(ctypes.Structure):
         ("scale", c_void_p),
         ("sums", c_void_p),
         ("group", c_int64),
+        ("part", c_int64),
+    ]
+
+
+class Coding(ctypes.Structure):
+    """struct Coding of csrc/kernels.h."""
+
+    _fields_ = [
+        ("codes", c_int32),
+        ("scaling", c_int32),
+        ("scales", c_void_p),
+        ("group", c_int64),
+        ("offset", c_int32),
+        ("table", c_uint8 * 16),
     ]
 
 
@@ -48,15 +77,18 @@ class Product(ctypes.Structure):
         ("x_stride", c_int64),
         ("x_scale", c_void_p),
         ("x_sum", c_void_p),
+        ("x_group", c_int64),
+        ("x_part", c_int64),
+        ("x_units", c_void_p),
+        ("unit", c_int64),
         ("packed", c_void_p),
-        ("scale", c_void_p),
+        ("coding", Coding),
         ("bias", c_void_p),
         ("out", c_void_p),
         ("out_stride", c_int64),
         ("m", c_int64),
         ("n", c_int64),
         ("k", c_int64),
-        ("group", c_int64),
         ("rounded", Int8Rows),
         ("activation", c_int32),
         ("in_order", c_int32),
@@ -124,13 +156,12 @@ class PackedLookup(ctypes.Structure):
     _fields_ = [
         ("ids", c_void_p),
         ("packed", c_void_p),
-        ("scale", c_void_p),
+        ("coding", Coding),
         ("out", c_void_p),
         ("out_stride", c_int64),
         ("m", c_int64),
         ("n", c_int64),
         ("k", c_int64),
-        ("group", c_int64),
         ("start", c_int64),
         ("factor", c_float),
     ]
@@ -299,10 +330,11 @@ class Logprobs(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "tessera_cpu_pack": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    "tessera_cpu_pack": (c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    "tessera_cpu_pack_codes": (c_int32, c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
     "tessera_cpu_linear": (c_int32, POINTER(Product)),
     "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
-    "tessera_cpu_quantise": (c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64),
+    "tessera_cpu_quantise": (c_void_p, c_int64, POINTER(Int8Rows), c_int64, c_int64),
     "tessera_cpu_add_norm": (POINTER(AddNorm),),
     "tessera_cpu_gate": (POINTER(Gate),),
     "tessera_cpu_lora": (POINTER(Lora),),

@@ -73,7 +73,7 @@ class NativeProducts(Products):
         weight = rows_apart(raw["weight"])
         n, k = weight.shape
         packed = weight.new_empty(self._elements(n, k))
-        self.native.tessera_cpu_pack(BF16, weight.data_ptr(), 2 * weight.stride(0), packed.data_ptr(), n, k)
+        self.native.tessera_cpu_pack(weight.data_ptr(), 2 * weight.stride(0), packed.data_ptr(), n, k)
         return packed
 
     def packed_bytes(self, n: int, k: int) -> int:

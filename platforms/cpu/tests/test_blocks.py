@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec
-from tessera.testing import REFERENCE, assert_same, candidates, quantised
+from tessera.testing import REFERENCE, assert_same, quantised
 from tessera_cpu import mlp
 from tessera_cpu.platform import CpuPlatform
-from tests.platforms.cpu_kernels import available, kernels, needs_kernels
+from tests.platforms.cpu_kernels import available, kernels, needs_kernels, served_scheme
 
 pytestmark = needs_kernels
 LONG = {None: 4999, "int8": 9116, "int4": 18464}  # five blocks, none of them a multiple of a vector
@@ -28,7 +28,7 @@ def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def linear(n: int, k: int, name: str | None) -> LinearSpec:
-    return LinearSpec(n, k, "bfloat16", candidates(name, k)[0] if name else None)
+    return LinearSpec(n, k, "bfloat16", served_scheme(name, k) if name else None)
 
 
 def raw(spec: LinearSpec) -> dict[str, torch.Tensor]:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from tessera.platform import BoundOps, LinearSpec, PackedEmbeddingSpec
-from tessera.testing import REFERENCE, assert_same, candidates, quantised
+from tessera.testing import REFERENCE, assert_same, quantised
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.tape import Tape
-from tests.platforms.cpu_kernels import available, kernels, needs_kernels
+from tests.platforms.cpu_kernels import available, kernels, needs_kernels, served_scheme
 
 SCHEMES = ("", "int8", "int4")
 SIZES = ((1, 8), (33, 72), (96, 520), (70, 1000))  # rows, elements: more than are floats at a time, too
@@ -27,7 +27,7 @@ def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def linear(name: str, n: int, k: int, dtype: str = "bfloat16", **differs: Any) -> LinearSpec:
-    return LinearSpec(n, k, dtype, candidates(name, k)[0] if name else None, **differs)
+    return LinearSpec(n, k, dtype, served_scheme(name, k) if name else None, **differs)
 
 
 def raw(spec: LinearSpec, seed: int = 0) -> dict[str, Any]:

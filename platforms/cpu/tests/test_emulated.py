@@ -41,7 +41,17 @@ pytestmark = [
 
 
 def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) -> None:
-    names = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling", "batch_invariance")
+    names = (
+        "native",
+        "quantized",
+        "embedding",
+        "blocks",
+        "gguf_blocks",
+        "attention",
+        "conformance",
+        "sampling",
+        "batch_invariance",
+    )
     tests = [TESTS / f"test_{name}.py" for name in names]
     assert run_tests_on(built(tmp_path), "not portable and not avx2 and not refused", tests) > 1000
 

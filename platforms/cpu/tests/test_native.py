@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -55,27 +56,15 @@ def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
 @needs_kernels
 @every_set
 @pytest.mark.parametrize("rows", [6, 389])
-@pytest.mark.parametrize("kind", [native.BF16, native.INT8])
-def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, kind: int, rows: int) -> None:
+def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> None:
     """Weights wider and taller than what caches keep. Whole numbers, whose sums are exact."""
     torch.manual_seed(rows)
     n, k = 611, 2345
-    x, weight = torch.randint(-3, 4, (rows, k + 3)), torch.randint(-3, 4, (n, k))
-    x[:, k:] = 0
-    element = torch.bfloat16 if kind == native.BF16 else torch.int8
-    stored, rounded = x.to(element), weight.to(element)
-    packed = torch.empty(-(-n // 32) * 32 * (k + 3), dtype=element)
-    out, ones, sums = torch.empty(rows, n, dtype=torch.bfloat16), torch.ones(max(rows, n + 31)), x.sum(1).int()
+    x, weight = (torch.randint(-3, 4, shape).bfloat16() for shape in ((rows, k), (n, k)))
     with kernels(name):
-        library = native.library()
-        library.tessera_cpu_pack(
-            kind, rounded.data_ptr(), rounded.stride(0) * rounded.itemsize, packed.data_ptr(), n, k
-        )
-        task = NativeTask(
-            n=n, k=k, group=k, scale=ones.data_ptr(), x_scale=ones.data_ptr(), x_sum=sums.data_ptr()
-        )  # fmt: skip
-        library.tessera_cpu_linear(kind, task.fill(stored, packed, out))
-    assert torch.equal(out, (x[:, :k].double() @ weight.double().T).bfloat16())
+        own = products("bfloat16")
+        out = own.bind(n, k)(x, own.pack({"weight": weight}))
+    assert torch.equal(out, (x.double() @ weight.double().T).bfloat16())
 
 
 @needs_kernels
@@ -221,63 +210,89 @@ def test_a_number_that_is_none_stays_none(name: str) -> None:
 
 @needs_kernels
 @every_set
+@pytest.mark.parametrize("group", [32, 128])
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 3), (5, 33, 64), (13, 70, 97), (24, 96, 896)])
-def test_rows_are_quantised_by_their_largest(name: str, rows: int, n: int, k: int) -> None:
+def test_groups_of_rows_are_quantised_by_their_largest(name: str, group: int, rows: int, n: int, k: int) -> None:
     torch.manual_seed(k)
-    wide = torch.randn(rows, k + 2).bfloat16()
-    x, group = wide[:, :k], 32
-    stride, groups = k + 5, -(-k // group)
-    to, scale = torch.full((rows, stride), 99, dtype=torch.int8), torch.empty(rows)
-    sums = torch.empty(rows, groups, dtype=torch.int32)
+    wide = torch.randn(rows, k + 2).bfloat16() * torch.logspace(-3, 3, k + 2)
+    x, part = wide.bfloat16()[:, :k], 16
+    stride, groups, parts = k + 5, -(-k // group), -(-k // part)
+    to, scale = torch.full((rows, stride), 99, dtype=torch.int8), torch.empty(rows, groups)
+    sums = torch.empty(rows, parts, dtype=torch.int32)
+    x[0, k - 1] = torch.inf
+    into = native.Int8Rows(to.data_ptr(), stride, scale.data_ptr(), sums.data_ptr(), group, part)
     with kernels(name):
-        native.library().tessera_cpu_quantise(
-            x.data_ptr(), x.stride(0), to.data_ptr(), stride, scale.data_ptr(), sums.data_ptr(), rows, k, group
-        )  # fmt: skip
-    most = x.float().abs().amax(-1)
+        native.library().tessera_cpu_quantise(x.data_ptr(), x.stride(0), into, rows, k)
+    most = padded(x.float().abs(), group).amax(-1)
+    assert scale[0, -1].isnan()
+    assert not to[0, (groups - 1) * group :].any()
+    scale[0, -1] = most[0, -1] = x[0, (groups - 1) * group :] = 0
     assert torch.allclose(scale, most / 127)
-    assert ((to[:, :k] * scale[:, None] - x.float()).abs() <= scale[:, None] * 0.5001).all()
+    each = scale.repeat_interleave(group, dim=1)[:, :k]
+    assert ((to[:, :k] * each - x.float()).abs() <= each * 0.5001).all()
     assert (to[:, k:] == 0).all()
-    whole = torch.nn.functional.pad(to[:, :k].int(), (0, groups * group - k)).view(rows, groups, group)
-    assert torch.equal(whole.sum(-1).int(), sums)
+    assert torch.equal(padded(to[:, :k].int(), part).sum(-1).int(), sums)
+
+
+def padded(x: Tensor, group: int) -> Tensor:
+    """[rows, k] -> [rows, groups, group], with zeros past the end."""
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % group)).unflatten(-1, (-1, group))
 
 
 @needs_kernels
 @every_set
-@pytest.mark.parametrize(("kind", "group"), [(native.INT8, 0), (native.INT4, 8), (native.INT4, 32)])
-@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 32), (5, 33, 64), (13, 70, 96), (24, 96, 896)])
+@pytest.mark.parametrize(
+    ("kind", "group", "of_rows"),
+    [
+        ("int8", 0, 32),
+        ("int8", 0, 64),
+        ("int8", 0, 128),
+        ("int4", 8, 32),
+        ("int4", 24, 32),
+        ("int4", 32, 32),
+        ("int4", 96, 64),
+    ],
+)
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 96), (5, 33, 96), (13, 70, 192), (24, 96, 1248)])
 def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
-    name: str, kind: int, group: int, rows: int, n: int, k: int
+    name: str, kind: str, group: int, of_rows: int, rows: int, n: int, k: int
 ) -> None:
     """Against the same whole numbers in float64; the ends of their ranges too."""
     torch.manual_seed(n + group)
-    low, high = (-128, 127) if kind == native.INT8 else (-8, 7)
-    k += kind == native.INT8  # of int4 k is a multiple of its group
+    low, high = (-128, 127) if kind == "int8" else (-8, 7)
+    k -= 3 * (kind == "int8")  # of int4 k is a multiple of its group
     weight = torch.randint(low, high + 1, (n, k), dtype=torch.int8)
     weight[0, :2] = torch.tensor([low, high])
-    panels, wide = -(-n // 32), -(-k // 4) * 4
-    packed = torch.empty(panels * 32 * (wide if kind == native.INT8 else k // 2), dtype=torch.uint8)
+    wide, panels = -(-k // 32) * 32, -(-n // 32)
     x = torch.zeros(rows, wide, dtype=torch.int8)
     x[:, :k] = torch.randint(-127, 128, (rows, k))
-    group = group or k
-    sums = x[:, :k].int().view(rows, k // group, group).sum(-1).int()
-    x_scale, groups = torch.rand(rows) + 0.5, k // group
+    unit, group = math.gcd(group, of_rows) or of_rows, group or k
+    part = math.gcd(unit, 16)
+    sums = padded(x[:, :k].int(), part).sum(-1).int().contiguous()
+    x_scale, groups = torch.rand(rows, -(-k // of_rows)) + 0.5, k // group
     scale = torch.zeros(panels * 32, groups)
     scale[:n] = (torch.rand(n, groups) + 0.5).bfloat16().float()
-    stored = scale[:, 0].contiguous()
-    if kind == native.INT4:
+    stored, elements = scale[:, 0].contiguous(), weight
+    codes, before, scaling, offset = native.BYTES, native.WITH_SIGN, native.BY_ROW, 128
+    if kind == "int4":
         stored = scale.view(panels, 32, groups).transpose(1, 2).contiguous().bfloat16()
+        elements = (weight[:, 0::2] + 8) | (weight[:, 1::2] + 8) << 4
+        codes, before, scaling, offset = native.FOURS, native.PAIRS, native.BF16_SCALES, 8
+    packed = torch.empty(panels * 32 * wide // (2 if kind == "int4" else 1), dtype=torch.uint8)
     bias, out = torch.randn(n).bfloat16(), torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
-    elements = weight if kind == native.INT8 else (weight[:, 0::2] + 8) | (weight[:, 1::2] + 8) << 4
     with kernels(name):
         library = native.library()
-        library.tessera_cpu_pack(kind, elements.data_ptr(), elements.stride(0), packed.data_ptr(), n, k)
-        task = NativeTask(
-            n=n, k=k, group=group, bias=bias.data_ptr(), scale=stored.data_ptr(), x_scale=x_scale.data_ptr(),
-            x_sum=sums.data_ptr(),
+        library.tessera_cpu_pack_codes(
+            codes, before, elements.data_ptr(), elements.stride(0), packed.data_ptr(), n, k
         )  # fmt: skip
-        library.tessera_cpu_linear(kind, task.fill(x, packed, out))
+        task = NativeTask(
+            n=n, k=k, coding=native.Coding(codes, scaling, stored.data_ptr(), group, offset), bias=bias.data_ptr(),
+            unit=unit, x_group=of_rows, x_part=part, x_scale=x_scale.data_ptr(), x_sum=sums.data_ptr(),
+        )  # fmt: skip
+        library.tessera_cpu_linear(native.CODED, task.fill(x, packed, out))
     meant = weight.double() * scale[:n].double().repeat_interleave(group, dim=1)
-    expected = (x[:, :k].double() @ meant.T) * x_scale.double()[:, None] + bias.double()
+    of_x = x[:, :k].double() * x_scale.double().repeat_interleave(of_rows, dim=1)[:, :k]
+    expected = of_x @ meant.T + bias.double()
     assert ((out.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3 * k**0.5).all()
 
 

@@ -80,24 +80,39 @@ inline Float choose(Float x, Float bound, Float yes, Float no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, bound, _CMP_GT_OQ));
 }
 inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline void store_quads(uint8_t *p, Quads x) { _mm256_storeu_si256((__m256i *)p, x); }
 inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
-inline Shorts even_bytes(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
-inline Shorts odd_bytes(Quads x) { return _mm256_srli_epi16(x, 8); }
-using Nibbles = __m256i;
-constexpr int64_t NIBBLES = 32;
-inline Nibbles set_nibbles(int32_t) { return _mm256_setzero_si256(); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
-  asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(nibbles, with_sign)));
+inline Quads bits_down(Quads x, int n) { return _mm256_srl_epi32(x, _mm_cvtsi32_si128(n)); }
+template <int N> inline Quads bits_up(Quads x) { return _mm256_slli_epi32(x, N); }
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(MASK)));
+}
+using Table = Quads;
+inline Table load_table(const uint8_t *p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p)); }
+inline Quads look_up(Table table, Quads numbers) { return _mm256_shuffle_epi8(table, numbers); }
+inline Float load_bytes(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+inline Float load_half(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+template <bool NARROW> constexpr int32_t LESS = NARROW ? 0 : 128;
+template <bool NARROW> inline Quads lessened(Quads codes) {
+  return NARROW ? codes : _mm256_xor_si256(codes, _mm256_set1_epi8((char)128));
+}
+// Sums of two products in 16 bits each. A number with sign is multiplied by its magnitude, and the other takes the sign.
+inline __m256i by_two(Quads a, Quads b) { return _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a)); }
+// For integers, GCC would first add products to each other and then need more registers than there are. Assembly prevents that.
+inline Whole add_by_two(Whole sum, __m256i shorts) {
+  asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(shorts, _mm256_set1_epi16(1))));
   return sum;
 }
-inline Whole total(Nibbles x, int32_t before) {
-  return _mm256_add_epi32(_mm256_madd_epi16(x, _mm256_set1_epi16(1)), _mm256_set1_epi32(before));
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  if constexpr (NARROW)
+    return add_by_two(sum, _mm256_add_epi16(_mm256_maddubs_epi16(front, x_front), _mm256_maddubs_epi16(back, x_back)));
+  else
+    return add_by_two(add_by_two(sum, by_two(front, x_front)), by_two(back, x_back));
 }
 inline Shorts set_shorts(uint32_t pair) { return _mm256_set1_epi32((int)pair); }
 inline Shorts widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
-// For integers, GCC would first add products to each other and then need more registers than there are. Assembly prevents that.
 inline Whole dot_whole(Whole sum, Shorts a, Shorts b) {
   asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
   return sum;

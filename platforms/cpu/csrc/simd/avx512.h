@@ -89,37 +89,54 @@ inline Float choose(Float x, Float bound, Float yes, Float no) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ), no, yes);
 }
 inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
+inline void store_quads(uint8_t *p, Quads x) { _mm512_storeu_si512(p, x); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
-// Nibbles: sums of products of groups of four unsigned 4-bit integers with int8, over at most NIBBLES elements of a row. They
-// begin at an integer, passed to set_nibbles() or to total(). For integers, GCC copies the sums if they use VNNI, and otherwise
-// adds products to each other first; either way it needs more registers than there are. Assembly prevents that.
+// x, of whose bytes some low or high bits are used: others may hold those of other bytes.
+inline Quads bits_down(Quads x, int n) { return _mm512_srl_epi32(x, _mm_cvtsi32_si128(n)); }
+template <int N> inline Quads bits_up(Quads x) { return _mm512_slli_epi32(x, N); }
+// Bytes of `low` with the bits of `high` that the mask names.
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi8(MASK)));
+}
+using Table = Quads;  // of 16 bytes
+inline Table load_table(const uint8_t *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
+inline Quads look_up(Table table, Quads numbers) { return _mm512_shuffle_epi8(table, numbers); }
+inline Float load_bytes(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+inline Float load_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+// Products of codes with int8, of eight elements of each output: the first four, and the others. NARROW: codes have six bits at
+// most. LESS: what lessened() takes from codes, so that they can be multiplied. For integers, GCC copies the sums if they use
+// VNNI, and otherwise adds products to each other first; either way it needs more registers than there are. Assembly prevents that.
 #ifdef __AVX512VNNI__
 // sum + the products of four unsigned bytes with four signed ones, by lane
 inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
   return sum;
 }
-constexpr int32_t ADDED = 128;  // to weights, as dot() takes them
-inline Quads load_weights(const uint8_t *p) { return load_quads(p); }
-using Nibbles = Whole;
-constexpr int64_t NIBBLES = 1 << 30;
-inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot(sum, nibbles, with_sign); }
-inline Whole total(Nibbles x, int32_t) { return x; }
+template <bool NARROW> constexpr int32_t LESS = 0;
+template <bool NARROW> inline Quads lessened(Quads codes) { return codes; }
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return dot(dot(sum, front, x_front), back, x_back);
+}
 #else
-inline Shorts even_bytes(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
-inline Shorts odd_bytes(Quads x) { return _mm512_srli_epi16(x, 8); }
-using Nibbles = __m512i;  // pairs of 16-bit integers
-constexpr int64_t NIBBLES = 32;
-inline Nibbles set_nibbles(int32_t) { return _mm512_setzero_si512(); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
-  asm("vpaddw %1, %0, %0" : "+v"(sum) : "v"(_mm512_maddubs_epi16(nibbles, with_sign)));
+template <bool NARROW> constexpr int32_t LESS = NARROW ? 0 : 128;
+template <bool NARROW> inline Quads lessened(Quads codes) {
+  return NARROW ? codes : _mm512_xor_si512(codes, _mm512_set1_epi8((char)128));
+}
+// Sums of two products in 16 bits each. A number with sign is multiplied by its magnitude, and the other takes the sign.
+inline __m512i by_two(Quads a, Quads b) {
+  return _mm512_maddubs_epi16(_mm512_abs_epi8(a), _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), _mm512_setzero_si512(), b));
+}
+inline Whole add_by_two(Whole sum, __m512i shorts) {
+  asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(_mm512_madd_epi16(shorts, _mm512_set1_epi16(1))));
   return sum;
 }
-inline Whole total(Nibbles x, int32_t before) {
-  return _mm512_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(1)), _mm512_set1_epi32(before));
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  if constexpr (NARROW)
+    return add_by_two(sum, _mm512_add_epi16(_mm512_maddubs_epi16(front, x_front), _mm512_maddubs_epi16(back, x_back)));
+  else
+    return add_by_two(add_by_two(sum, by_two(front, x_front)), by_two(back, x_back));
 }
 #endif
 inline Shorts set_shorts(uint32_t pair) { return _mm512_set1_epi32((int)pair); }

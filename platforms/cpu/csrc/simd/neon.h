@@ -117,23 +117,13 @@ inline Float choose(Float x, Float bound, Float yes, Float no) {
 }
 
 inline Quads load_quads(const uint8_t *p) { return {vld1q_u8(p), vld1q_u8(p + 16)}; }
+inline void store_quads(uint8_t *p, Quads x) { vst1q_u8(p, x.at[0]), vst1q_u8(p + 16, x.at[1]); }
 inline Quads set_quad(uint32_t four) { return each<Quads>([&](int) { return vreinterpretq_u8_u32(vdupq_n_u32(four)); }); }
 inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return vandq_u8(x.at[i], vdupq_n_u8(15)); }); }
 inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return vshrq_n_u8(x.at[i], 4); }); }
 
 inline Shorts set_shorts(uint32_t pair) {
   return {vdupq_n_s16((int16_t)(uint16_t)pair), vdupq_n_s16((int16_t)(uint16_t)(pair >> 16))};
-}
-inline Shorts apart(uint16x8_t low, uint16x8_t high) {
-  return {vreinterpretq_s16_u16(vuzp1q_u16(low, high)), vreinterpretq_s16_u16(vuzp2q_u16(low, high))};
-}
-inline Shorts even_bytes(Quads x) {
-  auto half = [&](int i) { return vandq_u16(vreinterpretq_u16_u8(x.at[i]), vdupq_n_u16(255)); };
-  return apart(half(0), half(1));
-}
-inline Shorts odd_bytes(Quads x) {
-  auto half = [&](int i) { return vshrq_n_u16(vreinterpretq_u16_u8(x.at[i]), 8); };
-  return apart(half(0), half(1));
 }
 inline Shorts widen_pairs(const int8_t *p) {
   int16x8_t pairs = vreinterpretq_s16_s8(vld1q_s8(p));
@@ -146,41 +136,63 @@ inline Whole dot_whole(Whole sum, Shorts a, Shorts b) {
   return add(add(sum, a.first, b.first), a.second, b.second);
 }
 
-#ifdef __ARM_FEATURE_DOTPROD
-inline Whole dot_signed(Whole sum, Quads a, Quads b) {
-  return each<Whole>([&](int i) { return vdotq_s32(sum.at[i], vreinterpretq_s8_u8(a.at[i]), vreinterpretq_s8_u8(b.at[i])); });
+inline Quads bits_down(Quads x, int n) {
+  return each<Quads>([&](int i) { return vshlq_u8(x.at[i], vdupq_n_s8((int8_t)-n)); });
 }
-// Products of an unsigned with a signed number came later. Without them, weights lose what was added to them.
+template <int N> inline Quads bits_up(Quads x) { return each<Quads>([&](int i) { return vshlq_n_u8(x.at[i], N); }); }
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return each<Quads>([&](int i) { return vorrq_u8(low.at[i], vandq_u8(high.at[i], vdupq_n_u8(MASK))); });
+}
+using Table = uint8x16_t;
+inline Table load_table(const uint8_t *p) { return vld1q_u8(p); }
+inline Quads look_up(Table table, Quads numbers) {
+  return each<Quads>([&](int i) { return vqtbl1q_u8(table, numbers.at[i]); });
+}
+inline Float load_bytes(const uint8_t *p) {
+  uint16x8_t x = vmovl_u8(vld1_u8(p));
+  return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(x))), vcvtq_f32_u32(vmovl_high_u16(x))};
+}
+inline Float load_half(const uint16_t *p) {
+  return each<Float>([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
+}
+
+// Products of an unsigned with a signed number came later than others. Without them, codes of eight bits lose 128.
 #ifdef __ARM_FEATURE_MATMUL_INT8
-constexpr int32_t ADDED = 128;
-inline Quads load_weights(const uint8_t *p) { return load_quads(p); }
-inline Whole dot(Whole sum, Quads weights, Quads with_sign) {
-  return each<Whole>([&](int i) { return vusdotq_s32(sum.at[i], weights.at[i], vreinterpretq_s8_u8(with_sign.at[i])); });
-}
+template <bool NARROW> constexpr int32_t LESS = 0;
+template <bool NARROW> inline Quads lessened(Quads codes) { return codes; }
 #else
-constexpr int32_t ADDED = 0;
-inline Quads load_weights(const uint8_t *p) {
-  return each<Quads>([&](int i) { return veorq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(128)); });
+template <bool NARROW> constexpr int32_t LESS = NARROW ? 0 : 128;
+template <bool NARROW> inline Quads lessened(Quads codes) {
+  return NARROW ? codes : each<Quads>([&](int i) { return veorq_u8(codes.at[i], vdupq_n_u8(128)); });
 }
-inline Whole dot(Whole sum, Quads weights, Quads with_sign) { return dot_signed(sum, weights, with_sign); }
 #endif
-using Nibbles = Whole;
-constexpr int64_t NIBBLES = 1 << 30;
-inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot_signed(sum, nibbles, with_sign); }
-inline Whole total(Nibbles x, int32_t) { return x; }
+#ifdef __ARM_FEATURE_DOTPROD
+inline Whole dot(Whole sum, Quads codes, Quads with_sign) {
+  return each<Whole>([&](int i) {
+#ifdef __ARM_FEATURE_MATMUL_INT8
+    return vusdotq_s32(sum.at[i], codes.at[i], vreinterpretq_s8_u8(with_sign.at[i]));
 #else
-using Nibbles = Two<int16x8_t>;
-constexpr int64_t NIBBLES = 32;
-inline Nibbles set_nibbles(int32_t) { return {vdupq_n_s16(0), vdupq_n_s16(0)}; }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
-  return each<Nibbles>([&](int i) {
-    int8x16_t a = vreinterpretq_s8_u8(nibbles.at[i]), b = vreinterpretq_s8_u8(with_sign.at[i]);
-    return vaddq_s16(sum.at[i], vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b)));
+    return vdotq_s32(sum.at[i], vreinterpretq_s8_u8(codes.at[i]), vreinterpretq_s8_u8(with_sign.at[i]));
+#endif
   });
 }
-inline Whole total(Nibbles x, int32_t before) {
-  return each<Whole>([&](int i) { return vpadalq_s16(vdupq_n_s32(before), x.at[i]); });
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return dot(dot(sum, front, x_front), back, x_back);
+}
+#else
+// Sums of two products in 16 bits each.
+inline int16x8_t by_two(uint8x16_t codes, uint8x16_t with_sign) {
+  int8x16_t a = vreinterpretq_s8_u8(codes), b = vreinterpretq_s8_u8(with_sign);
+  return vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
+}
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return each<Whole>([&](int i) {
+    int16x8_t first = by_two(front.at[i], x_front.at[i]), second = by_two(back.at[i], x_back.at[i]);
+    if constexpr (NARROW)
+      return vpadalq_s16(sum.at[i], vaddq_s16(first, second));
+    else
+      return vpadalq_s16(vpadalq_s16(sum.at[i], first), second);
+  });
 }
 #endif
 

@@ -107,21 +107,52 @@ inline Quads load_quads(const uint8_t *p) {
   std::memcpy(quads.at, p, sizeof quads.at);
   return quads;
 }
+inline void store_quads(uint8_t *p, Quads x) { std::memcpy(p, x.at, sizeof x.at); }
 inline Quads set_quad(uint32_t four) { return set_shorts(four); }
 inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 0x0f0f0f0f; }); }
 inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return (x.at[i] >> 4) & 0x0f0f0f0f; }); }
-inline Shorts even_bytes(Quads x) { return each<Shorts>([&](int i) { return x.at[i] & 0x00ff00ff; }); }
-inline Shorts odd_bytes(Quads x) { return each<Shorts>([&](int i) { return (x.at[i] >> 8) & 0x00ff00ff; }); }
-using Nibbles = Whole;
-constexpr int64_t NIBBLES = 1 << 30;
-inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
+inline Quads bits_down(Quads x, int n) { return each<Quads>([&](int i) { return x.at[i] >> n; }); }
+template <int N> inline Quads bits_up(Quads x) { return each<Quads>([&](int i) { return x.at[i] << N; }); }
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return each<Quads>([&](int i) { return low.at[i] | (high.at[i] & MASK * 0x01010101u); });
+}
+struct Table {
+  uint8_t at[16];
+};
+inline Table load_table(const uint8_t *p) {
+  Table table;
+  std::memcpy(table.at, p, sizeof table.at);
+  return table;
+}
+inline Quads look_up(Table table, Quads numbers) {
+  return each<Quads>([&](int i) {
+    uint32_t four = 0;
+    for (int byte = 0; byte < 32; byte += 8) four |= (uint32_t)table.at[numbers.at[i] >> byte & 15] << byte;
+    return four;
+  });
+}
+inline Float load_bytes(const uint8_t *p) { return each<Float>([&](int i) { return (float)p[i]; }); }
+// Infinite numbers, and those that are none, become large ones: a weight has none.
+inline Float load_half(const uint16_t *p) {
+  return each<Float>([&](int i) {
+    uint32_t bits = (uint32_t)(p[i] & 0x7fff) << 13, sign = (uint32_t)(p[i] & 0x8000) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    value *= 0x1p112f;
+    return sign ? -value : value;
+  });
+}
+template <bool NARROW> constexpr int32_t LESS = 0;
+template <bool NARROW> inline Quads lessened(Quads codes) { return codes; }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   for (int byte = 0; byte < 4; byte++)
     for (int i = 0; i < W; i++)
-      sum.at[i] += (int32_t)(nibbles.at[i] >> 8 * byte & 255) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
+      sum.at[i] += (int32_t)(bytes.at[i] >> 8 * byte & 255) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
   return sum;
 }
-inline Whole total(Nibbles x, int32_t) { return x; }
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return dot(dot(sum, front, x_front), back, x_back);
+}
 inline Shorts widen_pairs(const int8_t *p) {
   return each<Shorts>([&](int i) { return (uint32_t)(uint16_t)p[2 * i] | (uint32_t)(uint16_t)p[2 * i + 1] << 16; });
 }

@@ -89,29 +89,35 @@ inline int count_above(Float x, Float bound) { return (int)svcntp_b32(all(), svc
 inline Float choose(Float x, Float bound, Float yes, Float no) { return svsel_f32(svcmpgt_f32(all(), x, bound), yes, no); }
 
 inline Quads load_quads(const uint8_t *p) { return svld1_u8(svptrue_b8(), p); }
+inline void store_quads(uint8_t *p, Quads x) { svst1_u8(svptrue_b8(), p, x); }
 inline Quads set_quad(uint32_t four) { return svreinterpret_u8_u32(svdup_n_u32(four)); }
 inline Quads low_halves(Quads x) { return svand_n_u8_x(svptrue_b8(), x, 15); }
 inline Quads high_halves(Quads x) { return svlsr_n_u8_x(svptrue_b8(), x, 4); }
-inline Whole dot_signed(Whole sum, Quads a, Quads b) {
-  return svdot_s32(sum, svreinterpret_s8_u8(a), svreinterpret_s8_u8(b));
+inline Quads bits_down(Quads x, int n) { return svlsr_n_u8_x(svptrue_b8(), x, (uint8_t)n); }
+template <int N> inline Quads bits_up(Quads x) { return svlsl_n_u8_x(svptrue_b8(), x, N); }
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return svorr_u8_x(svptrue_b8(), low, svand_n_u8_x(svptrue_b8(), high, MASK));
 }
+using Table = Quads;
+inline Table load_table(const uint8_t *p) { return svld1rq_u8(svptrue_b8(), p); }
+inline Quads look_up(Table table, Quads numbers) { return svtbl_u8(table, numbers); }
+inline Float load_bytes(const uint8_t *p) { return svcvt_f32_u32_x(all(), svld1ub_u32(all(), p)); }
+inline Float load_half(const uint16_t *p) { return svcvt_f32_f16_x(all(), svreinterpret_f16_u32(svld1uh_u32(all(), p))); }
 // As with NEON: products of an unsigned with a signed number came later.
 #ifdef __ARM_FEATURE_MATMUL_INT8
-constexpr int32_t ADDED = 128;
-inline Quads load_weights(const uint8_t *p) { return load_quads(p); }
-inline Whole dot(Whole sum, Quads weights, Quads with_sign) {
-  return svusdot_s32(sum, weights, svreinterpret_s8_u8(with_sign));
-}
+template <bool NARROW> constexpr int32_t LESS = 0;
+template <bool NARROW> inline Quads lessened(Quads codes) { return codes; }
+inline Whole dot(Whole sum, Quads codes, Quads with_sign) { return svusdot_s32(sum, codes, svreinterpret_s8_u8(with_sign)); }
 #else
-constexpr int32_t ADDED = 0;
-inline Quads load_weights(const uint8_t *p) { return sveor_n_u8_x(svptrue_b8(), load_quads(p), 128); }
-inline Whole dot(Whole sum, Quads weights, Quads with_sign) { return dot_signed(sum, weights, with_sign); }
+template <bool NARROW> constexpr int32_t LESS = NARROW ? 0 : 128;
+template <bool NARROW> inline Quads lessened(Quads codes) { return NARROW ? codes : Quads(sveor_n_u8_x(svptrue_b8(), codes, 128)); }
+inline Whole dot(Whole sum, Quads codes, Quads with_sign) {
+  return svdot_s32(sum, svreinterpret_s8_u8(codes), svreinterpret_s8_u8(with_sign));
+}
 #endif
-using Nibbles = Whole;
-constexpr int64_t NIBBLES = 1 << 30;
-inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot_signed(sum, nibbles, with_sign); }
-inline Whole total(Nibbles x, int32_t) { return x; }
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return dot(dot(sum, front, x_front), back, x_back);
+}
 
 inline Shorts set_shorts(uint32_t pair) { return {set_whole((int16_t)(uint16_t)pair), set_whole((int32_t)pair >> 16)}; }
 inline Shorts widen_pairs(const int8_t *p) {

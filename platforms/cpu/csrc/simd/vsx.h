@@ -120,19 +120,44 @@ inline Float choose(Float x, Float bound, Float yes, Float no) {
 }
 
 inline Quads load_quads(const uint8_t *p) { return each<Quads>([&](int i) { return at<U16>(p, i); }); }
+inline void store_quads(uint8_t *p, Quads x) { write(p, x); }
 inline Quads set_quad(uint32_t four) { return each<Quads>([&](int) { return (U16)vec_splats(four); }); }
 inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 15; }); }
 inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] >> vec_splats((unsigned char)4); }); }
-constexpr int32_t ADDED = 128;
-inline Quads load_weights(const uint8_t *p) { return load_quads(p); }
-inline Whole dot(Whole sum, Quads weights, Quads with_sign) {
-  return each<Whole>([&](int i) { return vec_msum((I16)with_sign.at[i], weights.at[i], sum.at[i]); });
+inline Quads bits_down(Quads x, int n) {
+  return each<Quads>([&](int i) { return x.at[i] >> vec_splats((unsigned char)n); });
 }
-using Nibbles = Whole;
-constexpr int64_t NIBBLES = 1 << 30;
-inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
-inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot(sum, nibbles, with_sign); }
-inline Whole total(Nibbles x, int32_t) { return x; }
+template <int N> inline Quads bits_up(Quads x) {
+  return each<Quads>([&](int i) { return x.at[i] << vec_splats((unsigned char)N); });
+}
+template <uint8_t MASK> inline Quads joined(Quads low, Quads high) {
+  return each<Quads>([&](int i) { return low.at[i] | (high.at[i] & MASK); });
+}
+using Table = U16;
+inline Table load_table(const uint8_t *p) { return at<U16>(p, 0); }
+inline Quads look_up(Table table, Quads numbers) {
+  return each<Quads>([&](int i) { return vec_perm(table, table, numbers.at[i]); });
+}
+inline Float load_bytes(const uint8_t *p) {
+  return {{F4{(float)p[0], (float)p[1], (float)p[2], (float)p[3]}, F4{(float)p[4], (float)p[5], (float)p[6], (float)p[7]}}};
+}
+// As in portable.h.
+inline Float load_half(const uint16_t *p) {
+  U8 x = at<U8>(p, 0), none = vec_splats((unsigned short)0);
+  auto one = [](U4 half) {
+    F4 value = (F4)((half & 0x7fff) << vec_splats(13u)) * vec_splats(0x1p112f);
+    return (F4)((U4)value | (half & 0x8000) << vec_splats(16u));
+  };
+  return {{one((U4)vec_mergeh(x, none)), one((U4)vec_mergel(x, none))}};
+}
+template <bool NARROW> constexpr int32_t LESS = 0;
+template <bool NARROW> inline Quads lessened(Quads codes) { return codes; }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+  return each<Whole>([&](int i) { return vec_msum((I16)with_sign.at[i], bytes.at[i], sum.at[i]); });
+}
+template <bool NARROW> inline Whole dot_codes(Whole sum, Quads front, Quads back, Quads x_front, Quads x_back) {
+  return dot(dot(sum, front, x_front), back, x_back);
+}
 
 inline Shorts set_shorts(uint32_t pair) { return each<Shorts>([&](int) { return (I8)vec_splats(pair); }); }
 inline Shorts widen_pairs(const int8_t *p) {

@@ -4,6 +4,8 @@
 
 namespace VARIANT::gemm {
 
+constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
+
 // A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
 // itself, or the terms are always added up in order.
 template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
@@ -19,9 +21,16 @@ template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
 template <bool IN_ORDER> struct AnyBf16 {
   using Sum = Float;
   using Number = float;
-  static constexpr int64_t BITS = 16, WIDENED = sizeof(terms::Term);
+  struct Room {};
+  template <int WAY> using Fetcher = Fetch<WAY>;
+  static constexpr bool WHOLE = true;
+  static constexpr int64_t WIDENED = sizeof(terms::Term);
   static constexpr Part<Conversion> WIDEN = terms::WIDEN;
-  static int64_t unit(const Product &) { return 8; }
+  static int64_t block(const Product &task) {
+    constexpr int64_t MOST = BLOCK / (PANEL * sizeof(bf16)), ALIGNED = 8;
+    return groups_of(groups_of(task.k, groups_of(task.k, MOST)), ALIGNED) * ALIGNED;
+  }
+  static void ready(const Product &, int64_t, int64_t, int64_t, Room &) {}
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
 

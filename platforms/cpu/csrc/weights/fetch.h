@@ -60,6 +60,6 @@ constexpr int way_of(const At &at, int64_t rows) {
   if (!READS_AHEAD || rows <= 2 || at.tile > 1) return 0;
   return at.tiles == 1 ? 2 : 1;
 }
-constexpr At ONLY_TILE{0, 0, 0, 0, 0, 1};
+constexpr At ONLY_TILE{0, 0, 0, 0, 0, 1, nullptr};
 
 }  // namespace VARIANT::gemm

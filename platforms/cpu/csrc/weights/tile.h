@@ -1,9 +1,10 @@
 // What all kinds of weight share: the location of a tile in a product.
 //
-// A kind defines the vector type of its sums and their type in memory, the bits of an element, and the unit that blocks of k are
-// multiples of; and how rows are widened for it, if they are, and the bytes of a widened element. For M rows and V vectors of a
-// panel's outputs from the left-th on, begin() initializes sums, add() adds a block to them, and end() turns them into results.
-// add() must be inlined; otherwise its sums would be in memory.
+// A kind defines the vector type of its sums and their type in memory, and the elements of k in a block; what a block has to be
+// made of it before tiles use it, by ready(), and the room for that; how a tile fetches weights; whether a single
+// tile of rows takes k whole; and how rows are widened for it, if they are, and the bytes of
+// a widened element. For M rows and V vectors of a panel's outputs from the left-th on, begin() initializes sums, add() adds a block
+// to them, and end() turns them into results. add() must be inlined; otherwise its sums would be in memory.
 #pragma once
 #include "../kernels.h"
 
@@ -20,9 +21,10 @@ template <int M, int V> inline void clear(Float (&sum)[M][V]) {
 }
 
 // The location of a tile: its first row, its panel, the current range of k, and its number among the tiles that use that range in
-// turn.
+// turn. room: what ready() made of that range.
 struct At {
   int64_t row, panel, from, to, tile, tiles;
+  const void *room;
 };
 
 }  // namespace VARIANT::gemm

@@ -14,6 +14,7 @@ typedef int16_t __m256bh __attribute__((vector_size(32), may_alias));
 typedef int32_t __m128i __attribute__((vector_size(16), may_alias));
 typedef uint32_t __m512u __attribute__((vector_size(64), may_alias));
 typedef uint16_t __mmask16;
+typedef uint64_t __mmask64;
 
 enum { _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_NO_EXC = 8 };
 enum { _CMP_UNORD_Q = 3, _CMP_NEQ_UQ = 4, _CMP_NLE_UQ = 6, _CMP_GT_OQ = 30 };
@@ -73,6 +74,11 @@ inline __m512i _mm512_set_epi32(int p, int o, int n, int m, int l, int k, int j,
 }
 
 inline __m512 _mm512_loadu_ps(const void *p) { return emulated::read<__m512>(p); }
+inline __m128i _mm_loadu_si128(const __m128i *p) { return emulated::read<__m128i>(p); }
+inline __m128i _mm_cvtsi32_si128(int x) { return __m128i{x, 0, 0, 0}; }
+inline __m512i _mm512_broadcast_i32x4(__m128i x) {
+  return emulated::as<__m512i>(emulated::Signed::of([=](int i) { return x[i % 4]; }));
+}
 inline __m512i _mm512_loadu_si512(const void *p) { return emulated::read<__m512i>(p); }
 inline __m256i _mm256_loadu_si256(const __m256i *p) { return emulated::read<__m256i>(p); }
 inline void _mm512_storeu_ps(void *p, __m512 x) { std::memcpy(p, &x, sizeof x); }
@@ -128,6 +134,14 @@ inline __m512i _mm512_cvtepu16_epi32(__m256i x) {
   auto of = emulated::as<emulated::Lanes<uint16_t, 16>>(x);
   return emulated::as<__m512i>(emulated::Unsigned::of([=](int i) { return of.at[i]; }));
 }
+inline __m512i _mm512_cvtepu8_epi32(__m128i x) {
+  auto of = emulated::as<emulated::Lanes<uint8_t, 16>>(x);
+  return emulated::as<__m512i>(emulated::Signed::of([=](int i) { return of.at[i]; }));
+}
+inline __m512 _mm512_cvtph_ps(__m256i x) {
+  auto of = emulated::as<emulated::Lanes<_Float16, 16>>(x);
+  return emulated::as<__m512>(emulated::Floats::of([=](int i) { return (float)of.at[i]; }));
+}
 inline __m512i _mm512_cvtepi8_epi16(__m256i x) {
   auto of = emulated::as<emulated::Lanes<int8_t, 32>>(x);
   return emulated::as<__m512i>(emulated::Shorts::of([=](int i) { return of.at[i]; }));
@@ -146,8 +160,14 @@ inline __m512i _mm512_add_epi32(__m512i a, __m512i b) { return (__m512i)((__m512
 inline __m512i _mm512_sub_epi32(__m512i a, __m512i b) { return (__m512i)((__m512u)a - (__m512u)b); }
 inline __m512i _mm512_mullo_epi32(__m512i a, __m512i b) { return (__m512i)((__m512u)a * (__m512u)b); }
 inline __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
+inline __m512i _mm512_or_si512(__m512i a, __m512i b) { return a | b; }
 inline __m512i _mm512_xor_si512(__m512i a, __m512i b) { return a ^ b; }
 inline __m512i _mm512_slli_epi32(__m512i x, unsigned n) { return (__m512i)((__m512u)x << n); }
+inline __m512i _mm512_srl_epi32(__m512i x, __m128i n) { return (__m512i)((__m512u)x >> (unsigned)n[0]); }
+inline __m512i _mm512_shuffle_epi8(__m512i table, __m512i numbers) {  // the high bit, which makes zeros, is not used here
+  auto of = emulated::as<emulated::UnsignedBytes>(table), by = emulated::as<emulated::UnsignedBytes>(numbers);
+  return emulated::as<__m512i>(emulated::UnsignedBytes::of([&](int i) { return of.at[i / 16 * 16 + (by.at[i] & 15)]; }));
+}
 inline __m512i _mm512_srli_epi32(__m512i x, unsigned n) { return (__m512i)((__m512u)x >> n); }
 inline __m512i _mm512_srli_epi16(__m512i x, unsigned n) {
   auto of = emulated::as<emulated::UnsignedShorts>(x);
@@ -180,6 +200,25 @@ inline __m512i _mm512_madd_epi16(__m512i a, __m512i b) {
   return emulated::as<__m512i>(emulated::Unsigned::of([&](int i) {
     return (uint32_t)(of.at[2 * i] * by.at[2 * i]) + (uint32_t)(of.at[2 * i + 1] * by.at[2 * i + 1]);
   }));
+}
+inline __m512i _mm512_add_epi16(__m512i a, __m512i b) {
+  auto of = emulated::as<emulated::UnsignedShorts>(a), by = emulated::as<emulated::UnsignedShorts>(b);
+  return emulated::as<__m512i>(emulated::UnsignedShorts::of([&](int i) { return (uint16_t)(of.at[i] + by.at[i]); }));
+}
+inline __m512i _mm512_abs_epi8(__m512i x) {
+  auto of = emulated::as<emulated::Bytes>(x);
+  return emulated::as<__m512i>(emulated::UnsignedBytes::of([&](int i) { return (uint8_t)(of.at[i] < 0 ? -of.at[i] : of.at[i]); }));
+}
+inline __mmask64 _mm512_movepi8_mask(__m512i x) {
+  auto of = emulated::as<emulated::Bytes>(x);
+  __mmask64 mask = 0;
+  for (int i = 0; i < 64; i++) mask |= (__mmask64)(of.at[i] < 0) << i;
+  return mask;
+}
+inline __m512i _mm512_mask_sub_epi8(__m512i no, __mmask64 mask, __m512i a, __m512i b) {
+  auto other = emulated::as<emulated::Bytes>(no), of = emulated::as<emulated::Bytes>(a), by = emulated::as<emulated::Bytes>(b);
+  return emulated::as<__m512i>(
+      emulated::Bytes::of([&](int i) { return mask >> i & 1 ? (int8_t)(of.at[i] - by.at[i]) : other.at[i]; }));
 }
 inline __m512i _mm512_maddubs_epi16(__m512i a, __m512i b) {
   auto of = emulated::as<emulated::UnsignedBytes>(a);

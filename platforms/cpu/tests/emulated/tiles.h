@@ -73,10 +73,3 @@ inline void _tile_dpbf16ps(int to, int left, int right) {
     sum = emulated::flushed(emulated::flushed(sum) + emulated::flushed(of[0] + of[1]));
   });
 }
-// Bytes with a sign by bytes without.
-inline void _tile_dpbsud(int to, int left, int right) {
-  emulated::multiply<uint32_t, int8_t, uint8_t>(to, left, right, [](uint32_t &sum, int fours, auto row, auto column) {
-    for (int k = 0; k < fours; k++)
-      for (int j = 0; j < 4; j++) sum += (uint32_t)(row(k)[j] * column(k)[j]);
-  });
-}
