@@ -55,14 +55,32 @@ class Embedding:
 
 
 class PackedEmbedding:
-    """Like Embedding, but looks rows up in the head's weight, so that only one copy is kept. Requires may_look_up()."""
+    """Like Embedding, but looks rows up in a product's weight: the head's, so that only one copy is kept, or one of its
+    own that stays as it is stored. Requires may_look_up()."""
 
-    def __init__(self, build: Build, head: Head, *, scale: float = 1.0, whole: bool = False) -> None:
-        self.complete, self.head = build.group.all_reduce if whole else _as_it_is, head
-        self.call = build.ops.bind("packed_embedding", head.rows_spec(scale))
+    def __init__(self, build: Build, spec: PackedEmbeddingSpec, weight: Parameter, *, whole: bool = False) -> None:
+        self.complete, self.parameter = build.group.all_reduce if whole else _as_it_is, weight
+        self.call = build.ops.bind("packed_embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        return self.complete(self.call(tokens, self.head.weight))
+        return self.complete(self.call(tokens, self.parameter.packed))
+
+
+def _stored_embedding(
+    build: Build, name: str, vocab: int, n: int, *, scale: float, whole: bool
+) -> PackedEmbedding | None:
+    """An embedding that is not the head's, if its rows can be looked up in the blocks that it is stored in."""
+    part, start = vocabulary_part(build, name, vocab, n, tied=False)
+    chosen = build.weights.choose_table(LinearSpec(part.shape[0], n, build.dtype), part, build.ops)
+    if chosen is None:
+        return None
+    spec = PackedEmbeddingSpec(chosen.spec, start, build.group.size > 1, scale)
+    if not may_look_up(build.ops, spec):
+        return None
+    build.weights.count_table(chosen)
+    parts = {one: joins[0] for one, joins in chosen.parts.items()}
+    weight = Parameter(parts, lambda raw, into: build.ops.prepare("linear", chosen.spec, raw, into))
+    return PackedEmbedding(build, spec, build.register_parameter(weight), whole=whole)
 
 
 def may_look_up(ops: BoundOps, spec: PackedEmbeddingSpec) -> bool:
@@ -137,10 +155,15 @@ def vocabulary_ends(
         before = len(build.parameters)
         head = Head(build, name if tied else HEAD, vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
-            return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head if last else None
+            spec = head.rows_spec(embedding_scale)
+            return PackedEmbedding(build, spec, head.parameter, whole=whole), head if last else None
         if not last:  # its weight cannot be looked up in
             del build.parameters[before:]
             head = None
     if not first:
         return None, head
+    if not tied:
+        stored = _stored_embedding(build, name, vocab, n, scale=embedding_scale, whole=whole)
+        if stored is not None:
+            return stored, head
     return Embedding(build, name, vocab, n, tied=tied, scale=embedding_scale, whole=whole), head

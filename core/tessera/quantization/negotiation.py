@@ -77,6 +77,13 @@ class _Negotiation:
         plain = replace(spec, scheme=scheme)
         return plain if _fits(plain) else None
 
+    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
+        return None
+
+    def count_table(self, chosen: ProductWeight) -> None:
+        assert chosen.spec.scheme is not None
+        self.quantised[f"{describe_scheme(replace(chosen.spec.scheme, activation=None))}, to look rows up in"] += 1
+
     def _count(self, spec: LinearSpec) -> None:
         assert spec.scheme is not None
         self.quantised[describe_scheme(spec.scheme)] += 1
@@ -131,6 +138,15 @@ class QuantizedCheckpoint(_Negotiation):
         if len(runs) == 1:
             return (self._product(spec, weight, stored, ops),)
         return [self._product(replace(spec, n=sum(part.shape[0] for part in run)), [run], stored, ops) for run in runs]
+
+    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
+        stored = self._format.stored(weight, "Embedding", spec.dtype)
+        if not isinstance(stored, StoredWeight) or stored.decoded is None:
+            return None
+        answer = self.answer(stored.scheme)
+        if isinstance(answer, str) or self._why_not_native(spec, stored.scheme, ops) is not None:
+            return None
+        return ProductWeight(replace(spec, scheme=answer), {name: [[part]] for name, part in stored.parts.items()})
 
     def _stored(self, spec: LinearSpec, part: Part, module: str, ops: BoundOps) -> Stored:
         """How a weight is stored; as one to be computed at load if it can be, and no kernel takes it as it is."""

@@ -57,6 +57,13 @@ class Weights(Protocol):
         are stored differently; experts are always one. spec: the product with an unquantized weight. module: as for
         WeightFormat.stored. Raises ModelError for what no product is possible with."""
 
+    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
+        """The weight of an embedding that is no head, if it can stay as it is stored and a kernel multiplies with it;
+        None: it becomes a table. spec: as if it were a product."""
+
+    def count_table(self, chosen: ProductWeight) -> None:
+        """Counts a table that stays as it is stored."""
+
     def skip(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
 
@@ -79,6 +86,12 @@ class NotQuantized:
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         return (ProductWeight(spec, {"weight": weight}),)
+
+    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
+        return None
+
+    def count_table(self, chosen: ProductWeight) -> None:
+        """There is none."""
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""

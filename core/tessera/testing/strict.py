@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.arrays import Array
-from tessera.ops import EmbeddingSpec, ExpertsSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
+from tessera.ops import EmbeddingSpec, ExpertsSpec, GatedMLPSpec, LinearSpec, NormSpec, PackedEmbeddingSpec, Quantized
+from tessera.ops.linear import packed_embedding
 from tessera.ops.quantize import meaning
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import AttentionBackend, AttentionGroup, CacheConstraints, Caches, LayerSpec
@@ -253,6 +254,16 @@ class BufferedLinear(Kernel[LinearSpec]):
         return meaning(weight, scheme)
 
 
+class EncodedRows(Kernel[PackedEmbeddingSpec]):
+    """Looks rows up in a weight that stays in its blocks."""
+
+    def supports(self, spec: PackedEmbeddingSpec) -> str | None:
+        return None if _is_encoded(spec.linear) else "only weights in blocks are looked up"
+
+    def bind(self, spec: PackedEmbeddingSpec, ops: BoundOps, device: Device) -> HotCall:
+        return partial(packed_embedding, spec)
+
+
 def _is_encoded(spec: LinearSpec) -> bool:
     scheme = spec.scheme
     return scheme is not None and scheme.weight.encoding is not None and scheme.activation is None
@@ -389,6 +400,7 @@ class StrictPlatform(Platform):
             reference,
             embedding=PoisonedEmbedding(self.current),
             linear=BufferedLinear(),
+            packed_embedding=EncodedRows(),
             experts=TiledExperts(),
             rms_norm=ScalingNorm(),
             gated_mlp=BufferedMLP(),
