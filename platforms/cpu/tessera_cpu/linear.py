@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Reason
+from tessera_cpu.blocks import BlockProducts
 from tessera_cpu.native import library
 from tessera_cpu.products import Product, Products, products
 from tessera_cpu.quantized import QuantizedProducts, served
@@ -27,7 +28,7 @@ def products_of(spec: LinearSpec) -> Products | Reason:
         return scheme
     if scheme != spec.scheme:
         return "quantized weights take activations of int8"
-    return QuantizedProducts(native, scheme)
+    return (QuantizedProducts if scheme.weight.encoding is None else BlockProducts)(native, scheme)
 
 
 def taken(spec: LinearSpec) -> Products:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tessera.platform import ActSpec, Packed, QuantSpec, Reason, Scheme, TensorSpec
 from tessera_cpu import native as kernels
 from tessera_cpu.activations import INT8
+from tessera_cpu.blocks import BLOCKS
 from tessera_cpu.coded import CodedProducts, Form
 
 
@@ -19,6 +20,9 @@ def served(scheme: Scheme) -> Scheme | Reason:
     weight = scheme.weight
     if scheme.activation not in (None, INT8, ActSpec("int8", granularity="token")):
         return "this kernel takes int8 activations with one scale per token or group of 32"
+    if weight.encoding is not None:
+        known = weight.dtype in BLOCKS
+        return dataclasses.replace(scheme, activation=INT8) if known else f"no products with blocks of {weight.dtype}"
     bits, group = {"int8": 8, "int4": 4}.get(weight.dtype), weight.group
     parts = {"weight": TensorSpec("uint8", (1, 2)) if bits == 4 else TensorSpec("int8", (1, 1))}
     if weight == QuantSpec("int8", "channel"):

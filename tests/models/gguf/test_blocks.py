@@ -20,6 +20,7 @@ from tessera.platform import StoredWeight
 from tessera.platform.quantization import Part
 from tests.engine.platforms.test_quantization import VOCAB, scored
 from tests.models.gguf.writer import write_gguf
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tools.parity.family import Family, maker, save_model
 
@@ -111,3 +112,15 @@ def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_pa
     tensors = GgufWeights(str(path)).model.file.tensors.values()
     assert in_blocks == sum(one.num_bytes if one.type.elements > 1 else 4 * prod(one.shape) for one in tensors)
     assert in_blocks < whole / 3
+
+
+@needs_kernels
+def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(tmp_path):
+    """In bfloat16, and with activations in int8: near, and not equal."""
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+    found, expected = scored(path, "cpu", dtype="bfloat16"), scored(path, "reference")
+    differences = np.concatenate([np.abs(one - two).ravel() for one, two in zip(found, expected, strict=True)])
+    assert 1e-4 < differences.mean() < 0.05
+    with EngineRun(path, "cpu", dtype="bfloat16") as run:
+        choices = plan_here(run.engine.config).choices
+    assert any(one.chosen.startswith("q4_0 as it is stored") for one in choices)
