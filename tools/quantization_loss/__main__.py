@@ -1,6 +1,6 @@
 """`python -m tools.quantization_loss`: a table of what --quantization and --kv-cache-dtype cost a model, and save.
 python -m tools.quantization_loss                     # the bundled demo, with its held-out questions
-python -m tools.quantization_loss --model FOLDER --questions 0
+python -m tools.quantization_loss --model FOLDER --texts 8 --questions 0
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.demo_model.evaluate import MAX_TOKENS, QUESTIONS
 from tools.demo_model.generate import held_out_questions
 from tools.demo_model.judge import is_right
 from tools.quantization_loss.scores import loss, scores_of
-from tools.quantization_loss.texts import texts_of
+from tools.quantization_loss.texts import WINDOW, texts_of
 
 HEAD = (
     "--quantization",
@@ -40,10 +40,10 @@ WAYS: Sequence[tuple[str | None, str]] = (
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder; the bundled demo unless given")
+    parser.add_argument("--model", help="folder or GGUF file; the bundled demo unless given")
     parser.add_argument("--platform", default="cpu")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--texts", type=int, default=100, help="number of texts")
+    parser.add_argument("--texts", type=int, default=100, help="number of texts, of 512 tokens but for the demo")
     parser.add_argument("--questions", type=int, default=QUESTIONS, help="of the demo's, to answer; 0: none")
     given = parser.parse_args()
     rows = table(given.model, given.platform, given.dtype, texts=given.texts, questions=given.questions)
@@ -57,10 +57,11 @@ def table(
     """One row for each of WAYS, with the columns of HEAD."""
     configs = [_config(model, platform, dtype, *way, tokenizer=tokenizer) for way in WAYS]
     asked = texts_of(configs[0].model, texts)
-    scores = [scores_of(config, asked) for config in configs]
+    first = scores_of(configs[0], asked)
     rows: list[tuple[str, ...]] = []
-    for (name, cache_dtype), found in zip(WAYS, scores, strict=True):
-        lost = loss(asked, scores[0], found)
+    for (name, cache_dtype), config in zip(WAYS, configs, strict=True):
+        found = first if config is configs[0] else scores_of(config, asked)  # no more than two: they take much memory
+        lost = loss(asked, first, found)
         right = answered(model, platform, dtype, name, cache_dtype, questions) if questions else None
         rows.append(
             (
@@ -78,7 +79,8 @@ def _config(
         model=model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=cache_dtype, max_num_seqs=8,
         kv_cache_memory_bytes=64 << 20, skip_tokenizer_init=not tokenizer or None,
     )  # fmt: skip
-    return dataclasses.replace(config, embedded=True)
+    context = min(config.model.max_model_len, WINDOW + 1)  # the cache need not hold more
+    return dataclasses.replace(config, embedded=True, model=dataclasses.replace(config.model, max_model_len=context))
 
 
 def answered(model: str | None, platform: str, dtype: str, name: str | None, cache_dtype: str, count: int) -> int:
