@@ -41,6 +41,7 @@ def engine(monkeypatch):
         engine.starts += 1
         engine.supervision = supervision
         engine.config = replace(engine.config, scheduler=config.scheduler)
+        engine.info.max_num_seqs = config.scheduler.max_num_seqs
         yield engine
 
     monkeypatch.setattr("tessera.cli.client.local.running_engine", running_engine)
