@@ -62,8 +62,8 @@ def with_tensor(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
 # processes, in tests/unit/quantization/test_compressed_tensors.py and tests/engine/platforms/test_packed.py.
 BREAK = {
     "bits": (
-        lambda folder: with_config(folder, f"{GROUP}.weights.num_bits", 3),
-        f"{GROUP}.weights.num_bits in config.json is 3, which is not supported; it can be 4, 8.",
+        lambda folder: with_config(folder, f"{GROUP}.weights.num_bits", 9),
+        f"{GROUP}.weights.num_bits in config.json is 9, which is not supported; it can be 2, 3, 4, 5, 6, 7, 8.",
     ),
     "scale": (
         lambda folder: with_tensor(folder, f"{NAME}.weight_scale", None),

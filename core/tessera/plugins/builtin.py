@@ -32,6 +32,7 @@ NATIVE_MODELS: Mapping[str, str] = {
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
 _FORMATS = {
+    "auto-round": "tessera.quantization.formats.auto_round:auto_round",
     "awq": "tessera.quantization.formats.awq:awq",
     "bitsandbytes": "tessera.quantization.formats.bitsandbytes:bitsandbytes",
     "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",

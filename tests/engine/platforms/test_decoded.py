@@ -104,6 +104,24 @@ def test_any_shard_is_the_shard_of_the_whole(kind: str) -> None:
         assert torch.equal(padded, torch.cat((whole[-3:], torch.zeros(2, shape[1]))))
 
 
+@pytest.mark.parametrize(
+    ("kind", "packing"),
+    [("gptq-4", "auto_gptq"), ("gptq-8", "auto_gptq"), ("gptq-4-symmetric", "gptqmodel"), ("awq", "auto_awq")],
+)
+def test_auto_round_names_the_packing_of_another_format(kind: str, packing: str) -> None:
+    config, name = config_of(kind), "mlp.up_proj"
+    whole = load(WRITTEN / kind, part(name), config)
+    before = config["quantization_config"]
+    config["quantization_config"] = {
+        "quant_method": "auto-round", "packing_format": f"auto_round:{packing}", "data_type": "int", "bits": 2,
+        "group_size": before["group_size"], "sym": before.get("sym", not before.get("zero_point", True)),
+        "extra_config": {"up_proj": {"bits": before["bits"]}},
+    }  # fmt: skip
+    if packing == "auto_awq":
+        config["quantization_config"]["bits"] = 4
+    assert torch.equal(load(WRITTEN / kind, part(name), config), whole)
+
+
 def test_the_second_version_stores_zero_points_as_they_are() -> None:
     config = config_of("gptq-4")
     first = load(WRITTEN / "gptq-4", part("mlp.up_proj"), config)
