@@ -31,8 +31,8 @@ class Quantizing(Interpreted):
 
 PLATFORM = f"{__name__}:{Quantizing.__name__}"
 CASES = ("op/linear/", "op/quantize/", "op/packed_embedding/", "scheme/", "packed/")
-DECLINED = ("scheme/int8-group-", "scheme/int4-group-8-", "packed/fp8-blocks-b", "packed/fp8-blocks-f")
-"""Few inputs share a scale in these, or a number that no step divides."""
+DECLINED = ("scheme/int8-group-", "scheme/int4-group-8-", "scheme/q", "packed/fp8-blocks-b", "packed/fp8-blocks-f")
+"""Few inputs share a scale in these, or a number that no step divides; or they are blocks of GGUF files."""
 NOT_QUANTIZED = "weights that are not quantized are looked up by embedding"
 EIGHT = "8 inputs share a scale; kernels take multiples of 16"
 
