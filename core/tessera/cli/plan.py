@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from tessera.cli.platforms import choices_table
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import flag, flags_of
+from tessera.config.model_folder import is_gguf
 from tessera.engine.plan import Plan, plan
 from tessera.errors import MemoryBudgetError, TesseraError
 from tessera.platform.runner import CacheGroup
@@ -72,6 +74,8 @@ def plan_command(model: str | None, **flags: Any) -> int:
     config = build_config(
         model=model, platform=next(iter(places.values()))[0], load_format="dummy", skip_tokenizer_init=True, **flags
     )
+    if is_gguf(Path(config.model.path)):  # which is there whole, and says how each weight is stored
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, load_format="auto"))
     columns = [
         _column(name, dataclasses.replace(config, platform=path, platform_levels=levels))
         for name, (path, levels) in places.items()

@@ -7,12 +7,14 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
+from tessera.cli.program import run as run_program
 from tessera.engine.plan import plan_here
 from tessera.loader.gguf import GgufWeights
 from tessera.ops.quantize import meaning
@@ -112,6 +114,16 @@ def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_pa
     tensors = GgufWeights(str(path)).model.file.tensors.values()
     assert in_blocks == sum(one.num_bytes if one.type.elements > 1 else 4 * prod(one.shape) for one in tensors)
     assert in_blocks < whole / 3
+
+
+def test_the_command_plan_counts_blocks_as_they_are_stored(tmp_path, capsys):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+    with EngineRun(path, "strict") as run:
+        stored = run.engine.info.weight_bytes
+        platform = run.engine.config.platform
+    assert run_program(["plan", str(path), "--platform", platform, "--dtype", "float32", "--json"]) == 0
+    (planned,) = msgspec.json.decode(capsys.readouterr().out)
+    assert planned["weight_bytes"] == stored
 
 
 @needs_kernels
