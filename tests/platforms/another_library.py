@@ -11,6 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+KERNEL_TESTS = (
+    "native",
+    "quantized",
+    "embedding",
+    "blocks",
+    "gguf_blocks",
+    "attention",
+    "conformance",
+    "sampling",
+    "batch_invariance",
+)
+"""What decides whether a library is right: platforms/cpu/tests/test_NAME.py."""
+
 _ON_ANOTHER_LIBRARY = """
 import json
 import sys

@@ -15,20 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.platforms import foreign
-from tests.platforms.another_library import run_tests_emulated
+from tests.platforms.another_library import KERNEL_TESTS, run_tests_emulated
 
 CPU = Path(__file__).parents[2] / "platforms/cpu"
-NAMES = (
-    "native",
-    "quantized",
-    "embedding",
-    "blocks",
-    "gguf_blocks",
-    "attention",
-    "conformance",
-    "sampling",
-    "batch_invariance",
-)
 SHARES = 6
 """Of the tests of `native`, `make test-all` runs one in so many on each model, others on each day."""
 UNFIT = ("a_request", "far-apart", "forked_processes")
@@ -107,7 +96,7 @@ on_each = pytest.mark.parametrize(
 def test_the_best_kernels_of_each_model(architecture: Architecture, tmp_path: Path, nightly_day: date) -> None:
     built = Built(architecture, tmp_path)
     for model, sets in architecture.models.items():
-        assert built.passed(model, sets[-1:], NAMES[:1], share=(nightly_day.toordinal(), SHARES)) > 10
+        assert built.passed(model, sets[-1:], KERNEL_TESTS[:1], share=(nightly_day.toordinal(), SHARES)) > 10
 
 
 @pytest.mark.nightly
@@ -117,7 +106,7 @@ def test_all_kernels_of_each_model(architecture: Architecture, tmp_path: Path) -
     tried: set[str] = set()
     for model, sets in architecture.models.items():
         if untried := [name for name in sets if name not in tried]:
-            assert built.passed(model, untried, NAMES) > 400 * len(untried)
+            assert built.passed(model, untried, KERNEL_TESTS) > 400 * len(untried)
         tried.update(untried)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.platforms import sanitizers
-from tests.platforms.another_library import run_tests_on
+from tests.platforms.another_library import KERNEL_TESTS, run_tests_on
 from tests.platforms.cpu_kernels import available
 
 TESTS = Path(__file__).parent
@@ -41,18 +41,7 @@ pytestmark = [
 
 
 def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) -> None:
-    names = (
-        "native",
-        "quantized",
-        "embedding",
-        "blocks",
-        "gguf_blocks",
-        "attention",
-        "conformance",
-        "sampling",
-        "batch_invariance",
-    )
-    tests = [TESTS / f"test_{name}.py" for name in names]
+    tests = [TESTS / f"test_{name}.py" for name in KERNEL_TESTS]
     assert run_tests_on(built(tmp_path), "not portable and not avx2 and not refused", tests) > 1000
 
 

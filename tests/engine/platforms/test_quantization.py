@@ -115,8 +115,9 @@ def test_a_plan_has_the_figures_of_a_start(name: str, platform: str, dtype: str,
     with EngineRun(mixtral, platform, dtype=dtype) as run:
         plain = run.engine.info
     assert plain.num_weights == info.num_weights
-    # The inputs of these small layers are padded to multiples of 32 on the CPU.
-    assert info.weight_bytes < (0.68 if dtype == "bfloat16" else 0.4) * plain.weight_bytes
+    # The inputs of these small layers are padded to multiples of 32 where the CPU's kernels take them.
+    padded = platform == "cpu" and dtype == "bfloat16"
+    assert info.weight_bytes < (0.68 if padded else 0.65 if dtype == "bfloat16" else 0.4) * plain.weight_bytes
 
 
 def test_what_is_quantised_and_what_is_not_is_explained(mixtral: Path) -> None:

@@ -44,15 +44,17 @@ def test_a_layer_is_packed_as_gptq_or_awq_packs_it() -> None:
         WEIGHT, "Linear", "bfloat16"
     )
     assert isinstance(awq_stored, Part)
+    assert awq_stored.decoding is not None
     found = stored(packing_format="auto_round:auto_awq", sym=False)
-    assert found.decoding.parts == awq_stored.decoding.parts  # type: ignore[union-attr]
+    assert found.decoding.parts == awq_stored.decoding.parts
 
 
 def test_layers_have_settings_of_their_own() -> None:
-    """By name, by a part of a name, and by a pattern, in this order."""
+    """By name, or else by the first part of a name or pattern that fits."""
     extra = {
         ".*(up|gate)_proj": {"bits": 8},
         "self_attn": {"bits": 2, "group_size": 16},
+        "mlp": {"bits": 4, "group_size": 48},
         NAME: {"bits": 3, "sym": False},
         "model.layers.5.mlp.down_proj": {"bits": 16, "data_type": "float"},
         "lm_head": {"bits": 8},
@@ -61,7 +63,7 @@ def test_layers_have_settings_of_their_own() -> None:
     for name, kind in (
         ("model.layers.4.mlp.up_proj", "gptq int8 in groups of 32"),
         ("model.layers.4.self_attn.q_proj", "gptq int2 in groups of 16"),
-        ("model.layers.4.mlp.down_proj", "gptq int4 in groups of 32"),
+        ("model.layers.4.mlp.down_proj", "gptq int4 in groups of 48"),
         ("lm_head", "gptq int8 in groups of 32"),
     ):
         assert stored(name, extra_config=extra).decoding.stored == kind, name

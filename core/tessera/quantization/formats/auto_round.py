@@ -2,7 +2,8 @@
 
 `packing_format` says how they are packed (formats/gptq.py and formats/awq.py); `bits`, `group_size` and `sym` hold for
 the Linear layers within the blocks that block_name_to_quantize names; extra_config has what differs for layers: by
-name, by a part of the name, or by a pattern that is found in the name. 16 bits are a weight that is not quantized.
+name, or else by the first part of a name or pattern that is found in the name. 16 bits are a weight that is not
+quantized.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ class AutoRound(WeightFormat):
             raise ModelError(f"{layers.where} in config.json has more than {_MAX_LAYERS:,} layers.")
         self._layers = {str(name): _settings(layers.table(str(name)), self._usual) for name in layers.values}
         self._patterns = NamePatterns()
-        self._compiled = [
-            (self._patterns.compiled(f".*?(?:{name})", layers.where), settings)
-            for name, settings in self._layers.items()
-            if not _SPECIAL.isdisjoint(name)
-        ]
+        # Whatever is not the name of a layer is a pattern; most are plain parts of names, which need no compiling.
+        self._compiled = {
+            text: self._patterns.compiled(f".*?(?:{text})", layers.where)
+            for text in self._layers
+            if not _SPECIAL.isdisjoint(text)
+        }
         self._formats: dict[tuple[Any, ...], WeightFormat] = {}
         self._format(self._usual)  # refuses settings that no layer could have
 
@@ -78,14 +80,18 @@ class AutoRound(WeightFormat):
         """None if the weight is not quantized."""
         if name in self._layers:
             return self._layers[name]
-        for part, settings in self._layers.items():
-            if part in name:
-                return settings
-        for pattern, settings in self._compiled:
-            if self._patterns.matches(pattern, name, f"{self._where}.extra_config"):
+        for text, settings in self._layers.items():
+            if self._is_in(text, name):
                 return settings
         inside = name.startswith(self._blocks) if self._blocks else ".layers." in name
         return self._usual if inside else None
+
+    def _is_in(self, text: str, name: str) -> bool:
+        """Whether a pattern, or a part of a name, of extra_config is found in a name."""
+        pattern = self._compiled.get(text)
+        if pattern is None:
+            return text in name
+        return self._patterns.matches(pattern, name, f"{self._where}.extra_config")
 
     def _format(self, settings: Mapping[str, Any]) -> WeightFormat:
         """Of weights with these settings, made once."""

@@ -1,4 +1,4 @@
-// Outer products of four rows with four outputs, in words of two bf16 or four int8, in the accumulators of Power's MMA.
+// Outer products of four rows with four outputs, in words of two bf16, in the accumulators of Power's MMA.
 #pragma once
 #include "rows.h"
 
