@@ -79,8 +79,13 @@ def _stored_embedding(
         return None
     build.weights.count_table(chosen)
     parts = {one: joins[0] for one, joins in chosen.parts.items()}
-    weight = Parameter(parts, lambda raw, into: build.ops.prepare("linear", chosen.spec, raw, into))
-    return PackedEmbedding(build, spec, build.register_parameter(weight), whole=whole)
+
+    def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
+        if chosen.convert is not None:
+            chosen.convert(raw)
+        return build.ops.prepare("linear", chosen.spec, raw, into)
+
+    return PackedEmbedding(build, spec, build.register_parameter(Parameter(parts, prepare)), whole=whole)
 
 
 def may_look_up(ops: BoundOps, spec: PackedEmbeddingSpec) -> bool:

@@ -21,7 +21,7 @@ def describe_scheme(scheme: Scheme) -> str:
 def _numbers(spec: QuantSpec) -> str:
     """The numbers of a weight or an activation in words."""
     if spec.encoding is not None:
-        return f"{spec.dtype} as it is stored, in blocks of {spec.encoding.elements}"
+        return f"{spec.dtype}, in blocks of {spec.encoding.elements}"
     if spec.block is not None:
         shared = f"one scale per block of {spec.block[0]} x {spec.block[1]}"
     elif spec.group:

@@ -19,8 +19,9 @@ from tessera.platform.platform import Platform
 from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, WeightFormat
 from tessera.quantization.blocks import joinable, with_block
 from tessera.quantization.description import describe_scheme
+from tessera.quantization.mixture import block_schemes
 from tessera.quantization.rounding import quantised
-from tessera.quantization.schemes import GROUPS, candidates
+from tessera.quantization.schemes import GROUPS, MIXTURE, candidates
 from tessera.quantization.weights import Joins, NotQuantized, ProductWeight, SkippedWeight, Weights
 
 
@@ -77,8 +78,15 @@ class _Negotiation:
         plain = replace(spec, scheme=scheme)
         return plain if _fits(plain) else None
 
-    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
-        return None
+    def _why_not_native(self, spec: LinearSpec, scheme: Scheme, ops: BoundOps) -> Reason | None:
+        """Why no kernel multiplies with a scheme."""
+        answer, kernel = self.answer(scheme), ops.ops["linear"].kernel
+        if isinstance(answer, str):
+            return answer
+        native = replace(spec, scheme=answer)
+        if not _fits(native):
+            return f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
+        return "no kernel" if kernel is None else kernel.supports(native)
 
     def count_table(self, chosen: ProductWeight) -> None:
         assert chosen.spec.scheme is not None
@@ -93,19 +101,55 @@ class QuantizeAtLoad(_Negotiation):
     """Rounds the weights to a scheme of --quantization while they are loaded."""
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
+        if spec.experts:
+            return (self._product(spec, weight, ops),)
+        (join,) = weight
+        blocks = {part: self._blocks(replace(spec, n=part.shape[0]), part, ops) for part in join}
+        runs = [(scheme, list(run)) for scheme, run in groupby(join, lambda part: blocks[part])]
+        if len(runs) == 1:
+            return (self._product(spec, weight, ops, runs[0][0]),)
+        return [
+            self._product(replace(spec, n=sum(part.shape[0] for part in run)), [run], ops, scheme)
+            for scheme, run in runs
+        ]
+
+    def choose_table(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> ProductWeight | None:
+        scheme = self._blocks(spec, weight, ops)
+        return None if scheme is None else self._rounded(self._native(spec, scheme), [[weight]], scheme)
+
+    def _blocks(self, spec: LinearSpec, weight: Part, ops: BoundOps) -> Scheme | None:
+        """The first scheme of blocks that the mixture has for a weight and a kernel multiplies with."""
+        schemes = block_schemes(weight, spec.k) if self.name == MIXTURE else ()
+        return next((scheme for scheme in schemes if self._why_not_native(spec, scheme, ops) is None), None)
+
+    def _native(self, spec: LinearSpec, scheme: Scheme) -> LinearSpec:
+        answer = self.answer(scheme)
+        assert isinstance(answer, Scheme), "a kernel multiplies with it"
+        return replace(spec, scheme=answer)
+
+    def _product(self, spec: LinearSpec, weight: Joins, ops: BoundOps, blocks: Scheme | None = None) -> ProductWeight:
+        """blocks: the scheme to round to; None: a candidate without blocks."""
+        if blocks is not None:
+            quantized = self._native(spec, blocks)
+            self._count(quantized)
+            return self._rounded(quantized, weight, blocks)
         reason = f"input size {spec.k} is not divisible by any of {', '.join(map(str, GROUPS))}"
         for scheme in candidates(self.name, spec.k):
             answer = self.answer(scheme)
             if isinstance(answer, str):
                 reason = answer
                 continue
-            quantized = self._shardable(spec, scheme, ops)
-            if quantized is not None:
-                self._count(quantized)
-                return (ProductWeight(quantized, {"weight": weight}, partial(_round, scheme=scheme)),)
+            shardable = self._shardable(spec, scheme, ops)
+            if shardable is not None:
+                self._count(shardable)
+                return self._rounded(shardable, weight, scheme)
             reason = f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
         self.skipped.append(SkippedWeight(_name(weight[0][0]), reason, wanted=True))
-        return (ProductWeight(spec, {"weight": weight}),)
+        return ProductWeight(spec, {"weight": weight})
+
+    def _rounded(self, spec: LinearSpec, weight: Joins, scheme: Scheme) -> ProductWeight:
+        """scheme: to round to, before a kernel of the platform arranges the parts as spec.scheme says."""
+        return ProductWeight(spec, {"weight": weight}, partial(_round, scheme=scheme))
 
 
 def _round(raw: dict[str, Tensor], scheme: Scheme) -> None:
@@ -163,16 +207,6 @@ class QuantizedCheckpoint(_Negotiation):
         name = f"{stored.scheme.weight.dtype}, decoded to {spec.dtype}"
         self.reasons.setdefault(name, reason)
         return _Decoded(stored.decoded, name)
-
-    def _why_not_native(self, spec: LinearSpec, scheme: Scheme, ops: BoundOps) -> Reason | None:
-        """Why no kernel multiplies with a scheme."""
-        answer, kernel = self.answer(scheme), ops.ops["linear"].kernel
-        if isinstance(answer, str):
-            return answer
-        native = replace(spec, scheme=answer)
-        if not _fits(native):
-            return f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
-        return "no kernel" if kernel is None else kernel.supports(native)
 
     def _product(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
         """The product of weights of one kind. stored: of these, among others."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Scheme
+from tessera.quantization.encoders import encode
 
 _STRETCH = 1 << 18  # elements that are converted to float32 at a time; they fit in a core's own cache
 
@@ -14,7 +15,9 @@ _STRETCH = 1 << 18  # elements that are converted to float32 at a time; they fit
 def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
     """weight [..., n, k] of floats -> the scheme's parts: "weight" [..., n, k], or [..., n, k / 2] for int4, and
     "scale" [..., n], or [..., n, k / group] if groups of inputs share a scale, or [..., n / rows, k / inputs], rounded
-    up, if blocks do. Needs little memory beyond these."""
+    up, if blocks do; with an encoding, "weight" in its blocks. Needs little memory beyond these."""
+    if scheme.weight.encoding is not None:
+        return {"weight": encode(scheme.weight.dtype, weight)}
     if scheme.weight.block is not None:
         return _in_blocks(weight, scheme, scheme.weight.block)
     rows, k = weight.flatten(0, -2), weight.shape[-1]

@@ -11,6 +11,9 @@ from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 GROUPS = (64, 32, 16, 8)
 """How many elements share a scale in int4, preferred sizes first."""
 
+MIXTURE = "int4"
+"""Where a platform multiplies with blocks, this is the mixture of quantization/mixture.py instead."""
+
 _TOKENS = ActSpec("int8", granularity="token")
 
 

@@ -100,10 +100,10 @@ def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_pa
 
     blocks, in_blocks = said("strict")
     assert blocks == {
-        "q4_0 as it is stored, in blocks of 32": ("9 products", ()),
-        "q4_0 as it is stored, in blocks of 32, to look rows up in": ("1 product", ()),
-        "q5_1 as it is stored, in blocks of 32": ("2 products", ()),
-        "q8_0 as it is stored, in blocks of 32": ("2 products", ()),
+        "q4_0, in blocks of 32": ("9 products", ()),
+        "q4_0, in blocks of 32, to look rows up in": ("1 product", ()),
+        "q5_1, in blocks of 32": ("2 products", ()),
+        "q8_0, in blocks of 32": ("2 products", ()),
     }
     decoded, whole = said("reference")
     assert decoded == {
@@ -135,4 +135,4 @@ def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(tmp_path):
     assert 1e-4 < differences.mean() < 0.05
     with EngineRun(path, "cpu", dtype="bfloat16") as run:
         choices = plan_here(run.engine.config).choices
-    assert any(one.chosen.startswith("q4_0 as it is stored") for one in choices)
+    assert any(one.chosen.startswith("q4_0, in blocks") for one in choices)

@@ -82,7 +82,7 @@ def test_a_shard_is_whole_blocks_and_has_the_shape_that_its_parts_say():
     assert (scheme.granule(0), scheme.granule(1)) == (1, 256)
     part = scheme.parts["weight"]
     assert tuple(blocks.shape) == (5 // part.per[0], 768 // part.per[1], *part.inner)
-    assert describe_scheme(scheme) == "q4_k as it is stored, in blocks of 256"
+    assert describe_scheme(scheme) == "q4_k, in blocks of 256"
     on_meta = meaning({"weight": blocks.to("meta")}, scheme)
     assert (on_meta.shape, on_meta.dtype, on_meta.is_meta) == ((5, 768), torch.float32, True)
     with pytest.raises(PlatformError, match="there are no random blocks of 'iq1_m'; take one of q4_0, q4_1, "):

@@ -210,3 +210,57 @@ def test_one_input_is_rounded_once_by_the_largest_scale():
     raw = {"input_scale": torch.tensor([[0.5, 2.0], [1.0, 0.25], [3.0, 3.0]])}  # of three experts
     chosen.convert(raw)
     assert raw["input_scale"].tolist() == [2.0, 1.0, 3.0]
+
+
+# ---- blocks that --quantization int4 rounds to
+
+
+def mixture(sources, k, answer=lambda scheme: scheme, kernel=None, experts=0):
+    """The type of block or number of each product, with what is in it."""
+    table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
+    platform = Answering(answer)
+    weights = negotiate("int4", platform)
+    joins = [[Part(f"{name}.weight", (5, k)) for name in sources]]
+    asked = LinearSpec(5 * len(sources), k, "float32", experts=experts)
+    made = weights.choose(asked, joins, BoundOps(table, platform.open(0)))
+    assert sum(one.spec.n for one in made) == asked.n
+    assert weights.quantised.total() == len(made)
+    return [(one.spec.scheme.weight.dtype, [part.name for part in one.parts["weight"][0]]) for one in made]
+
+
+def test_parts_with_different_blocks_are_several_products():
+    qkv = "q_proj", "k_proj", "v_proj"
+    first, last = ["q_proj.weight", "k_proj.weight"], ["v_proj.weight"]
+    assert mixture(qkv, 256, kernel=Taking()) == [("q4_k", first), ("q6_k", last)]
+    assert mixture(qkv, 96, kernel=Taking()) == [("q5_0", first), ("q8_0", last)]
+
+
+def test_groups_are_rounded_to_where_no_kernel_takes_blocks():
+    def without_blocks(scheme):
+        return "no blocks" if scheme.weight.encoding else scheme
+
+    whole = [("int4", ["q_proj.weight", "k_proj.weight", "v_proj.weight"])]
+    qkv = "q_proj", "k_proj", "v_proj"
+    assert mixture(qkv, 256, without_blocks, Taking()) == whole
+    assert mixture(qkv, 256) == whole  # the reference would decode blocks at every step
+    assert mixture(qkv, 48, kernel=Taking()) == whole  # no block divides the inputs
+    assert mixture(qkv[:1], 256, kernel=Taking(), experts=1)[0][0] == "int4"
+
+
+def test_a_shard_that_blocks_of_256_do_not_divide_has_smaller_ones():
+    assert mixture(["down_proj"], 768, kernel=Taking())[0][0] == "q5_k"
+    assert mixture(["down_proj"], 384, kernel=Taking())[0][0] == "q5_1"
+
+
+def test_a_table_is_rounded_as_the_head_is():
+    platform = Answering(lambda scheme: scheme)
+    weights = negotiate("int4", platform)
+    ops = BoundOps(replace(REFERENCE, linear=Taking()), platform.open(0))
+    chosen = weights.choose_table(LinearSpec(7, 64, "float32"), Part("model.embed_tokens.weight", (7, 64)), ops)
+    assert chosen.spec.scheme.weight.dtype == "q8_0"
+    raw = {"weight": torch.randn(7, 64)}
+    chosen.convert(raw)
+    assert raw["weight"].shape == (7, 2, 34)
+    assert (
+        negotiate("int8", platform).choose_table(LinearSpec(7, 64, "float32"), Part("x.weight", (7, 64)), ops) is None
+    )
