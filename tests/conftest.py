@@ -19,7 +19,7 @@ import pytest
 from tools.checks.sources import imports
 
 # A nightly test runs in `make test-all` on one day of this many.
-NIGHTLY_SHARES = 21
+NIGHTLY_SHARES = 42
 
 # A test file that imports one of these, or what lies in it, needs torch.
 LOADS_TORCH = (

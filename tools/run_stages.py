@@ -1,5 +1,5 @@
-"""Runs the stages that tools/stages.toml lists for check, test, test-all or nightly: in order, timed, up to the first
-failure. test-all also fails, at its end, if a stage took longer than its budget."""
+"""Runs the stages that tools/stages.toml lists for check, test, test-all or nightly: begun in order, two at a time,
+timed, up to the first failure. test-all also fails, at its end, if a stage took longer than its budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,7 @@ import msgspec
 
 ROOT = Path(__file__).parents[1]
 Command = Literal["check", "test", "test-all", "nightly"]
+Outcome = Literal["passed", "failed", "did not run", "not reached"]
 INCLUDES: dict[Command, tuple[Command, ...]] = {
     "check": ("check",),
     "test": ("check", "test"),
@@ -33,7 +36,9 @@ INCLUDES: dict[Command, tuple[Command, ...]] = {
 """The stages of which commands each command runs."""
 PACKAGE = "package "
 """Begins what names a Python package among the needs of a stage."""
-MAX_WORKERS = 8  # each loads torch; more would cost more memory than they save time
+MAX_WORKERS = 8  # of a stage: each loads torch; more would cost more memory than they save time
+AT_ONCE = 2
+"""Stages that run side by side where there are as many processors: many use only one, and none uses two to its end."""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +50,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: float = math.inf  # seconds on two cores
     paths: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    minutes: float = 15.0
+    minutes: float = 25.0
+    alone: bool = False
 
     def obstacle(self, root: Path, search_path: str) -> str | None:
         """Why the stage cannot run here, or None."""
@@ -71,7 +77,7 @@ class Result:
     """A stage's outcome. closing: the last line of its output, or why it did not run."""
 
     stage: Stage
-    outcome: Literal["passed", "failed", "did not run", "not reached"]
+    outcome: Outcome
     seconds: float = 0.0
     closing: str = ""
 
@@ -87,67 +93,30 @@ def read_stages(path: Path, command: Command) -> list[Stage]:
 
 
 def run_stages(stages: Sequence[Stage], root: Path, *, require_all: bool) -> list[Result]:
-    """Runs stages in order. Stops at the first that fails or, if require_all, that cannot run."""
-    environment = _environment()
-    values = {"workers": str(_workers()), "today": datetime.now(UTC).date().isoformat()}
-    results: list[Result] = []
-    for index, stage in enumerate(stages):
-        results.append(_run_stage(stage, root, environment, values, require_all=require_all))
-        if results[-1].outcome == "failed":
-            return results + [Result(rest, "not reached") for rest in stages[index + 1 :]]
-    return results
-
-
-def _run_stage(
-    stage: Stage, root: Path, environment: Mapping[str, str], values: Mapping[str, str], *, require_all: bool
-) -> Result:
-    obstacle = stage.obstacle(root, environment["PATH"])
-    if obstacle is not None:
-        print(f"---- {stage.name} did not run: {obstacle}", flush=True)
-        return Result(stage, "failed" if require_all else "did not run", closing=f"did not run: {obstacle}")
-    argv = stage.argv(root, values)
-    print(f"---- {stage.name}: {shlex.join(argv)}", flush=True)
-    start = time.perf_counter()
-    status, closing = _stream(argv, root, environment, limit_s=stage.minutes * 60)
-    return Result(stage, "failed" if status else "passed", time.perf_counter() - start, closing)
-
-
-def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], limit_s: float) -> tuple[int, str]:
-    """Runs a command, forwards its output as it arrives, and returns its exit status and last line."""
-    process = subprocess.Popen(
-        argv,
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # so that everything it starts can be killed with it
-    )
-    overtime = threading.Timer(limit_s, _end, (process,))
-    overtime.start()
-    closing = ""
-    assert process.stdout is not None
+    """Runs stages, which begin in order. None begins after one that failed or, if require_all, that cannot run; what
+    runs beside that one ends by itself. A stage's output is printed when it ends, so that no two are mixed."""
+    run = _Run(root, processors=_processors())
+    results: dict[int, Result] = {}
+    waiting = list(enumerate(stages))
     try:
-        with process.stdout:
-            for line in process.stdout:
-                sys.stdout.write(line)
-                sys.stdout.flush()
-                closing = line.strip() or closing
-        status = process.wait()
-    except BaseException:
-        _end(process)
-        raise
+        while waiting or run.running:
+            while waiting and run.has_room(waiting[0][1]):
+                index, stage = waiting.pop(0)
+                obstacle = stage.obstacle(root, run.environment["PATH"])
+                if obstacle is None:
+                    run.begin(index, stage, last=not waiting)
+                    continue
+                print(f"---- {stage.name} did not run: {obstacle}", flush=True)
+                outcome: Outcome = "failed" if require_all else "did not run"
+                results[index] = Result(stage, outcome, closing=f"did not run: {obstacle}")
+                if require_all:
+                    waiting.clear()
+            results |= run.wait()
+            if any(result.outcome == "failed" for result in results.values()):
+                waiting.clear()
     finally:
-        overtime.cancel()
-    if status == -signal.SIGKILL:
-        closing = f"killed, or ended after its {limit_s:g} s"
-    return status, closing
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        run.close()
+    return [results.get(index, Result(stage, "not reached")) for index, stage in enumerate(stages)]
 
 
 def _environment() -> dict[str, str]:
@@ -158,9 +127,110 @@ def _environment() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **inherited, "PATH": search_path, "PYTHONUNBUFFERED": "1"}
 
 
-def _workers() -> int:
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(available, MAX_WORKERS)
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class _Run:
+    """Stages under way."""
+
+    # where they run
+    root: Path
+    # those that stages share
+    processors: int
+    # of their processes
+    environment: Mapping[str, str] = field(default_factory=_environment)
+    # whose share of what is too long for every run they have
+    today: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    # by the future of its result and output, a stage and its place in the table
+    running: dict[Future[tuple[Result, str]], tuple[int, Stage]] = field(default_factory=dict)
+    # one for each stage under way; they start its process too, since an interrupt reaches the main thread alone
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE))
+    # those of the stages, ended ones too; None: no more are started
+    processes: list[subprocess.Popen[str]] | None = field(default_factory=list)
+    # held where a process is registered, started or ended
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def at_once(self) -> int:
+        return min(AT_ONCE, self.processors)
+
+    def has_room(self, stage: Stage) -> bool:
+        """Whether a stage may begin beside what runs."""
+        if stage.alone or any(other.alone for _, other in self.running.values()):
+            return not self.running
+        return len(self.running) < self.at_once
+
+    def begin(self, index: int, stage: Stage, *, last: bool) -> None:
+        """last: no stage follows, so that this one may have the workers of two."""
+        workers = self.processors if stage.alone or last else self.processors // self.at_once
+        values = {"workers": str(min(workers, MAX_WORKERS)), "today": self.today}
+        argv = stage.argv(self.root, values)
+        print(f"---- {stage.name}: {shlex.join(argv)}", flush=True)
+        with self.lock:  # before it starts, so that it is ended and printed after an interrupt
+            self.running[self.threads.submit(self._follow, stage, argv)] = (index, stage)
+
+    def wait(self) -> dict[int, Result]:
+        """Waits until a stage ends, prints its output, and returns its result by its place in the table."""
+        results = {}
+        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+            index, stage = self.running.pop(future)
+            result, output = future.result()
+            print(f"---- {stage.name} {result.outcome} after {result.seconds:.1f} s", flush=True)
+            sys.stdout.write(output)
+            sys.stdout.flush()
+            results[index] = result
+        return results
+
+    def close(self) -> None:
+        """Ends what still runs, of which the output so far is printed."""
+        with self.lock:
+            processes, self.processes = self.processes or [], None
+        for process in processes:
+            if process.returncode is None:
+                _end(process)
+        while self.running:
+            self.wait()
+        self.threads.shutdown()
+
+    def _follow(self, stage: Stage, argv: Sequence[str]) -> tuple[Result, str]:
+        """Runs a stage's process, which is ended if it takes too long, and returns its output too."""
+        start, limit_s = time.perf_counter(), stage.minutes * 60
+        with self.lock:
+            if self.processes is None:
+                return Result(stage, "failed", closing="interrupted"), ""
+            process = subprocess.Popen(
+                argv,
+                cwd=self.root,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # so that everything it starts can be killed with it
+            )
+            self.processes.append(process)
+        overtime = threading.Timer(limit_s, _end, (process,))
+        overtime.start()
+        assert process.stdout is not None
+        try:
+            with process.stdout:
+                output = process.stdout.read()  # until whatever the process started has ended too
+            status = process.wait()
+        finally:
+            overtime.cancel()
+        seconds = time.perf_counter() - start
+        closing = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+        if status == -signal.SIGKILL or seconds > limit_s:
+            status, closing = status or 1, f"killed, or ended after its {limit_s:g} s"
+        return Result(stage, "failed" if status else "passed", seconds, closing), output
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kills a process and what it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def print_table(results: Sequence[Result], total_s: float) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -23,9 +25,9 @@ def test_the_table_is_whole(root: Path) -> None:
     assert names["check"] == ["lint", "format", "types", "imports", "neutrality", "unit"]
     assert names["test"] == [
         *names["check"],
+        "engine",
         "unit with torch",
         "architecture",
-        "engine",
         "fakechip",
         "models",
         "server",
@@ -85,10 +87,52 @@ def test_the_last_line_of_a_stage_is_kept(tmp_path: Path) -> None:
     assert result.seconds > 0
 
 
-def test_the_first_failure_ends_the_run(tmp_path: Path) -> None:
-    results = run_stages([PASSES, FAILS, PASSES], tmp_path, require_all=False)
-    assert outcomes(results) == ["passed", "failed", "not reached"]
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.run_stages._processors", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_the_first_failure_ends_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What runs beside it ends by itself."""
+    slow = Stage("slow", "python -c \"import time; time.sleep(3); print('done')\"", "test")
+    results = run_stages([slow, FAILS, PASSES], tmp_path, require_all=False)
     assert results[1].closing == "broke"
+    assert outcomes(results) == ["passed", "failed", "not reached"]
+    printed = capfd.readouterr().out
+    assert printed.index("---- fails failed") < printed.index("---- slow passed")
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_two_stages_run_side_by_side_and_their_output_is_not_mixed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each waits for what the other writes."""
+    meets = "sh -c 'echo one; touch {0}; until test -e {1}; do sleep 0.01; done; echo two; sleep 0.1; echo three'"
+    stages = [Stage(f"{mine} stage", meets.format(mine, other), "test", minutes=1) for mine, other in ("ab", "ba")]
+    assert outcomes(run_stages(stages, tmp_path, require_all=True)) == ["passed", "passed"]
+    printed = capfd.readouterr().out.splitlines()
+    for name in ("a stage", "b stage"):
+        place = next(at for at, line in enumerate(printed) if line.startswith(f"---- {name} passed after"))
+        assert printed[place + 1 : place + 4] == ["one", "two", "three"]
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_nothing_runs_beside_a_stage_that_is_alone(tmp_path: Path) -> None:
+    """Each fails if another is under way."""
+    script = "sh -c 'mkdir running && sleep 0.3 && rmdir running'"
+    quiet = Stage("quiet", script, "test", alone=True)
+    stages = [quiet, msgspec.structs.replace(quiet, alone=False), quiet, quiet]
+    assert outcomes(run_stages(stages, tmp_path, require_all=True)) == ["passed"] * 4
+
+
+def test_stages_share_the_workers_except_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.run_stages._processors", lambda: 4)
+    shares, quiet = (Stage("counts", "echo {workers}", "test", alone=alone) for alone in (False, True))
+    results = run_stages([shares, quiet, shares, shares], tmp_path, require_all=True)
+    assert [result.closing for result in results] == ["2", "4", "2", "4"]
+    monkeypatch.setattr("tools.run_stages._processors", lambda: 1)
+    assert [result.closing for result in run_stages([shares, shares], tmp_path, require_all=True)] == ["1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +186,13 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> Non
     assert result.seconds < 30
 
 
+def test_what_a_stage_leaves_running_fails_it(tmp_path: Path) -> None:
+    stage = Stage("leaves", "sh -c 'sleep 60 & echo over'", "test", minutes=0.5 / 60)
+    (result,) = run_stages([stage], tmp_path, require_all=False)
+    assert (result.outcome, result.closing) == ("failed", "killed, or ended after its 0.5 s")
+    assert result.seconds < 30
+
+
 @pytest.mark.parametrize(("command", "status"), [("true", 0), ("false", 1)])
 def test_the_program_prints_a_table_and_its_exit_status_tells(
     root: Path, tmp_path: Path, command: str, status: int
@@ -161,6 +212,22 @@ def test_the_program_prints_a_table_and_its_exit_status_tells(
     assert done.returncode == status
     last = [line.split()[0] for line in done.stdout.splitlines()[-3:]]
     assert last == ["----", "only", "total"]
+
+
+def test_an_interrupt_ends_the_stages_and_prints_their_output(root: Path, tmp_path: Path) -> None:
+    table = tmp_path / "stages.toml"
+    command = "sh -c 'echo begun; touch begun; sleep 60'"
+    table.write_text(f'[[stage]]\nname = "long"\ncommand = "{command}"\nwhen = "check"\n', encoding="utf-8")
+    program = [str(root / "tools/run_stages.py"), "check", "--table", str(table), "--root", str(tmp_path)]
+    with subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        start = time.perf_counter()
+        run.send_signal(signal.SIGINT)
+        printed, _ = run.communicate(timeout=30)
+    assert time.perf_counter() - start < 30
+    assert run.returncode
+    assert printed.splitlines()[-1] == "begun"
 
 
 @pytest.mark.parametrize(("command", "status"), [("test", 0), ("test-all", 1)])

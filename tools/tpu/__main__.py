@@ -4,6 +4,7 @@ constraints.txt beside this file; core and the platform are this tree's."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -25,7 +26,14 @@ for a chip: libtpu only compiles."""
 
 
 def installed() -> Path:
-    """The environment's Python. Raises CalledProcessError."""
+    """The environment's Python; who wants it at the same time waits. Raises CalledProcessError."""
+    ENVIRONMENT.parent.mkdir(exist_ok=True)
+    with (ENVIRONMENT.parent / "tpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed()
+
+
+def _installed() -> Path:
     python, done = ENVIRONMENT / "bin/python", ENVIRONMENT / "installed"
     wanted = "".join(file.read_text(encoding="utf-8") for file in PINS)
     if not done.exists() or done.read_text(encoding="utf-8") != wanted:
