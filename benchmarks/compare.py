@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, only its own folder would be on the path
 
@@ -25,7 +26,8 @@ from benchmarks.record import Record, RecordError, Setup, Shape
 from benchmarks.report import report
 from benchmarks.rounds import RoundCallbacks, Surroundings, run_rounds
 from benchmarks.running import EngineError, results
-from benchmarks.task import PRECISIONS, SHORT, Prompts, Task, checked_length
+from benchmarks.task import FILE, PRECISIONS, SHORT, Prompts, Task, checked_length
+from tessera.gguf.model import open_model
 
 WATCH_SECONDS = 2.0  # how long to watch the machine's other load before each run
 CONVERTED = "converted"  # a folder next to the peers' environments, or else next to the rounds
@@ -96,7 +98,9 @@ def _prepare(engines: list[Engine], task: Task) -> int:
 
 
 def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tuple[Reference | None, list[str]]:
-    """The reference's answers, if a peer can give them or has given them before, and errors."""
+    """The reference's answers, if a peer can give them or has given them before, and errors. A file has none."""
+    if not options.model.is_dir():
+        return None, []
     length, prompts = checked_length(task.input), Prompts(task).checked()
     path = _converted(options) / f"{options.model.name}.reference-{length}.json"
     peer = next((peer for peer in peers if peer.name == REFERENCE), None)
@@ -115,12 +119,12 @@ def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tupl
 
 
 def _task(options: argparse.Namespace) -> Task:
-    config = json.loads((options.model / "config.json").read_text(encoding="utf-8"))
-    folder = str(options.model)
+    config = _config_of(options.model)
+    model = str(options.model)
     return Task(
         part=options.part,
-        model=folder,
-        weights=folder,
+        model=model,
+        weights=model,
         dtype=options.dtype,
         input=options.input,
         output=options.output,
@@ -130,6 +134,14 @@ def _task(options: argparse.Namespace) -> Task:
         seed=0,
         platform=options.platform,
     )
+
+
+def _config_of(model: Path) -> dict[str, Any]:
+    """What config.json holds; of a GGUF file, what it would hold."""
+    if not model.is_dir():
+        return open_model(model).config()
+    config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return config
 
 
 def _setup(options: argparse.Namespace) -> Setup:
@@ -151,6 +163,7 @@ def _select_engines(options: argparse.Namespace, peers: list[Engine]) -> list[En
         for engine in [*ours(options.dtype, _converted(options)), *peers]
         if engine.takes(options.part)
         and engine.precision in options.precisions
+        and (engine.precision == FILE) is not options.model.is_dir()
         and (options.engines is None or engine.name in options.engines)
     ]
     for name, what in dict.fromkeys((engine.name, what) for engine in engines for what in engine.tuning.missing):
@@ -172,10 +185,22 @@ def _say(line: str) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="compare.py", description=__doc__)
     parser.add_argument("--part", choices=PARTS, default="decode", help="what is measured (decode)")
-    parser.add_argument("--model", type=_model, required=True, metavar="FOLDER", help="config.json and *.safetensors")
+    parser.add_argument(
+        "--model",
+        type=_model,
+        required=True,
+        metavar="MODEL",
+        help="a folder with config.json and *.safetensors, or a GGUF file",
+    )
     parser.add_argument("--peers", type=_folder, metavar="FOLDER", help="one virtual environment for each peer in it")
     parser.add_argument("--engines", type=_names, metavar="A,B", help="those alone (all)")
-    parser.add_argument("--precisions", type=_precisions, default=PRECISIONS, metavar="A,B", help="plain,int8,int4")
+    parser.add_argument(
+        "--precisions",
+        type=_precisions,
+        default=PRECISIONS,
+        metavar="A,B",
+        help="plain,int8,int4; of a GGUF file there is only file",
+    )
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often all are run (3)")
     parser.add_argument("--minutes", type=_count, default=35, metavar="N", help="none is begun after these (35)")
     parser.add_argument("--batch", type=_counts, metavar="N,N", help="batch sizes, or clients (the part's)")
@@ -204,6 +229,9 @@ def _folder(text: str) -> Path:
 
 
 def _model(text: str) -> Path:
+    path = Path(text).expanduser().resolve()
+    if path.is_file() and path.suffix == ".gguf":
+        return path
     path = _folder(text)
     if not (path / "config.json").is_file():
         raise argparse.ArgumentTypeError(f"{text} holds no config.json, so it is not a model's folder")

@@ -18,7 +18,7 @@ from benchmarks.machine import cores
 from benchmarks.report import OURS
 from benchmarks.running import EngineError, results
 from benchmarks.served import Server, free_port, run
-from benchmarks.task import PLAIN, PRECISIONS, SHORT, Task
+from benchmarks.task import FILE, PLAIN, PRECISIONS, SHORT, Task
 from benchmarks.tuning import Tuning
 
 DRIVERS = ("llama_cpp", "openvino", "tessera", "transformers", "vllm")
@@ -157,6 +157,8 @@ def _variants(name: str, module: str, environment: Path | None, dtype: str, conv
     driver = importlib.import_module(module)
     tuning = driver.tuning(environment or Path(sys.prefix), cores())
     named = {PLAIN: SHORT[dtype], **driver.QUANTIZED}
+    if getattr(driver, "LOADS_FILES", False):
+        named[FILE] = "GGUF"
     return [
         Engine(name, module, environment, tuning, precision, variant, converted) for precision, variant in named.items()
     ]

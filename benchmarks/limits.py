@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.task import PLAIN, Task
+from benchmarks.task import FILE, PLAIN, Task
+from tessera.gguf.file import GgufFile
 from tessera.platform.attention import ITEMSIZE
 
 QUANTIZED_BYTES = {"int8": 1.0, "int4": 0.5}  # of a weight alone, without its scales
@@ -66,9 +67,10 @@ def weights(folder: Path) -> Weights:
     return Weights(round(layers) + head, round(last) + head)
 
 
-def parameters(folder: Path) -> int:
-    """The number of elements in the folder's safetensors."""
-    return sum(math.prod(shape) for shape in _shapes(folder).values())
+def parameters(model: Path) -> int:
+    """The number of elements in the folder's safetensors, or in a GGUF file."""
+    shapes = _shapes(model).values() if model.is_dir() else (one.shape for one in GgufFile.open(model).tensors.values())
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens: int) -> tuple[float, float]:
@@ -87,7 +89,7 @@ def bound(task: Task, batch: int, rates: Mapping[str, float]) -> dict[str, float
     clients in a closed loop, first all prompts and then all answers."""
     kind = task.dtype if task.precision == PLAIN else "int8"
     multiply = rates.get(f"{kind} {MULTIPLIES}")
-    if multiply is None:
+    if multiply is None or task.precision == FILE:
         return {}
     machine = Machine(1e9 * rates[READS_MEMORY], 1e9 * multiply)
     item = QUANTIZED_BYTES.get(task.precision, ITEMSIZE[task.dtype])

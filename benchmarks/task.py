@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 PLAIN = "plain"
-PRECISIONS = (PLAIN, "int8", "int4")
+FILE = "file"  # as a GGUF file has its weights, which all engines load as it is
+PRECISIONS = (PLAIN, "int8", "int4", FILE)
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 TOLERANCES = {PLAIN: 0.1, "int8": 0.3, "int4": 1.5}  # nats by which a checked token may be less likely than the best
 WIDEST = max(TOLERANCES.values())
@@ -25,9 +26,9 @@ class Task:
 
     # Of the comparison.
     part: str
-    # Its folder.
+    # Its folder or GGUF file.
     model: str
-    # What the driver loads; the folder itself unless the peer needs a converted copy.
+    # What the driver loads; the model itself unless the peer needs a converted copy.
     weights: str
     dtype: str
     # Tokens of each prompt and each answer.
@@ -38,7 +39,7 @@ class Task:
     vocab: int
     threads: int
     seed: int
-    # Of the weights; "plain" is that of dtype.
+    # Of the weights; "plain" is that of dtype, "file" that of a GGUF file.
     precision: str = PLAIN
     # For Tessera; "" for the installed one.
     platform: str = ""

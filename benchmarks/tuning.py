@@ -7,7 +7,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.task import Task
+from benchmarks.task import FILE, Task
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Conversion:
 
 def with_tokenizer(task: Task) -> Conversion | None:
     """The model's folder with a tokenizer, which servers require; None if no conversion is needed."""
-    if task.part != "http" or (Path(task.model) / "tokenizer.json").exists():
+    if task.part != "http" or task.precision == FILE or (Path(task.model) / "tokenizer.json").exists():
         return None
     return Conversion(f"{Path(task.model).name}.tokenizer", "benchmarks.peers.byte_tokenizer", "")
 

@@ -10,12 +10,13 @@ from typing import Any
 from benchmarks.http_load import HOST
 from benchmarks.measure import Stepped, drive
 from benchmarks.peers.build_llama_server import program
-from benchmarks.task import PLAIN, SHORT, Task
+from benchmarks.task import FILE, PLAIN, SHORT, Task
 from benchmarks.tuning import Conversion, Tuning
 
 STEP_TOKENS = 2048
 MICRO_STEP_TOKENS = 512
-QUANTIZED = {"int8": "Q8_0", "int4": "Q4_0"}
+QUANTIZED = {"int8": "Q8_0", "int4": "Q4_K_M"}
+LOADS_FILES = True
 REQUEST = {"cache_prompt": False}
 
 
@@ -24,7 +25,9 @@ def tuning(environment: Path, cores: list[int]) -> Tuning:
     return Tuning()
 
 
-def conversion(task: Task) -> Conversion:
+def conversion(task: Task) -> Conversion | None:
+    if task.precision == FILE:
+        return None
     name = Path(task.model).name
     plain = Conversion(f"{name}.{SHORT[task.dtype]}.gguf", "benchmarks.peers.make_gguf", task.dtype)
     if task.precision == PLAIN:

@@ -1,6 +1,6 @@
 """Quantizes a GGUF file with llama.cpp's own function: python -m benchmarks.peers.quantize_gguf FILE TARGET FORM
 
-FORM is Q8_0 or Q4_0. For a head tied to the embedding, llama.cpp chooses the type. Needs llama-cpp-python.
+FORM is Q8_0 or Q4_K_M. For a head tied to the embedding, llama.cpp chooses the type. Needs llama-cpp-python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 import llama_cpp
 
-FORMS = {"Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}
+FORMS = {"Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_K_M": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M}
 
 
 def quantize(source: str, target: str, form: str) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from benchmarks.http_load import HOST
 from benchmarks.measure import Stepped, drive
-from benchmarks.task import PLAIN, Task
+from benchmarks.task import FILE, PLAIN, Task
 from benchmarks.tuning import Conversion, Tuning, with_tokenizer
 
 QUANTIZED = {"int8": "int8", "int4": "int4"}
+LOADS_FILES = True
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -49,7 +50,7 @@ def server(environment: Path, task: Task, port: int) -> list[str]:
 
 
 def _flags(task: Task) -> list[str]:
-    quantized = [] if task.precision == PLAIN else ["--quantization", task.precision]
+    quantized = [] if task.precision in (PLAIN, FILE) else ["--quantization", task.precision]
     return quantized + (["--platform", task.platform] if task.platform else [])
 
 
@@ -77,7 +78,7 @@ class Tessera:
             model=task.model,
             skip_tokenizer_init=True,
             dtype=task.dtype,
-            quantization=None if task.precision == PLAIN else task.precision,
+            quantization=None if task.precision in (PLAIN, FILE) else task.precision,
             max_model_len=task.room,
             max_num_seqs=max(task.batches),
             enable_prefix_caching=False,

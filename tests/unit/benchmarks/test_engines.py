@@ -62,6 +62,7 @@ def test_ours_runs_beside_each_rival_of_its_precision():
         ["tessera bf16", "v bf16"],
         ["tessera int8", "v W8A8"],
         ["tessera int4"],
+        ["tessera GGUF"],
     ]
     assert [[engine.row for engine in turn] for turn in in_turn(rivals)] == [["o bf16"], ["v bf16"], ["v W8A8"]]
 
