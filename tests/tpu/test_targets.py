@@ -40,6 +40,11 @@ def test_sampling_is_compiled_for_the_first_topology_that_is_asked_for(asked: li
     assert asked == [(name, chips, name == "v6e:2x2") for name in ("v6e:2x2", "v5e:2x2") for chips in PLACES]
 
 
+def test_sampling_is_compiled_for_the_numbers_of_chips_that_are_asked_for(asked: list[tuple[str, int, bool]]) -> None:
+    main(["v6e:2x2", "v5e:2x2", "--sampling", "4"])
+    assert [place for *place, sampling in asked if sampling] == [["v6e:2x2", 4]]
+
+
 def test_a_page_with_other_figures_fails_until_it_is_renewed(
     asked: list[tuple[str, int, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:

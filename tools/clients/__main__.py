@@ -37,7 +37,8 @@ def installed() -> Path:
     wanted = (HERE / "constraints.txt").read_text(encoding="utf-8")
     if not done.exists() or done.read_text(encoding="utf-8") != wanted:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        # Most of what is installed is never imported, and Python compiles what is.
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, "-c", str(HERE / "constraints.txt"), *PACKAGES], check=True)
         done.write_text(wanted, encoding="utf-8")
     return python

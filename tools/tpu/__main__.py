@@ -39,7 +39,8 @@ def _installed() -> Path:
     if not done.exists() or done.read_text(encoding="utf-8") != wanted:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
         pinned = [word for file in PINS for word in ("-c", str(file))]
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *pinned]
+        # Most of what is installed is never imported, and Python compiles what is.
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", *pinned]
         subprocess.run([*pip, "hatchling", "editables"], check=True)
         trees = ["-e", str(ROOT), "-e", f"{ROOT / 'platforms/tpu'}[libtpu]"]
         subprocess.run([*pip, "--no-build-isolation", *PACKAGES, *trees], check=True)

@@ -219,13 +219,17 @@ def renewed(page: str, step: Compiled) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.tpu tools.tpu.targets", description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the rows of docs/evidence/platforms.md")
+    parser.add_argument(
+        "--sampling", type=int, nargs="+", choices=PLACES, default=[*PLACES], metavar="CHIPS",
+        help="numbers of chips for which sampling is compiled for the first topology; all unless given",
+    )  # fmt: skip
     parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY")
     asked = parser.parse_args(arguments)
     known = page = PAGE.read_text(encoding="utf-8")
     print(HEAD, end="")
     for number, topology in enumerate(asked.topologies or TOPOLOGIES):
         for chips in PLACES:
-            for found in compile_for(topology, chips, sampling=number == 0):
+            for found in compile_for(topology, chips, sampling=number == 0 and chips in asked.sampling):
                 print(f"{found.row} {found.seconds:.1f} s", flush=True)
                 page = renewed(page, found)
     if asked.write:
