@@ -102,6 +102,31 @@ def save_fp8(plain: Path, target: Path, kind: str) -> tuple[Path, Path]:
     return _saved(plain, target / f"{plain.name}-{kind}", packed, meant, {**said, "modules_to_not_convert": left})
 
 
+def save_words(plain: Path, target: Path, method: str, *, group: int) -> tuple[Path, Path]:
+    """Two folders, as save_packed does, in groups with zero points as gptq or awq packs them. Rows are multiples of
+    8."""
+    packed, meant = {}, {}
+    for name, tensor in load_file(plain / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if tensor.dim() < 2 or "embed" in module or module == "lm_head":
+            packed[name] = meant[name] = tensor
+            continue
+        groups = tensor.view(len(tensor), -1, group)
+        least, most = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+        scale = ((most - least) / 15).half().float()
+        zero = (-least / scale).round().clamp(1, 15)
+        elements = ((groups / scale[..., None]).round() + zero[..., None]).clamp(0, 15)
+        meant[name] = ((elements - zero[..., None]) * scale[..., None]).view_as(tensor)
+        elements = elements.view_as(tensor)
+        order = [8 * word + at for word in range(len(tensor) // 8) for at in (0, 2, 4, 6, 1, 3, 5, 7)]
+        qweight, qzeros = words(elements, 4).T, words(zero.T - 1, 4)
+        if method == "awq":
+            qweight, qzeros = words(elements.T[:, order], 4), words(zero.T[:, order], 4)
+        packed |= {f"{module}.qweight": qweight, f"{module}.qzeros": qzeros, f"{module}.scales": scale.T.half()}
+    said = {"quant_method": method, "bits": 4, "group_size": group, "sym": False}
+    return _saved(plain, target / f"{plain.name}-{method}", packed, meant, said)
+
+
 def in_blocks(weight: Tensor, block: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """The elements of a weight [n, k] in fp8, the scales of its blocks, and the weight that they mean."""
     (n, k), (rows, columns) = weight.shape, block

@@ -204,7 +204,9 @@ class QuantizedCheckpoint(_Negotiation):
         )
         if reason is None:
             return stored
-        name = f"{stored.scheme.weight.dtype}, decoded to {spec.dtype}"
+        decoding = stored.decoded.decoding
+        kind = stored.scheme.weight.dtype if decoding is None else decoding.stored
+        name = f"{kind}, decoded to {spec.dtype}"
         self.reasons.setdefault(name, reason)
         return _Decoded(stored.decoded, name)
 

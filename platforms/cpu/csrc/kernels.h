@@ -34,16 +34,17 @@ constexpr int64_t words_of(Codes codes) {  // of an output, in a span
 }
 
 // How the scales and minimums are stored, as records of a panel, in which a number stands for each of its outputs.
-//   by_row     one record: float
-//   bf16       one per group: bf16
-//   zeros      one per group: bf16, then bytes, the codes that stand for zero. The minimum is their product.
-//   half       one per group: float16
-//   minimums   one per group: float16, then another, by which values are higher
-//   k_pairs    one per 256 elements: float16 of scales and of minimums; bytes, eight scales and eight minimums, to multiply them with
-//   k_signed   one per 256 elements: float16; bytes, 16 scales with 128 added
-//   exponents  one per group: bytes, of powers of two with the bias 128
-//   fractions  one per group: bytes, E4M3 whose sign means nothing, which stand for half of it
-enum class Scaling : int32_t { by_row, bf16, zeros, half, minimums, k_pairs, k_signed, exponents, fractions };
+//   by_row      one record: float
+//   bf16        one per group: bf16
+//   zeros       one per group: bf16, then bytes, the codes that stand for zero. The minimum is their product.
+//   half        one per group: float16
+//   half_zeros  as zeros, with float16
+//   minimums    one per group: float16, then another, by which values are higher
+//   k_pairs     one per 256 elements: float16 of scales and of minimums; bytes, eight scales and eight minimums, to multiply them with
+//   k_signed    one per 256 elements: float16; bytes, 16 scales with 128 added
+//   exponents   one per group: bytes, of powers of two with the bias 128
+//   fractions   one per group: bytes, E4M3 whose sign means nothing, which stand for half of it
+enum class Scaling : int32_t { by_row, bf16, zeros, half, half_zeros, minimums, k_pairs, k_signed, exponents, fractions };
 
 struct Coding {
   Codes codes;

@@ -31,6 +31,7 @@ _RECORDS = MappingProxyType(
         kernels.BF16_SCALES: (2, 0),
         kernels.ZEROS: (3, 0),
         kernels.HALF: (2, 0),
+        kernels.HALF_ZEROS: (3, 0),
         kernels.MINIMUMS: (4, 0),
         kernels.K_PAIRS: (20, 256),
         kernels.K_SIGNED: (18, 256),

@@ -24,7 +24,7 @@ BYTES, FOURS, FIVES, SIXES, LEVELS = range(5)
 BITS = (8, 4, 5, 6, 4)
 """Of an element, by its codes."""
 
-BY_ROW, BF16_SCALES, ZEROS, HALF, MINIMUMS, K_PAIRS, K_SIGNED, EXPONENTS, FRACTIONS = range(9)
+BY_ROW, BF16_SCALES, ZEROS, HALF, HALF_ZEROS, MINIMUMS, K_PAIRS, K_SIGNED, EXPONENTS, FRACTIONS = range(10)
 """enum Scaling of csrc/kernels.h."""
 
 WITH_SIGN, PAIRS, PLAIN = range(3)

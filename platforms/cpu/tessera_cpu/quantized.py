@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +15,11 @@ from tessera_cpu import native as kernels
 from tessera_cpu.activations import INT8
 from tessera_cpu.blocks import BLOCKS
 from tessera_cpu.coded import CodedProducts, Form
+
+_SCALINGS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"bfloat16": (kernels.BF16_SCALES, kernels.ZEROS), "float16": (kernels.HALF, kernels.HALF_ZEROS)}
+)
+"""By the dtype of the scales of groups: without zero points and with."""
 
 
 def served(scheme: Scheme) -> Scheme | Reason:
@@ -27,14 +34,14 @@ def served(scheme: Scheme) -> Scheme | Reason:
     parts = {"weight": TensorSpec("uint8", (1, 2)) if bits == 4 else TensorSpec("int8", (1, 1))}
     if weight == QuantSpec("int8", "channel"):
         parts["scale"] = TensorSpec("float32", (1,))
-    elif bits and weight == QuantSpec(weight.dtype, "group", group, weight.symmetric, "bfloat16") and group % 8 == 0:
-        parts["scale"] = TensorSpec("bfloat16", (1, group))
+    elif bits and weight.granularity == "group" and group % 8 == 0 and weight.scale_dtype in _SCALINGS:
+        parts["scale"] = TensorSpec(weight.scale_dtype, (1, group))
         if not weight.symmetric:
             parts["zero_point"] = TensorSpec("int8", (1, group))
     else:
         return (
             "this kernel takes int8 weights with one float32 scale per row, or int8 or int4 weights with one bfloat16 "
-            "scale per group of a multiple of 8 inputs"
+            "or float16 scale per group of a multiple of 8 inputs"
         )
     if dict(scheme.parts) != parts:
         return "its parts are stored in another way"
@@ -49,8 +56,9 @@ class QuantizedProducts(CodedProducts):
         pairs = weight.dtype == "int4"
         self.zero, self.stored = (8, kernels.PAIRS) if pairs else (128, kernels.WITH_SIGN)
         codes, offset = kernels.FOURS if pairs else kernels.BYTES, self.zero if weight.symmetric else 0
-        scaling = kernels.BF16_SCALES if weight.symmetric else kernels.ZEROS
-        super().__init__(native, Form(codes, scaling if weight.group else kernels.BY_ROW, offset, weight.group))
+        plain, with_zeros = _SCALINGS[weight.scale_dtype] if weight.group else (kernels.BY_ROW, kernels.BY_ROW)
+        scaling = plain if weight.symmetric else with_zeros
+        super().__init__(native, Form(codes, scaling, offset, weight.group))
 
     def pack(self, raw: Packed) -> Tensor:
         stored, scale = raw["weight"], raw["scale"]
@@ -58,6 +66,6 @@ class QuantizedProducts(CodedProducts):
         if not self.form.group:
             return self.packed(stored, self.stored, k, [scale.view(-1, 1, 1)])
         fields = [scale.unsqueeze(-1)]
-        if self.form.scaling == kernels.ZEROS:
+        if "zero_point" in raw:
             fields.append((raw["zero_point"].to(torch.int16) + self.zero).to(torch.uint8).unsqueeze(-1))
         return self.packed(stored, self.stored, k, fields)

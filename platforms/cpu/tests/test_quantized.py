@@ -79,19 +79,22 @@ def test_linear(instructions: None, name: str, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("n", "k", "group"), [(1, 8, 8), (33, 160, 32), (70, 1536, 128), (40, 144, 48)])
+@pytest.mark.parametrize(
+    ("n", "k", "group", "scales"),
+    [(1, 8, 8, "float16"), (33, 160, 32, "bfloat16"), (70, 1536, 128, "float16"), (40, 144, 48, "bfloat16")],
+)
 def test_groups_with_and_without_zero_points(
-    instructions: None, dtype: str, symmetric: bool, n: int, k: int, group: int
+    instructions: None, dtype: str, symmetric: bool, n: int, k: int, group: int, scales: str
 ) -> None:
-    """As compressed-tensors stores them."""
+    """As compressed-tensors, GPTQ and AWQ store them."""
     pairs, random = dtype == "int4", torch.Generator().manual_seed(n)
     low, high = (-8, 8) if pairs else (-128, 128)
     parts = {
         "weight": TensorSpec("uint8", (1, 2)) if pairs else TensorSpec("int8", (1, 1)),
-        "scale": TensorSpec("bfloat16", (1, group)),
+        "scale": TensorSpec(scales, (1, group)),
         **({} if symmetric else {"zero_point": TensorSpec("int8", (1, group))}),
     }
-    offered = Scheme(QuantSpec(dtype, "group", group, symmetric, "bfloat16"), parts=parts)
+    offered = Scheme(QuantSpec(dtype, "group", group, symmetric, scales), parts=parts)
     found = CpuPlatform().scheme(offered)
     assert isinstance(found, Scheme)
     spec, (own, reference) = LinearSpec(n, k, "bfloat16", found), both()
@@ -100,7 +103,7 @@ def test_groups_with_and_without_zero_points(
     zero[0, 0] = low
     weight = {
         "weight": ((whole[:, ::2] + 8) | (whole[:, 1::2] + 8) << 4).to(torch.uint8) if pairs else whole.to(torch.int8),
-        "scale": ((torch.rand(n, k // group, generator=random) + 0.5) / high * k**-0.5).bfloat16(),
+        "scale": ((torch.rand(n, k // group, generator=random) + 0.5) / high * k**-0.5).to(getattr(torch, scales)),
         **({} if symmetric else {"zero_point": zero}),
     }
     packed, call = own.prepare("linear", spec, weight), own.bind("linear", spec)

@@ -74,6 +74,7 @@ SCHEMES = {
     "w8a8 static": scheme(QuantSpec("int8", "channel"), replace(INT8, granularity="tensor", static=True)),
     "w4a16": scheme(INT4),
     "w4a16 asymmetric": scheme(replace(INT4, symmetric=False)),
+    "w4a16 asymmetric, as GPTQ and AWQ": scheme(replace(INT4, symmetric=False, scale_dtype="float16")),
     "w4a8": scheme(INT4, INT8),
     "fp8": scheme(QuantSpec("fp8_e4m3", "channel"), FP8),
     "fp8, unquantized activations": scheme(QuantSpec("fp8_e4m3", "channel")),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from tessera.errors import ModelError
 from tessera.layers.weights import Parameter
 from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
+from tessera.ops.quantize import meaning
 from tessera.platform import KV_FP8, Part, StoredWeight
 from tessera.platform.device import Arena
 from tessera.plugins.extensions import weight_format
 from tessera.testing.reference import host_device
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import PLATFORMS, EngineRun
 
 WRITTEN = Path(__file__).parents[2] / "fixtures/packed_words"
@@ -53,11 +55,20 @@ def part(name: str, rows: tuple[int, int] | None = None, columns: tuple[int, int
 def load(folder: Path, weight: Part, config: dict[str, Any], dtype: str = "float32") -> Tensor:
     form = weight_format(config)
     assert form is not None
-    stored = form.stored(weight, "Linear", dtype)
-    assert isinstance(stored, Part)
-    parameter = Parameter({"weight": [stored]}, lambda raw, into: raw)
+    return read(folder, {"weight": decoded(form.stored(weight, "Linear", dtype))}, dtype)["weight"]
+
+
+def decoded(answer: StoredWeight | Part | str) -> Part:
+    """What is read where no kernel multiplies with a weight as it is stored."""
+    part = answer.decoded if isinstance(answer, StoredWeight) else answer
+    assert isinstance(part, Part)
+    return part
+
+
+def read(folder: Path, parts: Mapping[str, Part], dtype: str) -> Mapping[str, Tensor]:
+    parameter = Parameter({name: [part] for name, part in parts.items()}, lambda raw, into: raw)
     load_weights([parameter], Safetensors(str(folder)), dtype, host_device(), Arena("weights"), lambda _: None)
-    return parameter.tensor
+    return parameter.packed
 
 
 @pytest.mark.parametrize("platform", ["reference", "cpu"])
@@ -104,6 +115,61 @@ def test_any_shard_is_the_shard_of_the_whole(kind: str) -> None:
         assert torch.equal(padded, torch.cat((whole[-3:], torch.zeros(2, shape[1]))))
 
 
+AS_STORED = {"awq": "int4", "gptq-4": "int4", "gptq-4-symmetric": "int4", "gptq-8": "int8"}
+"""What a Scheme has, by the files of the libraries."""
+
+
+@pytest.mark.parametrize("kind", AS_STORED)
+def test_what_stays_as_it_is_stored_means_what_is_decoded(kind: str) -> None:
+    """To the last bit, whole, in shards that begin within words and groups, and in rows past the last."""
+    config, chance = config_of(kind), random.Random(6)
+    form = weight_format(config)
+    assert form is not None
+    for name, shape in shapes(config).items():
+        weight = Part(f"model.layers.0.{name}.weight", shape)
+        whole = load(WRITTEN / kind, weight, config)
+        shards: list[tuple[Any, Any]] = [(None, None), ((shape[0] - 3, shape[0] + 2), None)]
+        for _ in range(6):
+            rows, columns = (sorted(chance.sample(range(size + 1), 2)) for size in shape)
+            shards.append((tuple(rows), tuple(8 * one for one in sorted(chance.sample(range(shape[1] // 8 + 1), 2)))))
+            shards.append((None, tuple(2 * (one // 2) for one in columns) if columns[1] - columns[0] > 1 else None))
+        for rows, columns in shards:
+            stored = form.stored(replace(weight, rows=rows, columns=columns), "Linear", "float32")
+            assert isinstance(stored, StoredWeight)
+            assert stored.scheme.weight.dtype == AS_STORED[kind]
+            parts = read(WRITTEN / kind, stored.parts, "float32")
+            expected = whole[slice(*(rows or (None,))), slice(*(columns or (None,)))]
+            found = meaning(parts, stored.scheme)
+            assert torch.equal(found[: len(expected)], expected), (name, rows, columns)
+            assert not found[len(expected) :].any()
+            assert stored.parts["weight"].numbers == found.numel()
+
+
+@pytest.mark.parametrize("kind", ["gptq-2", "gptq-3", "gptq-4-permuted"])
+def test_what_no_scheme_has_is_decoded(kind: str) -> None:
+    form = weight_format(config_of(kind))
+    assert form is not None
+    assert isinstance(form.stored(part("mlp.up_proj"), "Linear", "bfloat16"), Part)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", AS_STORED)
+def test_the_cpu_multiplies_with_what_is_stored(kind: str) -> None:
+    """In bfloat16, and with activations in int8: near the library's answers, and not equal."""
+    expected = load_file(WRITTEN / kind / "expected.safetensors")
+    with EngineRun(WRITTEN / kind, "cpu", dtype="bfloat16") as run:
+        vocab = run.engine.config.model.vocab_size
+        key = run.add(expected["tokens"].tolist(), 1, prompt_logprobs=vocab)
+        run.finish()
+        ids, found = (np.concatenate([getattr(one, name) for one in run.scored[key]]) for name in ("ids", "logprobs"))
+        chosen = {one.chosen for one in plan_here(run.engine.config).choices if one.place.startswith("weights of")}
+    assert all(one.startswith(f"{AS_STORED[kind]}, one scale per group of ") for one in chosen)
+    placed = np.empty((len(ids), vocab), np.float32)
+    np.put_along_axis(placed, ids[:, 1:].astype(np.int64), found[:, 1:], axis=1)
+    apart = np.abs(placed - expected["logits"].log_softmax(-1)[:-1].numpy())
+    assert ROUNDING < apart.mean() < 0.05
+
+
 @pytest.mark.parametrize(
     ("kind", "packing"),
     [("gptq-4", "auto_gptq"), ("gptq-8", "auto_gptq"), ("gptq-4-symmetric", "gptqmodel"), ("awq", "auto_awq")],
@@ -146,9 +212,8 @@ def test_every_tensor_is_needed_whole_and_with_finite_scales(kind: str, tmp_path
     weight = Part(f"model.layers.0.{name}.weight", shapes(config)[name])
     form = weight_format(config)
     assert form is not None
-    decoded = form.stored(weight, "Linear", "float32")
-    assert isinstance(decoded, Part)
-    assert decoded.decoding is not None
+    answer = decoded(form.stored(weight, "Linear", "float32"))
+    assert answer.decoding is not None
     whole = load_file(WRITTEN / kind / "model.safetensors")
 
     def refusal(tensors: dict[str, Tensor]) -> str:
@@ -158,7 +223,7 @@ def test_every_tensor_is_needed_whole_and_with_finite_scales(kind: str, tmp_path
         assert "\n" not in refused.value.message
         return refused.value.message
 
-    for one in decoded.decoding.parts:
+    for one in answer.decoding.parts:
         kept = {label: tensor for label, tensor in whole.items() if label != one.name}
         assert f"the checkpoint has no '{one.name}', which this" in refusal(kept)
         stored = whole[one.name]
@@ -274,8 +339,7 @@ def test_weights_that_are_not_quantized(said: dict[str, Any], name: str, why: st
     ],
 )
 def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], stands_for: str) -> None:
-    answer = stored(said)
-    assert isinstance(answer, Part)
+    answer = decoded(stored(said))
     assert answer.decoding is not None
     assert answer.decoding.parts[0].whole == shape
     assert answer.decoding.stored == stands_for
@@ -310,7 +374,7 @@ def test_how_a_weight_is_stored(said: dict[str, Any], shape: tuple[int, int], st
 )
 def test_settings_that_are_not_supported_are_named(said: dict[str, Any], message: str | None) -> None:
     if message is None:
-        assert isinstance(stored(said), Part)
+        assert isinstance(stored(said), StoredWeight)
         return
     with pytest.raises(ModelError, match=".") as refused:
         stored(said)

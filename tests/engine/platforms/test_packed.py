@@ -21,7 +21,7 @@ from tessera.errors import ConfigError, ModelError, PlatformError
 from tests.engine.platforms.test_quantization import QUESTIONS, apart, scored
 from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
-from tests.platforms.packed_models import FP8_KINDS, save_fp8, save_packed
+from tests.platforms.packed_models import FP8_KINDS, save_fp8, save_packed, save_words
 from tests.platforms.tiny_models import save_family
 
 ROOT = Path(__file__).parents[3]
@@ -188,6 +188,27 @@ def test_two_ranks_are_as_one(kind: str, packed: Packed) -> None:
         assert apart(two, plain) < 1.5 * apart(one, plain)
     else:
         assert most_apart(two, one) < ROUNDING
+
+
+@needs_kernels
+@pytest.mark.parametrize(("method", "ranks"), [("gptq", 2), ("awq", 4)])
+def test_ranks_that_cut_groups_multiply_with_what_is_stored(method: str, ranks: int, tmp_path: Path) -> None:
+    """96 inputs of a rank, and 48 of each of four, in groups of 64: in groups of 32 and 16. Activations are rounded by
+    what a rank has of them."""
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    folder, meant = save_words(save_family("llama", tmp_path, **sizes), tmp_path, method, group=64)
+    several = scored(folder, "cpu", dtype="bfloat16", executor=None, tensor_parallel_size=ranks)
+    one, plain = scored(folder, "cpu", dtype="bfloat16"), scored(meant, "cpu")
+    assert 0 < apart(several, one) < 2 * apart(one, plain) < 0.05
+    with EngineRun(folder, "cpu", dtype="bfloat16") as run:
+        chosen = {one.chosen for one in plan_here(run.engine.config).choices if one.place.startswith("weights of")}
+    assert chosen == {"int4, one scale per group of 64; activations int8, one scale per token and group of 32"}
 
 
 @pytest.mark.parametrize("kind", ["w4a16-asymmetric", "w8a8", "fp8-block-weights"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tessera.errors import ModelError
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Decoding, Part, StoredWeight
 from tessera.quantization.formats.auto_round import auto_round
 from tessera.quantization.formats.awq import awq
 from tessera.quantization.formats.gptq import gptq
@@ -24,16 +24,21 @@ def stored(name: str = NAME, **changes: Any) -> Any:
     return auto_round({**CONFIG, **changes}).stored(Part(f"{name}.weight", (64, 96)), "Linear", "bfloat16")
 
 
-def described(**settings: Any) -> tuple[str, list[str]]:
-    """How gptq stores the weight."""
-    weight = gptq({"quant_method": "gptq", **settings}).stored(WEIGHT, "Linear", "bfloat16")
+def decoding_of(answer: Any) -> Decoding:
+    weight = answer.decoded if isinstance(answer, StoredWeight) else answer
     assert isinstance(weight, Part)
     assert weight.decoding is not None
-    return weight.decoding.stored, [one.name for one in weight.decoding.parts]
+    return weight.decoding
+
+
+def described(**settings: Any) -> tuple[str, list[str]]:
+    """How gptq stores the weight."""
+    decoding = decoding_of(gptq({"quant_method": "gptq", **settings}).stored(WEIGHT, "Linear", "bfloat16"))
+    return decoding.stored, [one.name for one in decoding.parts]
 
 
 def of_layer(**changes: Any) -> tuple[str, list[str]]:
-    decoding = stored(**changes).decoding
+    decoding = decoding_of(stored(**changes))
     return decoding.stored, [one.name for one in decoding.parts]
 
 
@@ -43,10 +48,8 @@ def test_a_layer_is_packed_as_gptq_or_awq_packs_it() -> None:
     awq_stored = awq({"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}).stored(
         WEIGHT, "Linear", "bfloat16"
     )
-    assert isinstance(awq_stored, Part)
-    assert awq_stored.decoding is not None
     found = stored(packing_format="auto_round:auto_awq", sym=False)
-    assert found.decoding.parts == awq_stored.decoding.parts
+    assert decoding_of(found).parts == decoding_of(awq_stored).parts
 
 
 def test_layers_have_settings_of_their_own() -> None:
@@ -66,7 +69,7 @@ def test_layers_have_settings_of_their_own() -> None:
         ("model.layers.4.mlp.down_proj", "gptq int4 in groups of 48"),
         ("lm_head", "gptq int8 in groups of 32"),
     ):
-        assert stored(name, extra_config=extra).decoding.stored == kind, name
+        assert decoding_of(stored(name, extra_config=extra)).stored == kind, name
     assert stored("model.layers.5.mlp.down_proj", extra_config=extra) == (
         "quantization_config.extra_config leaves it out"
     )

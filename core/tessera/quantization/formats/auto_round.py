@@ -14,7 +14,7 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.platform.device import Reason
-from tessera.platform.quantization import Part, WeightFormat
+from tessera.platform.quantization import Part, StoredWeight, WeightFormat
 from tessera.quantization.formats.awq import awq
 from tessera.quantization.formats.fields import Fields
 from tessera.quantization.formats.gptq import gptq
@@ -66,15 +66,13 @@ class AutoRound(WeightFormat):
         self._formats: dict[tuple[Any, ...], WeightFormat] = {}
         self._format(self._usual)  # refuses settings that no layer could have
 
-    def stored(self, weight: Part, module: str, dtype: str) -> Part | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         settings = self._settings_of(weight.name.removesuffix(".weight"))
         if settings is None:
             return "quantization_config.block_name_to_quantize does not name it"
         if settings["bits"] >= _FLOAT_BITS:
             return "quantization_config.extra_config leaves it out"
-        stored = self._format(settings).stored(weight, module, dtype)
-        assert isinstance(stored, Part | str), "both formats are decoded at load"
-        return stored
+        return self._format(settings).stored(weight, module, dtype)
 
     def _settings_of(self, name: str) -> Mapping[str, Any] | None:
         """None if the weight is not quantized."""

@@ -10,14 +10,14 @@ An element is (stored - zero point) * scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
-from tessera.platform.quantization import Decoding, Part, WeightFormat
+from tessera.platform.quantization import Decoding, Part, StoredWeight, WeightFormat
 from tessera.quantization.formats.decoded import (
     bounds_of,
     finite,
@@ -29,6 +29,7 @@ from tessera.quantization.formats.decoded import (
     words,
 )
 from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.integers import stored_integers
 
 _BITS = 4
 _PER_WORD = 8
@@ -57,7 +58,7 @@ class Awq(WeightFormat):
         self._group = read_group_size(config, named)
         self._left_out = config.strings("modules_to_not_convert")
 
-    def stored(self, weight: Part, module: str, dtype: str) -> Part | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         name = weight.name.removesuffix(".weight")
         if module != "Linear" or len(weight.whole) != 2:
             return "this format quantizes the weights of Linear layers only"
@@ -65,9 +66,9 @@ class Awq(WeightFormat):
             return "this format does not quantize the head"
         if any(one in name for one in self._left_out):  # anywhere in it, as AutoAWQ has it
             return "quantization_config.modules_to_not_convert names it"
-        return replace(weight, decoding=self._decoding(weight, name))
+        return self._shard(weight, name)
 
-    def _decoding(self, weight: Part, name: str) -> Decoding:
+    def _shard(self, weight: Part, name: str) -> StoredWeight | Part:
         n, k = weight.whole
         (start, stop), (first, last) = bounds_of(weight)
         size = group_size(self._config, k, name, self._group)
@@ -75,39 +76,42 @@ class Awq(WeightFormat):
             raise ModelError(f"'{name}' has {n} outputs, which do not fill words of {_PER_WORD}.")
         outputs, skip = span((start, stop), _BITS)
         groups, packed = (first // size, -(-last // size)), words(n, _BITS)
-        parts = [
-            part_of(weight, "qweight", (k, packed), rows=(first, last), columns=outputs, dtype="int32"),
-            part_of(weight, "scales", (k // size, n), rows=groups, columns=(start, stop), dtype="float32"),
-        ]
-        if not self._symmetric:
-            parts.append(part_of(weight, "qzeros", (k // size, packed), rows=groups, columns=outputs, dtype="int32"))
-        call = partial(_decode, skip=skip, shape=(stop - start, last - first), size=size, first=first, name=name)
-        return Decoding(tuple(parts), call, f"awq int{_BITS} in groups of {size}")
+        elements = part_of(weight, "qweight", (k, packed), rows=(first, last), columns=outputs, dtype="int32")
+        scales = part_of(weight, "scales", (k // size, n), rows=groups, columns=(start, stop), dtype="float32")
+        points = part_of(weight, "qzeros", (k // size, packed), rows=groups, columns=outputs, dtype="int32")
+        parts = (elements, scales) if self._symmetric else (elements, scales, points)
+        outputs_of = partial(_outputs, skip=skip, n=stop - start)
+        call = partial(_decode, outputs_of=outputs_of, inputs=(first, last), size=size, name=name)
+        decoded = replace(weight, decoding=Decoding(parts, call, f"awq int{_BITS} in groups of {size}"))
+        zero = None if self._symmetric else (points, outputs_of)
+        return stored_integers(decoded, _BITS, size, (elements, lambda words: _pairs(outputs_of(words))), zero)
 
 
 def _decode(
     qweight: Tensor,
     scales: Tensor,
     *zeros: Tensor,
-    skip: int,
-    shape: tuple[int, int],
+    outputs_of: Callable[[Tensor], Tensor],
+    inputs: tuple[int, int],
     size: int,
-    first: int,
     name: str,
 ) -> Tensor:
-    """A shard of `shape` [n, k] in float32. skip: outputs in the first word before it. first: its first input. size:
-    inputs of a group."""
+    """A shard [n, k] in float32. outputs_of: makes values of its outputs of words. inputs: (start, stop). size: inputs
+    of a group."""
     import torch
 
-    n, k = shape
     finite(scales, f"{name}.scales")
-    of_input = torch.arange(first, first + k, device=scales.device) // size - first // size
-    values = _outputs(qweight)[:, skip : skip + n].float()
-    points = _outputs(zeros[0])[:, skip : skip + n].float()[of_input] if zeros else float(1 << (_BITS - 1))
-    return ((values - points) * scales[of_input]).T.contiguous()
+    of_input = torch.arange(*inputs, device=scales.device) // size - inputs[0] // size
+    points = outputs_of(zeros[0]).float()[of_input] if zeros else float(1 << (_BITS - 1))
+    return ((outputs_of(qweight).float() - points) * scales[of_input]).T.contiguous()
 
 
-def _outputs(packed: Tensor) -> Tensor:
-    """int32 [rows, words] -> uint8 [rows, outputs]"""
+def _outputs(packed: Tensor, *, skip: int, n: int) -> Tensor:
+    """int32 [rows, words] -> uint8 [rows, n], those after the first `skip`"""
     fields = unpack(packed, _BITS, 1)
-    return fields.unflatten(1, (-1, _PER_WORD))[:, :, list(_FIELD_OF_OUTPUT)].flatten(1)
+    return fields.unflatten(1, (-1, _PER_WORD))[:, :, list(_FIELD_OF_OUTPUT)].flatten(1)[:, skip : skip + n]
+
+
+def _pairs(values: Tensor) -> Tensor:
+    """uint8 [k, n] of 4 bits -> [n, k / 2], the first in the low half"""
+    return (values[0::2] | values[1::2] << 4).T

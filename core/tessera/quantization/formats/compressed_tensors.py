@@ -17,7 +17,7 @@ It also holds NAME.weight_shape, [n, k], which is not read: config.json implies 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from tessera.quantization.blocks import stored_in_blocks
 from tessera.quantization.formats.compressed_decoding import decoding
 from tessera.quantization.formats.compressed_groups import FORMATS, ModuleGroup, group, targets
 from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.integers import InputGroups, integer_scheme
 from tessera.quantization.formats.kv_scales import kv_scale
 from tessera.quantization.formats.patterns import NamePatterns
 
@@ -127,7 +128,8 @@ class _Shard:
             raise ModelError(
                 f"{config.where}.weights.group_size ({self.size}) does not divide the {self.k} inputs of '{name}'."
             )
-        self.group = math.gcd(self.size, self.first, self.width) if self.size else 0
+        self.groups = InputGroups(self.first, self.last, self.size)
+        self.group = self.groups.inner if self.size else 0
         if config.bits == 4 and self.group % 2:
             advice = "" if weight.columns is None else "; use another --tensor-parallel-size"
             raise ModelError(
@@ -137,22 +139,23 @@ class _Shard:
 
     def stored(self) -> StoredWeight:
         config, group = self.config, self.group
-        kind = "fp8_e4m3" if config.float else f"int{config.bits}"
         scale = self.dtype if group else "float32"
-        spec = QuantSpec(kind, "group" if group else "channel", group, config.symmetric, scale)
-        element = TensorSpec("float8_e4m3fn" if config.float else "int8", (1, 1))
-        shapes = {
-            "weight": TensorSpec("uint8", (1, 2)) if config.bits == 4 else element,
-            "scale": TensorSpec(scale, (1, group) if group else (1,)),
-        }
+        scheme = integer_scheme(config.bits, group, scale, symmetric=config.symmetric) if group else self._by_row()
         parts = {"weight": self._packed() if config.packed else self._elements(), "scale": self._scale(scale)}
         if not config.symmetric:
-            shapes["zero_point"], parts["zero_point"] = TensorSpec("int8", (1, group)), self._zero_points()
+            parts["zero_point"] = self._zero_points()
         if config.activation is not None and config.activation.static:
-            shapes["input_scale"] = TensorSpec("float32")
+            scheme = replace(scheme, parts={**scheme.parts, "input_scale": TensorSpec("float32")})
             same = Unpacking(lambda scale: scale, 1)
             parts["input_scale"] = self._read("input_scale", (1,), None, None, "float32", unpacking=same, fill=1 / 32)
-        return StoredWeight(Scheme(spec, config.activation, parts=shapes), parts)
+        return StoredWeight(replace(scheme, activation=config.activation), parts)
+
+    def _by_row(self) -> Scheme:
+        kind, dtype = ("fp8_e4m3", "float8_e4m3fn") if self.config.float else ("int8", "int8")
+        return Scheme(
+            QuantSpec(kind, "channel"),
+            parts={"weight": TensorSpec(dtype, (1, 1)), "scale": TensorSpec("float32", (1,))},
+        )
 
     def _read(
         self,
@@ -198,26 +201,13 @@ class _Shard:
         if not self.group:
             flat = Unpacking(lambda scale: scale[:, 0], self.rows)
             return self._read("weight_scale", (self.n, 1), self.part.rows, None, dtype, unpacking=flat, fill=fill)
-        columns, of_shard = self._groups()
-        unpacking = Unpacking(of_shard, self.rows)
+        unpacking, columns = Unpacking(self.groups.spread, self.rows), self.groups.bounds
         whole = self.n, self.k // self.size
         return self._read("weight_scale", whole, self.part.rows, columns, dtype, unpacking=unpacking, fill=fill)
-
-    def _groups(self) -> tuple[tuple[int, int], Callable[[Tensor], Tensor]]:
-        """The checkpoint's groups that the shard overlaps, and a function from their values [rows, groups] to those of
-        the shard's own groups [rows, width / group]."""
-        columns = self.first // self.size, -(-self.last // self.size)
-        begin, count = self.first % self.size // self.group, self.width // self.group
-
-        def call(values: Tensor) -> Tensor:
-            return values.repeat_interleave(self.size // self.group, dim=1)[:, begin : begin + count]
-
-        return columns, call
 
     def _zero_points(self) -> Part:
         bits, each = self.config.bits, _WORD // self.config.bits
         first, last = self.part.rows or (0, self.n)
-        columns, of_shard = self._groups()
 
         def call(words: Tensor) -> Tensor:
             import torch
@@ -225,8 +215,8 @@ class _Shard:
             shifts = torch.arange(0, _WORD, bits, dtype=torch.int32, device=words.device)
             apart = (words[:, None, :] >> shifts[:, None]) & ((1 << bits) - 1)
             points = apart.flatten(0, 1)[first % each :][: self.rows] - (1 << bits - 1)
-            return of_shard(points.to(torch.int8))
+            return self.groups.spread(points.to(torch.int8))
 
         unpacking = Unpacking(call, self.rows)
         whole, rows = (-(-self.n // each), self.k // self.size), (first // each, -(-last // each))
-        return self._read("weight_zero_point", whole, rows, columns, "int32", unpacking=unpacking)
+        return self._read("weight_zero_point", whole, rows, self.groups.bounds, "int32", unpacking=unpacking)

@@ -14,14 +14,14 @@ files exist that hold the values of one version under the name of the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
-from tessera.platform.quantization import Decoding, Part, WeightFormat
+from tessera.platform.quantization import Decoding, Part, StoredWeight, WeightFormat
 from tessera.quantization.formats.decoded import (
     bounds_of,
     finite,
@@ -35,6 +35,7 @@ from tessera.quantization.formats.decoded import (
     words,
 )
 from tessera.quantization.formats.fields import Fields
+from tessera.quantization.formats.integers import stored_integers
 from tessera.quantization.formats.patterns import NamePatterns
 
 _BITS = (2, 3, 4, 8)
@@ -77,7 +78,7 @@ class Gptq(WeightFormat):
             (patterns.compiled(_pattern(text), f"{config.where}.dynamic"), self._changed(text)) for text in dynamic
         ]
 
-    def stored(self, weight: Part, module: str, dtype: str) -> Part | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         name = weight.name.removesuffix(".weight")
         if module != "Linear" or len(weight.whole) != 2:
             return "this format quantizes the weights of Linear layers only"
@@ -92,9 +93,9 @@ class Gptq(WeightFormat):
                 break
         if settings is None:
             return "quantization_config.dynamic leaves it out"
-        return replace(weight, decoding=self._decoding(weight, name, settings))
+        return self._shard(weight, name, settings)
 
-    def _decoding(self, weight: Part, name: str, settings: _Settings) -> Decoding:
+    def _shard(self, weight: Part, name: str, settings: _Settings) -> StoredWeight | Part:
         (n, k), bits = weight.whole, settings.bits
         (start, stop), (first, last) = bounds_of(weight)
         size = group_size(self._config, k, name, settings.group)
@@ -105,21 +106,27 @@ class Gptq(WeightFormat):
             raise ModelError(f"'{name}' has {n} x {k} elements of {bits} bits, which do not fill words of 32.")
         # Inputs in the order of groups need the scales of their own groups only.
         of_shard = None if settings.permuted else (first // size, -(-last // size))
-        parts = [
-            part_of(weight, "qweight", (words(k, bits), n), rows=inputs, columns=(start, stop), dtype="int32"),
-            part_of(weight, "scales", (groups, n), rows=of_shard, columns=(start, stop), dtype="float32"),
-        ]
+        elements = part_of(weight, "qweight", (words(k, bits), n), rows=inputs, columns=(start, stop), dtype="int32")
+        points = part_of(weight, "qzeros", (groups, words(n, bits)), rows=of_shard, columns=outputs, dtype="int32")
+        parts = [elements]
+        parts.append(part_of(weight, "scales", (groups, n), rows=of_shard, columns=(start, stop), dtype="float32"))
         if not settings.symmetric:
-            zeros = (groups, words(n, bits))
-            parts.append(part_of(weight, "qzeros", zeros, rows=of_shard, columns=outputs, dtype="int32"))
+            parts.append(points)
         if settings.permuted:
             parts.append(part_of(weight, "g_idx", (k,), dtype="int32", fill=0))
+        shape = stop - start, last - first
+        point_of = partial(_zero_points, bits=bits, skip=left, n=shape[0], offset=self._offset)
         call = partial(
-            _decode, settings, skip=(before, left), shape=(stop - start, last - first), size=size, first=first,
-            groups=groups, offset=self._offset, name=name,
+            _decode, settings, before=before, shape=shape, size=size, first=first, groups=groups, point_of=point_of,
+            name=name,
         )  # fmt: skip
         kind = "one group" if groups == 1 else f"groups of {size}"
-        return Decoding(tuple(parts), call, f"gptq int{bits} in {kind}")
+        decoded = replace(weight, decoding=Decoding(tuple(parts), call, f"gptq int{bits} in {kind}"))
+        if settings.permuted:
+            return decoded
+        read = partial(_bytes_of, begin=before * bits // 8, count=shape[1] * bits // 8)
+        zero = None if settings.symmetric else (points, point_of)
+        return stored_integers(decoded, bits, size, (elements, read), zero)
 
     def _changed(self, text: str) -> _Settings | None:
         """What an entry of `dynamic` says of the weights that its pattern names; None if they are not quantized."""
@@ -142,32 +149,44 @@ def _decode(
     qweight: Tensor,
     scales: Tensor,
     *further: Tensor,
-    skip: tuple[int, int],
+    before: int,
     shape: tuple[int, int],
     size: int,
     first: int,
     groups: int,
-    offset: int,
+    point_of: Callable[[Tensor], Tensor],
     name: str,
 ) -> Tensor:
-    """A shard of `shape` [n, k] in float32. skip: values in the first words before it, along inputs and outputs. first:
-    its first input. size: inputs of a group."""
+    """A shard of `shape` [n, k] in float32. before: inputs in the first words before it. first: its first input. size:
+    inputs of a group. point_of: makes the zero points of what the file has."""
     import torch
 
-    (n, k), bits = shape, settings.bits
+    k, bits = shape[1], settings.bits
     finite(scales, f"{name}.scales")
-    values = unpack(qweight, bits, 0)[skip[0] : skip[0] + k]
-    if settings.symmetric:
-        zeros: Any = 1 << (bits - 1)
-    else:
-        zeros = unpack(further[0], bits, 1)[:, skip[1] : skip[1] + n].to(torch.int16)
-        zeros = (zeros + offset & (1 << bits) - 1).float()
+    values = unpack(qweight, bits, 0)[before : before + k]
+    zeros: Any = 1 << (bits - 1) if settings.symmetric else point_of(further[0]).float()
     if settings.permuted:
         of_input = _groups_of_inputs(further[-1], groups, size, name)[first : first + k]
     else:
         of_input = (torch.arange(first, first + k, device=scales.device) // size) - first // size
     points = zeros if settings.symmetric else zeros[of_input]
     return ((values.float() - points) * scales[of_input]).T.contiguous()
+
+
+def _zero_points(packed: Tensor, *, bits: int, skip: int, n: int, offset: int) -> Tensor:
+    """uint8 [groups, n], from words that hold `skip` others before."""
+    import torch
+
+    fields = unpack(packed, bits, 1)[:, skip : skip + n].to(torch.int16)
+    return (fields + offset & (1 << bits) - 1).to(torch.uint8)
+
+
+def _bytes_of(packed: Tensor, *, begin: int, count: int) -> Tensor:
+    """Words int32 [words, n], in whose bytes the values of 4 or 8 bits are in order -> uint8 [n, count]."""
+    import torch
+
+    in_order = packed.T.clone(memory_format=torch.contiguous_format)  # contiguous() leaves the strides of single words
+    return in_order.view(torch.uint8)[:, begin : begin + count]
 
 
 def _groups_of_inputs(g_idx: Tensor, groups: int, size: int, name: str) -> Tensor:

@@ -54,6 +54,17 @@ struct OfHalf {
   }
 };
 
+struct OfHalfZeros {
+  static constexpr int64_t BYTES = 3 * PANEL, ELEMENTS = 0;
+  static constexpr bool LOWERS = true;
+  static void read(const Records &records, int64_t number, int64_t i) {
+    OfHalf::read(records, number, i);
+    records.put_minimums(i, [&](int64_t left) {
+      return mul(load_half(records.at<uint16_t>(0, left)), load_bytes(records.at<uint8_t>(2 * PANEL, left)));
+    });
+  }
+};
+
 struct OfMinimums {
   static constexpr int64_t BYTES = 4 * PANEL, ELEMENTS = 0;
   static constexpr bool LOWERS = true;
@@ -131,8 +142,9 @@ Scales read(const Coding &coding, int64_t panel, int64_t k, int64_t unit, int64_
 // Of any scaling but by_row. scale, minimum: room for floats [count][PANEL].
 inline Scales read_scales(const Coding &coding, int64_t panel, int64_t k, int64_t unit, int64_t first, int64_t count, float *scale,
                           float *minimum) {
-  constexpr decltype(&read<OfBf16>) BY_SCALING[] = {nullptr,     read<OfBf16>,   read<OfZeros>,  read<OfHalf>,     read<OfMinimums>,
-                                                    read<OfPairs>, read<OfSigned>, read<OfExponents>, read<OfFractions>};
+  constexpr decltype(&read<OfBf16>) BY_SCALING[] = {
+      nullptr,          read<OfBf16>,  read<OfZeros>,  read<OfHalf>,      read<OfHalfZeros>,
+      read<OfMinimums>, read<OfPairs>, read<OfSigned>, read<OfExponents>, read<OfFractions>};
   return BY_SCALING[(int)coding.scaling](coding, panel, k, unit, first, count, scale, minimum);
 }
 
