@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from tessera.cli.commands import verbose_option
 from tessera.config.flags import Flag
+from tessera.config.named_models import NAMED_MODELS
 from tessera.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ _CONFIG_HELP = (
     "working directory."
 )
 _METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE", "list": "LIST", "json": "JSON"}
+MODEL_FORMS = (
+    "a folder, a GGUF file, ORGANIZATION/NAME on the Hugging Face Hub, or one that pip fetches "
+    f"({', '.join(NAMED_MODELS)})"
+)
+"""What MODEL can be, for the summaries of commands."""
 _PATHS: Mapping[str, click.ParamType[Any]] = {
     "FILE": click.Path(dir_okay=False),
     "FOLDER": click.Path(file_okay=False),
@@ -401,7 +407,7 @@ def description(flag: Flag) -> str:
 
 
 def model_argument() -> click.Argument:
-    """MODEL, completed with folders that contain a model."""
+    """MODEL, completed with named models and folders that contain a model."""
     return click.Argument(["model"], required=False, shell_complete=_model_folders)
 
 
@@ -415,7 +421,7 @@ def _model_folders(_context: click.Context, _parameter: click.Parameter, incompl
         folders = sorted(parent.iterdir())
     except OSError:
         folders = []
-    names = [f"{head}{separator}{folder.name}" for folder in folders if (folder / "config.json").is_file()]
+    names = [*NAMED_MODELS, *(f"{head}{separator}{one.name}" for one in folders if (one / "config.json").is_file())]
     models = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return models or [CompletionItem(incomplete, type="dir")]
 

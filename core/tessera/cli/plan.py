@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
 from tessera.cli.platforms import choices_table
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS
@@ -42,8 +42,7 @@ _PLANNED = tuple(
 TABLE = FlagTable(
     usage="plan [MODEL] [FLAGS]",
     summary="Show the memory use of MODEL and how many requests fit, on each installed platform, without loading "
-    "weights. MODEL is a folder with a config.json, or ORGANIZATION/NAME on the Hugging Face Hub; without it, the "
-    "bundled demo.",
+    f"weights. MODEL is {MODEL_FORMS}; without it, the bundled demo.",
     flags=(*_PLANNED, *flags_of(PlanOptions, "result")),
     groups={"plan": "Configuration", "result": "Output"},
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.cli.event_loop import run_until_end
-from tessera.cli.flag_command import FlagCommand, FlagTable, ignored, model_argument
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, ignored, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
@@ -71,9 +71,8 @@ def _other(option: str) -> OtherName | None:
 
 TABLE = FlagTable(
     usage="run-batch -i FILE -o FILE [MODEL] [FLAGS]",
-    summary="Run a file of requests and write their answers. MODEL is a folder or ORGANIZATION/NAME on the Hugging "
-    "Face Hub; without it, the bundled demo runs. If the output file has results already, only the rest is run. The "
-    "exit code is 1 if a request failed.",
+    summary=f"Run a file of requests and write their answers. MODEL is {MODEL_FORMS}; without it, the bundled demo "
+    "runs. If the output file has results already, only the rest is run. The exit code is 1 if a request failed.",
     flags=(*_FILE_FLAGS, *_MODEL_FLAGS, *_ANSWER_FLAGS),
     groups={"files": "Files", **GROUPS, "answers": "Answers", "logging": "Logging"},
     other=_other,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.cli.descriptors import raise_limit
-from tessera.cli.flag_command import FlagCommand, FlagTable, ignored, model_argument
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, ignored, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
 from tessera.engine.child import EngineChild, executor_path
@@ -27,8 +27,7 @@ def _other(option: str) -> OtherName | None:
 
 TABLE = FlagTable(
     usage="serve [MODEL] [FLAGS]",
-    summary="Serve MODEL: a folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or ORGANIZATION/NAME on "
-    "the Hugging Face Hub. Without MODEL, serve the bundled demo.",
+    summary=f"Serve MODEL: {MODEL_FORMS}. Without MODEL, serve the bundled demo.",
     flags=(*ENGINE_FLAGS, *TEMPLATE_FLAGS, *SERVER_FLAGS),
     groups={**GROUPS, "server": "HTTP server", "security": "Access and TLS", "logging": "Logging"},
     other=_other,

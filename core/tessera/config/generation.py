@@ -54,10 +54,15 @@ def generation_folder(source: str | None, model: Path) -> Path | None:
     return folder
 
 
-def sampling_defaults(folder: Path | None, override: str | Mapping[str, Any] | None = None) -> dict[str, float | int]:
+def sampling_defaults(
+    folder: Path | None,
+    override: str | Mapping[str, Any] | None = None,
+    authors: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float | int]:
     """Defaults for fields that a request does not set, by the names of SamplingParams. override: JSON text, or the
-    mapping it holds, with generation_config.json's names. Raises ModelError for the file, ConfigError for override."""
-    recommended = _recommended(folder)
+    mapping it holds, with generation_config.json's names. authors: of the model, what its file does not say. Raises
+    ModelError for the file, ConfigError for override."""
+    recommended = {} if folder is None else {**authors, **_recommended(folder)}
     where = "" if folder is None else f"in '{printable(folder / FILE)}'"
     values = _read({name: recommended.get(name) for name in _FIELDS}, where, ModelError)
     return values | _read(_override_fields(override), "in override_generation_config", ConfigError)

