@@ -1,4 +1,4 @@
-"""README's first chat, with a trained model that pip fetches; build/cache keeps it."""
+"""README's first chat, with a trained model that pip fetches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ import pytest
 
 from tessera.cli.program import run
 from tests.docs.first_chats import carry_out
-
-CACHE = Path(__file__).parents[2] / "build/cache"
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TESSERA_CACHE", str(CACHE))
 
 
 def test_the_first_lines_lead_to_the_answer(tmp_path: Path) -> None:
