@@ -204,7 +204,8 @@ class WeightFormat(Protocol):
         """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
         the reason why this weight is not quantized. A Part is the weight with a decoding: it is computed at load, and
         every platform multiplies with it as with one that was never quantized. module: the class that holds the weight
-        in the model's original code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the
+        in the model's original code: "Linear", "Conv1D" or "Embedding", or "Parameter", if that code uses the
+        weight itself, which can then only be computed at load. dtype: of the model. Raises ModelError if the
         weight or the shard does not fit the format."""
 
     @property

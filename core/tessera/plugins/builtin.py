@@ -39,6 +39,7 @@ _FORMATS = {
     "fp8": "tessera.quantization.formats.fp8:fp8",
     "gptq": "tessera.quantization.formats.gptq:gptq",
     "modelopt": "tessera.quantization.formats.modelopt:modelopt",
+    "mxfp4": "tessera.quantization.formats.mxfp4:mxfp4",
 }
 
 

@@ -92,6 +92,9 @@ class _Negotiation:
         assert chosen.spec.scheme is not None
         self.quantised[f"{describe_scheme(replace(chosen.spec.scheme, activation=None))}, to look rows up in"] += 1
 
+    def decoded(self, weight: Part, dtype: str) -> Part:
+        return weight
+
     def _count(self, spec: LinearSpec) -> None:
         assert spec.scheme is not None
         self.quantised[describe_scheme(spec.scheme)] += 1
@@ -191,6 +194,13 @@ class QuantizedCheckpoint(_Negotiation):
         if isinstance(answer, str) or self._why_not_native(spec, stored.scheme, ops) is not None:
             return None
         return ProductWeight(replace(spec, scheme=answer), {name: [[part]] for name, part in stored.parts.items()})
+
+    def decoded(self, weight: Part, dtype: str) -> Part:
+        stored = self._format.stored(weight, "Parameter", dtype)
+        if not isinstance(stored, Part) or stored.decoding is None:
+            return weight
+        self.quantised[f"{stored.decoding.stored}, decoded to {dtype}"] += 1
+        return stored
 
     def _stored(self, spec: LinearSpec, part: Part, module: str, ops: BoundOps) -> Stored:
         """How a weight is stored; as one to be computed at load if it can be, and no kernel takes it as it is."""

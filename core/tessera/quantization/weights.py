@@ -64,6 +64,10 @@ class Weights(Protocol):
     def count_table(self, chosen: ProductWeight) -> None:
         """Counts a table that stays as it is stored."""
 
+    def decoded(self, weight: Part, dtype: str) -> Part:
+        """A weight that the model's own code uses, computed from what the checkpoint has in its place if that is
+        quantized. dtype: of the weight."""
+
     def skip(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
 
@@ -92,6 +96,9 @@ class NotQuantized:
 
     def count_table(self, chosen: ProductWeight) -> None:
         """There is none."""
+
+    def decoded(self, weight: Part, dtype: str) -> Part:
+        return weight
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""

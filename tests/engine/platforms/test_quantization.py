@@ -151,7 +151,7 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
         EngineRun(llama, "tests.platforms.own_runners:TakesNothing", quantization="int8")
     config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "exl2"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    known = "auto-round, awq, bitsandbytes, compressed-tensors, fp8, gptq, modelopt, and"
+    known = "auto-round, awq, bitsandbytes, compressed-tensors, fp8, gptq, modelopt, mxfp4, and"
     with pytest.raises(ModelError, match=rf"quantization format 'exl2' is not supported; there is {known}"):
         EngineRun(tmp_path, "cpu", quantization="int8", load_format="dummy")
 

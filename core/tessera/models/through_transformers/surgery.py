@@ -177,6 +177,7 @@ def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) ->
     for key, weight in [*module.named_parameters(recurse=False), *saved]:
         dtype = "float32" if names.keeps_float32(f"{name}.{key}") else str(weight.dtype).removeprefix("torch.")
         joins = names.joins(weight, None if dtype == build.dtype else dtype)
+        joins = [[build.weights.decoded(part, dtype) for part in join] for join in joins]
         stacked = len(joins) > 1
         parts = {"weight": joins if stacked else joins[0]}
         build.register_parameter(Parameter(parts, _WeightPlace(module, key, tuple(weight.shape)), stacked=stacked))
