@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tessera.demo import folder
+from tessera.engine.scores import Scores, loss
+from tessera.text.scored_texts import ScoredText
 from tests.platforms.cpu_kernels import available
 from tools.quantization_loss.__main__ import HEAD, WAYS, answered, main, table
-from tools.quantization_loss.scores import Scores, loss
-from tools.quantization_loss.texts import Text
 
 PLATFORM = "tessera_cpu.platform:CpuPlatform"
 
@@ -49,7 +49,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 def test_figures_of_distributions_that_are_known() -> None:
-    texts = [Text([0, 1, 0], [True, True, False])]
+    texts = [ScoredText([0, 1, 0], [True, True, False])]
     before, after = np.log([[0.5, 0.5], [0.1, 0.9]]), np.log([[0.75, 0.25], [0.9, 0.1]])
     found = loss(texts, Scores([before], 16.0), Scores([after], 8.0))
     assert found.perplexity == pytest.approx(4.0)

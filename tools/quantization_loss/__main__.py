@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from tessera import LLM
 from tessera.config import EngineConfig, build_config
+from tessera.engine.scores import loss, scores_of
 from tessera.sampling_params import SamplingParams
+from tessera.text.scored_texts import WINDOW
 from tools.demo_model.evaluate import MAX_TOKENS, QUESTIONS
 from tools.demo_model.generate import held_out_questions
 from tools.demo_model.judge import is_right
-from tools.quantization_loss.scores import loss, scores_of
-from tools.quantization_loss.texts import WINDOW, texts_of
+from tools.quantization_loss.texts import texts_of
 
 HEAD = (
     "--quantization",

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
-import inspect
-import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from pydoc_data.topics import topics
 from random import Random
 
 from tessera.config.engine import ModelConfig
 from tessera.config.locate import demo_folder
 from tessera.text import Tokenizer
+from tessera.text.scored_texts import WINDOW, ScoredText, library_windows
 from tools.demo_model.generate import Dialogue, render, training_dialogues
 
 SEED = 20_000  # for dialogues that training did not draw
 LENGTH = 96
-WINDOW = 512
-"""Tokens of a text from Python's library."""
-LONG = 6000
-"""Characters of the topics of Python's help that are read: shorter ones are mostly tables."""
 OPENING = "<|im_start|>assistant\n"
 
 
-@dataclass(frozen=True)
-class Text:
-    """counted: which tokens the model itself would write."""
-
-    ids: list[int]
-    counted: list[bool]
-
-
-def texts_of(model: ModelConfig, count: int) -> list[Text]:
+def texts_of(model: ModelConfig, count: int) -> list[ScoredText]:
     """Of the bundled demo, dialogues, counting only the assistant's answers; each at most as long as the context. Of
     another model with a tokenizer, windows of Python's help, which is English, and of two modules, in equal numbers.
     Random token ids otherwise."""
@@ -44,31 +28,20 @@ def texts_of(model: ModelConfig, count: int) -> list[Text]:
     if model.path == str(demo_folder()):
         return [_dialogue(tokenizer, one, longest) for one in islice(training_dialogues(SEED), count)]
     size = min(WINDOW, longest)
-    english = "\n\n".join(text for text in topics.values() if len(text) > LONG)
-    code = "".join(inspect.getsource(module) for module in (heapq, textwrap))
-    return [*_windows(tokenizer, english, size, -(-count // 2)), *_windows(tokenizer, code, size, count // 2)]
+    return library_windows(tokenizer, size, count)
 
 
-def _windows(tokenizer: Tokenizer, text: str, size: int, count: int) -> Iterator[Text]:
-    """Each with what the tokenizer writes before a text, such as a token that begins it."""
-    first = tokenizer.encode("", add_special_tokens=True)
-    ids, each = tokenizer.encode(text[: 8 * size * count], add_special_tokens=False), size - len(first)
-    for start in range(0, min(len(ids), each * count), each):
-        window = [*first, *ids[start : start + each]]
-        yield Text(window, [True] * len(window))
+def _random(random: Random, vocabulary: int, length: int) -> ScoredText:
+    return ScoredText([random.randrange(vocabulary) for _ in range(length)], [True] * length)
 
 
-def _random(random: Random, vocabulary: int, length: int) -> Text:
-    return Text([random.randrange(vocabulary) for _ in range(length)], [True] * length)
-
-
-def _dialogue(tokenizer: Tokenizer, dialogue: Dialogue, longest: int) -> Text:
-    text = Text([], [])
+def _dialogue(tokenizer: Tokenizer, dialogue: Dialogue, longest: int) -> ScoredText:
+    text = ScoredText([], [])
     for piece, counted in _pieces(dialogue):
         ids = tokenizer.encode(piece, add_special_tokens=False)
         text.ids.extend(ids)
         text.counted.extend([counted] * len(ids))
-    return Text(text.ids[:longest], text.counted[:longest])
+    return ScoredText(text.ids[:longest], text.counted[:longest])
 
 
 def _pieces(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:

@@ -21,6 +21,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "run-batch": ("tessera.cli.run_batch:run_batch", "Run a file of requests and write their answers."),
         "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
         "plan": ("tessera.cli.plan:plan_command", "Show a model's memory use and how many requests fit."),
+        "quantize": ("tessera.cli.quantize:quantize", "Write a model with quantized weights and measure the loss."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
         "plugins": ("tessera.cli.plugins:plugins", "List the installed plugins and the hooks they implement."),
         "plugin": ("tessera.cli.plugins:plugin", "Create a platform package, or check one."),

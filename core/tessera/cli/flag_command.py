@@ -406,9 +406,9 @@ def description(flag: Flag) -> str:
 # ---- shell completion -----------------------------------------------------------
 
 
-def model_argument() -> click.Argument:
+def model_argument(*, required: bool = False) -> click.Argument:
     """MODEL, completed with named models and folders that contain a model."""
-    return click.Argument(["model"], required=False, shell_complete=_model_folders)
+    return click.Argument(["model"], required=required, shell_complete=_model_folders)
 
 
 def _model_folders(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:

@@ -70,6 +70,9 @@ class Safetensors:
     def names(self) -> Iterator[str]:
         return iter(self._where)
 
+    def shape(self, name: str) -> Sequence[int]:
+        return tuple(self._stored(name).get_shape())
+
     def whole(self, name: str) -> Tensor:
         """Reads a whole tensor by name."""
         return self._taken(self._stored(name)[...])

@@ -37,6 +37,9 @@ class GgufWeights:
     def holds(self, name: str) -> bool:
         return name in self.model.weights
 
+    def shape(self, name: str) -> Sequence[int]:
+        return self._named(name).shape
+
     def whole(self, name: str) -> Tensor:
         """Reads a whole tensor by name, in the file's dtype."""
         return self._decoded(self._named(name), slice(None), slice(None)).to(torch_dtype(self.dtype))

@@ -1,0 +1,250 @@
+"""`tessera quantize MODEL OUT --scheme NAME`: writes a model's folder anew with quantized weights, and says what that
+costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
+from tessera.cli.report import ProgressLine
+from tessera.config import EngineConfig, build_config
+from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.flags import flag, flags_of, given_values, record_of
+from tessera.engine.scores import Loss, loss, scores_of
+from tessera.errors import ConfigError, ModelError, printable
+from tessera.log import LastingStream
+from tessera.platform import Progress
+from tessera.plugins.builtin import NATIVE_MODELS
+from tessera.sizes import show_bytes
+from tessera.text import Tokenizer
+from tessera.text.scored_texts import WINDOW, ScoredText, library_windows, windows
+
+if TYPE_CHECKING:
+    from tessera.loader.quantized_folder import QuantizedWeights
+
+# They load torch, so they are imported when they run.
+_WRITER = "tessera.loader.quantized_folder"
+_FORMS = "tessera.quantization.compressed_weights"
+
+SCHEMES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "int8": {"kind": "int", "bits": 8},
+        "int4": {"kind": "int", "bits": 4, "group": -1, "activations": False},
+        "fp8": {"kind": "float", "bits": 8},
+    }
+)
+"""By the value of --scheme, the fields of CompressedForm; a group of -1 is chosen by the model's sizes."""
+_MAX_TEXT = 64 << 20  # bytes of --text
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """How weights are stored."""
+
+    scheme: str = flag(
+        "int8", "How weights are stored: int8 and fp8 with a scale per row, and activations rounded to the same; int4 "
+        "with a scale per group of inputs.", choices=tuple(SCHEMES), common=True,
+    )  # fmt: skip
+    group_size: int | None = flag(
+        None, "Inputs that share a scale, with int4.", low=8, high=4096, common=True,
+        shown_default="the first of 128, 64 and 32 that divides all inputs",
+    )  # fmt: skip
+    zero_points: bool = flag(False, "With int4, groups have a zero point too.", common=True)
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How the loss is measured."""
+
+    text: str | None = flag(
+        None, "Text file to measure the loss on.", metavar="FILE", shown_default="Python's help and code", common=True
+    )
+    windows: int = flag(
+        8, f"Windows of {WINDOW} tokens to measure on; 0 measures nothing.", low=0, high=1000, common=True
+    )
+
+
+_MODEL_FLAGS = tuple(
+    dataclasses.replace(one, common=False)
+    for one in ENGINE_FLAGS
+    if one.name in ("revision", "download_dir", "hf_token", "platform", "dtype")
+)
+TABLE = FlagTable(
+    usage="quantize MODEL OUT [FLAGS]",
+    summary="Write MODEL with quantized weights into the new folder OUT, which vLLM and transformers read too, and "
+    f"measure what it costs. MODEL is {MODEL_FORMS}.",
+    flags=(*flags_of(QuantizeOptions, "scheme"), *flags_of(MeasureOptions, "loss"), *_MODEL_FLAGS),
+    groups={"scheme": "Scheme", "loss": "Loss", "model": "Model", "platform": "Platform"},
+)
+
+
+@click.command(
+    cls=FlagCommand,
+    table=TABLE,
+    params=[model_argument(required=True), click.Argument(["out"], type=click.Path(file_okay=False, path_type=Path))],
+)
+def quantize(model: str, out: Path, **flags: Any) -> int:
+    """Write a model with quantized weights."""
+    options = record_of(QuantizeOptions, TABLE.flags, given_values(TABLE.flags, flags, as_options=True))
+    measure = record_of(MeasureOptions, TABLE.flags, given_values(TABLE.flags, flags, as_options=True))
+    form = _fields(options)
+    if os.path.lexists(out):
+        raise ConfigError(f"'{printable(out)}' is there already; name a folder that is not.")
+    text = None if measure.text is None else _read_text(Path(measure.text))
+    settings = {one.name: flags[one.name] for one in _MODEL_FLAGS}
+    config = build_config(model=model, **settings)
+    _refuse(config)
+    began = time.monotonic()
+    with _new_folder(out) as folder:
+        written = _write(config, folder, form)
+        seconds = time.monotonic() - began
+        cost = _measure(config, folder, settings, text, measure.windows) if measure.windows else None
+    click.echo("\n".join(_report(out, written, seconds, cost)))
+    return 0
+
+
+def _fields(options: QuantizeOptions) -> dict[str, Any]:
+    """The fields of CompressedForm. Raises ConfigError for flags that do not fit the scheme."""
+    fields = dict(SCHEMES[options.scheme])
+    if "group" not in fields:
+        for name, value in (("group_size", options.group_size), ("zero_points", options.zero_points)):
+            if value:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is for --scheme int4; {options.scheme} has a scale per row.",
+                    param=name,
+                )
+        return fields
+    if options.group_size is not None:
+        if options.group_size % 8:
+            raise ConfigError("group_size must be a multiple of 8.", param="group_size")
+        fields["group"] = options.group_size
+    return {**fields, "zero_points": options.zero_points}
+
+
+def _refuse(config: EngineConfig) -> None:
+    """Raises ModelError for a model that cannot be quantized."""
+    name = printable(config.model.served_name)
+    architecture = config.model.checkpoint["architectures"][0]
+    if architecture not in NATIVE_MODELS:
+        raise ModelError(
+            f"'{name}' is a {printable(architecture, 60)}, which is not quantized; docs/models.md lists the native "
+            "models, which are."
+        )
+    if config.model.checkpoint.get("quantization_config") is not None:
+        raise ModelError(f"'{name}' is quantized already; give the model that it was made from.")
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that gets its name at the end, and is removed after an error. Raises ConfigError if it
+    cannot be written."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        try:
+            yield folder
+            folder.chmod(0o755)
+            folder.rename(out)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(f"'{printable(out)}' cannot be written: {os.strerror(error.errno or 0)}.") from error
+
+
+def _write(config: EngineConfig, folder: Path, fields: Mapping[str, Any]) -> QuantizedWeights:
+    form = importlib.import_module(_FORMS).CompressedForm(**fields)
+    with _progress("weights") as on_progress:
+        written: QuantizedWeights = importlib.import_module(_WRITER).write_folder(
+            config.model.path, config.model.checkpoint, str(folder), form, on_progress
+        )
+    return written
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Of the quantized model beside the source, on the same texts."""
+
+    # Of the source beside itself.
+    source: Loss
+    # Of the quantized model beside the source.
+    quantized: Loss
+    # That were scored.
+    num_tokens: int
+
+
+def _measure(
+    config: EngineConfig, folder: Path, settings: Mapping[str, Any], text: str | None, count: int
+) -> _Cost | None:
+    """None for a model without a tokenizer of its own."""
+    tokenizer = Tokenizer.from_folder(config.model.tokenizer)
+    first = _scored(build_config(model=config.model.path, **{**settings, "revision": None}))
+    size = first.model.max_model_len - 1
+    texts: list[ScoredText] = (
+        library_windows(tokenizer, size, count) if text is None else [*windows(tokenizer, text, size, count)]
+    )
+    if not texts:
+        raise ConfigError("the text holds no tokens; name another with --text.", param="text")
+    second = _scored(build_config(model=str(folder), **{**settings, "revision": None}))
+    with tempfile.TemporaryDirectory(prefix="tessera-scores-") as kept, _progress("loss") as on_progress:
+        plain = scores_of(first, texts, Path(kept))
+        on_progress(1, 2)
+        other = scores_of(second, texts)
+        on_progress(2, 2)
+        return _Cost(loss(texts, plain, plain), loss(texts, plain, other), sum(len(one.ids) - 1 for one in texts))
+
+
+def _scored(config: EngineConfig) -> EngineConfig:
+    """The configuration of an engine in this process that scores windows one at a time."""
+    context = min(config.model.max_model_len, WINDOW + 1)
+    return dataclasses.replace(
+        config,
+        embedded=True,
+        model=dataclasses.replace(config.model, max_model_len=context),
+        cache=dataclasses.replace(config.cache, memory_bytes=256 << 20),
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_TEXT).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"'{printable(path)}' cannot be read: {error.strerror}.", param="text") from error
+
+
+@contextmanager
+def _progress(phase: str) -> Iterator[Any]:
+    """Yields a function that shows how many are done, of how many."""
+    line = ProgressLine(LastingStream(sys.stderr))
+    try:
+        yield lambda done, total: line(Progress(phase, done, total))
+    finally:
+        line.close()
+
+
+def _report(out: Path, written: QuantizedWeights, seconds: float, cost: _Cost | None) -> Iterator[str]:
+    kind = f", groups of {written.group}" if written.group else ""
+    share = written.quantized / written.count
+    yield f"{printable(out)}: {show_bytes(written.nbytes)}, {written.bits:.2f} bits per weight, in {seconds:.1f} s"
+    yield f"quantized    {share:.0%} of {written.count:,} weights{kind}; embedding and head as they were"
+    if written.undivided:
+        yield f"as they were {len(written.undivided)} weights that groups do not divide, such as {written.undivided[0]}"
+    if cost is not None:
+        before, after = cost.source.perplexity, cost.quantized.perplexity
+        yield f"perplexity   {before:.4g} -> {after:.4g} ({after / before - 1:+.1%}) on {cost.num_tokens:,} tokens"
+        yield f"KL           {cost.quantized.divergence:.4f} nats per token"
+        yield f"same choice  {cost.quantized.agreement:.1%} of the most likely tokens"
