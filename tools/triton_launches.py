@@ -115,6 +115,7 @@ class Inputs(OpInputs):
             raw = {
                 name: torch.empty(
                     *(-(-size // per) for size, per in zip(shape, part.per, strict=False)),
+                    *part.inner,
                     dtype=torch_dtype(part.dtype),
                 )
                 for name, part in scheme.parts.items()

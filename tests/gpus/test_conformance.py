@@ -32,10 +32,9 @@ ABSENT = (
 """What a platform without a manifest has not on one device of 256 MiB; aiter returns no log-sum-exp."""
 DECLINED = re.compile(
     r"/flash_attention|/flashinfer|/aiter|attention/triton/\w+-over-(bfloat16|float16|float8_\w+)$"
-    r"|packed/fp8-blocks-(?!128)|scheme/int8-group-|scheme/int4-group-8-|scheme/q\d_"
+    r"|packed/fp8-blocks-(?!128)|scheme/int8-group-|scheme/int4-group-8-"
 )
-"""Packages that are not installed; caches in another float than the activations; scales that too few inputs share; the
-blocks of GGUF files."""
+"""Packages that are not installed; caches in another float than the activations; scales that too few inputs share."""
 
 
 def cases() -> Iterator[Any]:

@@ -32,6 +32,9 @@ SCALES: Mapping[str, tuple[int, ...]] = MappingProxyType(
 """By encoding, where in a block the float16s are that all its numbers are multiples of: scales, and those of
 minimums."""
 
+_BYTES: Mapping[str, int] = MappingProxyType({"mxfp4": 1, "nvfp4": 4})
+"""By encoding, how many bytes at the beginning of a block are scales: a power of two, or floats of 7 bits."""
+
 
 def random_parts(weight: Tensor, scheme: Scheme, random: torch.Generator) -> dict[str, Tensor]:
     """A weight [..., n, k] rounded to a scheme. For an encoding, which has no way to round: random blocks for numbers
@@ -46,8 +49,8 @@ def random_blocks(scheme: Scheme, shape: tuple[int, ...], random: torch.Generato
     for numbers with a standard deviation of about k^-0.5. Raises PlatformError for an encoding whose scales are
     unknown here."""
     encoding, name = scheme.weight.encoding, scheme.weight.dtype
-    if encoding is None or name not in SCALES:
-        raise PlatformError(f"there are no random blocks of '{name}'; take one of {', '.join(SCALES)}.")
+    if encoding is None or name not in (*SCALES, *_BYTES):
+        raise PlatformError(f"there are no random blocks of '{name}'; take one of {', '.join((*SCALES, *_BYTES))}.")
     *lead, k = shape
     blocks = torch.randint(0, 256, (*lead, k // encoding.elements, encoding.bytes), generator=random, dtype=torch.uint8)
     _put_scales(blocks, name, 1.0, random)
@@ -58,6 +61,12 @@ def random_blocks(scheme: Scheme, shape: tuple[int, ...], random: torch.Generato
 
 def _put_scales(blocks: Tensor, name: str, factor: float, random: torch.Generator) -> None:
     """Random scales of about `factor`."""
-    for start in SCALES[name]:
-        scales = factor * (0.5 + torch.rand(*blocks.shape[:-1], 1, generator=random))
-        blocks[..., start : start + 2] = scales.half().view(torch.uint8)
+    size = _BYTES.get(name, 1)
+    for start in SCALES.get(name, (0,)):
+        scales = factor * (0.5 + torch.rand(*blocks.shape[:-1], size, generator=random))
+        if name == "mxfp4":
+            blocks[..., :size] = (scales.log2().round() + 127).to(torch.uint8)
+        elif name == "nvfp4":
+            blocks[..., :size] = scales.to(torch.float8_e4m3fn).view(torch.uint8)
+        else:
+            blocks[..., start : start + 2] = scales.half().view(torch.uint8)

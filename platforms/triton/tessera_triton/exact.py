@@ -13,9 +13,9 @@ import triton.language as tl
 
 
 @triton.jit
-def from_four_bits(bits, shift, COMPUTE: tl.constexpr) -> Any:
-    """0 to 15 as uint8, minus shift, for a shift of 0 to 15: the last bits of the mantissa of a power of two count from
-    0."""
+def from_few_bits(bits, shift, COMPUTE: tl.constexpr) -> Any:
+    """Whole numbers of up to seven bits, minus shift, which is one: the last bits of the mantissa of a power of two
+    count from 0."""
     if COMPUTE == tl.bfloat16:  # noqa: SIM300 - a constexpr compares from the left
         number = (bits.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
         return number - (shift + 128.0).to(tl.bfloat16)

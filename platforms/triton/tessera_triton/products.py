@@ -2,9 +2,10 @@
 
 One kernel multiplies tiles. int8 with int8, and fp8 with fp8, go to the matrix instructions as they are; other weights
 become numbers of the activations' dtype in the loop over the inputs, each of them exactly, and scales are applied to
-float32 sums: once a group of inputs if groups or blocks have scales, else at the end. Of int4, a byte holds two numbers
-of the same output that are STEP inputs apart, so both become tiles without moving elements between threads (cf. Frantar
-et al., Marlin, arXiv:2408.11743).
+float32 sums: once a group of inputs if groups or blocks have scales, else at the end. Those with minimums, or in groups
+of 16, get their scales first and are rounded once (forms.py). Of four bits, a byte holds two numbers of the same output
+that are STEP inputs apart, so both become tiles without moving elements between threads (cf. Frantar et al., Marlin,
+arXiv:2408.11743).
 
 If there are too few tiles for the device, programs share the inputs of a tile, and a second kernel adds their sums in
 order, so that results repeat. Products that are not quantized are torch's, and so are those of many tokens in fp8 with
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,9 +26,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Scheme
+from tessera_triton.blocks import BLOCKS, STEP
 from tessera_triton.emission import why_not_quantized
-from tessera_triton.exact import from_eight_bits, from_four_bits
+from tessera_triton.exact import from_eight_bits
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
+from tessera_triton.forms import Form, high_bits, numbers_of, scale_of
 from tessera_triton.fp8 import FNUZ, in_fnuz
 from tessera_triton.quantize import Quantizer
 from tessera_triton.tiles import most_sums, warps_of
@@ -50,11 +53,11 @@ _BAND = 8  # tiles of tokens that are computed together, so that they find weigh
 
 @triton.jit
 def _with_step(
-    total, x, x_scale, x_scale_step, place, k, weight, scale, scale_step, inside_m, inside_n,
+    total, x, x_scale, x_scale_step, place, k, weight, factor, inside_m,
     STEP: tl.constexpr, COMPUTE: tl.constexpr, GROUP: tl.constexpr, X_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """total, and the product of the STEP inputs from `place` on with a weight of [STEP, BLOCK_N]. x, x_scale, scale:
-    pointers to where rows start."""
+    """total, and the product of the STEP inputs from `place` on with a weight of [STEP, BLOCK_N]. x, x_scale: pointers
+    to where rows start. factor: GROUP: [BLOCK_N], which the product is multiplied with."""
     column = place + tl.arange(0, STEP)
     some = tl.load(x + column[None, :], mask=inside_m[:, None] & (column < k)[None, :], other=0.0)
     if COMPUTE is not None:
@@ -62,11 +65,9 @@ def _with_step(
     exact: tl.constexpr = 0 if COMPUTE is not None else STEP  # inputs after which sums of fp8 are rounded to float32
     if GROUP:
         part = tl.dot(some, weight, input_precision="ieee", max_num_imprecise_acc=exact)
-        known = place < k
-        factor = tl.load(scale + place // GROUP * scale_step, mask=inside_n & known, other=0.0).to(tl.float32)
         part = part * factor[None, :]
         if X_SCALE == 2:
-            part *= tl.load(x_scale + place // GROUP * x_scale_step, mask=inside_m & known, other=0.0)[:, None]
+            part *= tl.load(x_scale + place // GROUP * x_scale_step, mask=inside_m & (place < k), other=0.0)[:, None]
         return total + part
     return tl.dot(some, weight, total, input_precision="ieee", max_num_imprecise_acc=exact, out_dtype=total.dtype)
 
@@ -87,8 +88,10 @@ def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, s
 
 # x, x_stride                               [m, k]; elements from a row to the next
 # x_scale, x_scale_stride, x_scale_step     X_SCALE: of x; elements from a row, and from a group, to the next
-# weight, weight_stride                     [n, k], or PAIRS [n, k / 2]; bytes or elements from a row to the next
+# weight, weight_stride, weight_step        [n, k], or PAIRS [n, k / 2]; from a row to the next, and from a turn
+# high                                      HIGH: int32 [2 * turns, n]
 # scale, scale_stride, scale_step           of the weight; elements from an output, and from a group, to the next
+# larger                                    what scales are multiples of, if they are; placed as the scales are
 # zeros                                     ZEROS: of int4, placed as the scales are
 # bias                                      BIAS: [n]
 # out, out_stride                           [m, n], or SPLIT [parts, m, n]; elements from a row to the next
@@ -96,18 +99,20 @@ def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, s
 # steps, steps_each                         turns of the loop over the inputs: of all programs, and of one
 # BLOCK_M, BLOCK_N, STEP                    rows and outputs of a tile, inputs of a turn (of half a turn of PAIRS)
 # BAND                                      tiles of rows that are computed before the next tile of outputs
-# COMPUTE, PAIRS, ZEROS, GROUP, ROWS, X_SCALE, BIAS, SPLIT    below
+# COMPUTE, PAIRS, HIGH, SHIFT, LEVELS, ZEROS, SCALING, EARLY, GROUP, ROWS, X_SCALE, BIAS, SPLIT    below
 @triton.jit(do_not_specialize=["m", "steps_each"])
 def _product(
-    x, x_stride, x_scale, x_scale_stride, x_scale_step, weight, weight_stride, scale, scale_stride, scale_step, zeros,
-    bias, out, out_stride, m, n, k, steps, steps_each,
+    x, x_stride, x_scale, x_scale_stride, x_scale_step, weight, weight_stride, weight_step, high, scale, scale_stride,
+    scale_step, larger, zeros, bias, out, out_stride, m, n, k, steps, steps_each,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, BAND: tl.constexpr, COMPUTE: tl.constexpr,
-    PAIRS: tl.constexpr, ZEROS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, X_SCALE: tl.constexpr,
+    PAIRS: tl.constexpr, HIGH: tl.constexpr, SHIFT: tl.constexpr, LEVELS: tl.constexpr, ZEROS: tl.constexpr,
+    SCALING: tl.constexpr, EARLY: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, X_SCALE: tl.constexpr,
     BIAS: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """out [m, n], or with SPLIT sums [parts, m, n] of the inputs of each part. COMPUTE: what both operands become; None
-    if they are multiplied as they are. PAIRS: weights are int4. GROUP: inputs that share a scale of the weight; 0: all.
-    ROWS: outputs that share one. X_SCALE: what shares one of x: 1: a token; 2: a group. 0: there are none."""
+    if they are multiplied as they are. PAIRS: weights are codes of four bits, and HIGH more; SHIFT is that of zero;
+    LEVELS, SCALING, EARLY: of their form. GROUP: inputs that share a scale of the weight; 0: all. ROWS: outputs that
+    share one. X_SCALE: what shares one of x: 1: a token; 2: a group. 0: there are none."""
     tile, part = tl.program_id(0), tl.program_id(1)
     band = BAND * tl.cdiv(n, BLOCK_N)
     first = tile // band * BAND
@@ -116,36 +121,50 @@ def _product(
     column = tile % band // height * BLOCK_N + tl.arange(0, BLOCK_N)
     inside_m, inside_n = row < m, column < n
     x_rows = x + row.to(tl.int64)[:, None] * x_stride
-    weights = weight + column.to(tl.int64)[None, :] * weight_stride
+    inputs = tl.arange(0, STEP)
+    weights = weight + column.to(tl.int64)[None, :] * weight_stride + inputs[:, None]
     x_scales = x_scale + row * x_scale_stride
-    scales = scale + column // (ROWS if GROUP else 1) * scale_stride
     whole: tl.constexpr = COMPUTE is None and GROUP == 0 and weight.dtype.element_ty == tl.int8
+    wide: tl.constexpr = tl.float32 if EARLY else COMPUTE
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.int32 if whole else tl.float32)
     begin = part * steps_each
     for step in range(begin, tl.minimum(begin + steps_each, steps)):
+        ahead = weights + tl.cast(step, tl.int64) * weight_step
         if PAIRS:
-            place = 2 * STEP * step
-            pairs = tl.load(weights + (step * STEP + tl.arange(0, STEP))[:, None], mask=inside_n[None, :], other=0)
-            for half in tl.static_range(2):
-                begins = place + half * STEP
-                shift = tl.full((BLOCK_N,), 8.0, tl.float32)
+            pairs = tl.load(ahead, mask=inside_n[None, :], other=0).to(tl.int32)
+        for half in tl.static_range(2 if PAIRS else 1):
+            place = (2 * step + half if PAIRS else step) * STEP
+            if PAIRS:
+                codes = (pairs >> 4) if half else (pairs & 15)
+                if HIGH:
+                    codes |= high_bits(high, n, column, inside_n, place, inputs, HIGH)
+                shift = tl.full((BLOCK_N,), SHIFT, tl.float32)
                 if ZEROS:
-                    zero = zeros + column * scale_stride + begins // GROUP * scale_step
-                    shift += tl.load(zero, mask=inside_n & (begins < k), other=0).to(tl.float32)
-                some = from_four_bits((pairs >> 4) if half else (pairs & 15), shift[None, :], COMPUTE)
-                total = _with_step(
-                    total, x_rows, x_scales, x_scale_step, begins, k, some, scales, scale_step, inside_m, inside_n,
-                    STEP, COMPUTE, GROUP, X_SCALE,
+                    zero = zeros + column * scale_stride + place // GROUP * scale_step
+                    shift += tl.load(zero, mask=inside_n & (place < k), other=0).to(tl.float32)
+                some = numbers_of(codes, shift[None, :], wide, LEVELS)
+            else:
+                some = tl.load(ahead, mask=inside_n[None, :] & (place + inputs < k)[:, None], other=0.0)
+                if COMPUTE is not None:
+                    some = from_eight_bits(some, COMPUTE)
+            factor = column  # nothing is multiplied with it, unless groups have scales
+            if GROUP:
+                factor, minimum = scale_of(
+                    scale, larger, column // ROWS, scale_stride, place // GROUP, scale_step, inside_n & (place < k),
+                    SCALING,
                 )  # fmt: skip
-        else:
-            place = step * STEP
-            inputs = place + tl.arange(0, STEP)
-            some = tl.load(weights + inputs[:, None], mask=inside_n[None, :] & (inputs < k)[:, None], other=0.0)
-            if COMPUTE is not None:
-                some = from_eight_bits(some, COMPUTE)
+            if EARLY:
+                factors = factor[None, :]
+                if GROUP < STEP:
+                    second, _ = scale_of(
+                        scale, larger, column, scale_stride, place // GROUP + 1, scale_step, inside_n & (place < k),
+                        SCALING,
+                    )  # fmt: skip
+                    factors = tl.where(inputs[:, None] < GROUP, factors, second[None, :])
+                some = (some * factors + minimum[None, :]).to(COMPUTE)
             total = _with_step(
-                total, x_rows, x_scales, x_scale_step, place, k, some, scales, scale_step, inside_m, inside_n,
-                STEP, COMPUTE, GROUP, X_SCALE,
+                total, x_rows, x_scales, x_scale_step, place, k, some, factor, inside_m,
+                STEP, COMPUTE, 0 if EARLY else GROUP, X_SCALE,
             )  # fmt: skip
     inside = inside_m[:, None] & inside_n[None, :]
     if SPLIT:
@@ -196,7 +215,9 @@ def tiling(
     pairs: of int4. Shapes alone decide, so that a captured launch stays right."""
     most = most_sums(facts, two=grouped, unpacking=pairs)
     m = min(max(power_of_two(tokens), 16), 128 if size < 4 else 64, most // 64)
-    wide = 128 if m >= (128 if pairs else 64) and size < 4 and 128 * m <= most else 64
+    # Of codes, a wide tile of few tokens reads each token's inputs half as often.
+    light = pairs and m <= 32 and n // 128 * _LONGEST_SPLIT >= facts.processors
+    wide = 128 if (light or m >= (128 if pairs else 64)) and size < 4 and 128 * m <= most else 64
     tiles = -(-tokens // m) * -(-n // wide)
     wanted = 2 * facts.processors // tiles
     parts = max(min(wanted, steps // _STEPS_OF_A_PART, _LONGEST_SPLIT), 1) if tokens <= 64 else 1
@@ -208,7 +229,10 @@ def tiling(
 
 
 def step_of(spec: LinearSpec, scheme: Scheme) -> int:
-    """The inputs that are multiplied at a time; all of them share a scale. 0: there are too few that do."""
+    """The inputs that are multiplied at a time; all of them share a scale, but in blocks, where halves may have their
+    own. 0: there are too few that do."""
+    if scheme.weight.encoding is not None:
+        return STEP
     size = 1 if _as_it_is(scheme) else torch.finfo(getattr(torch, spec.dtype)).bits // 8
     step = _WIDEST_STEP[size]
     shared = shared_inputs(scheme)
@@ -218,7 +242,35 @@ def step_of(spec: LinearSpec, scheme: Scheme) -> int:
 
 def shared_inputs(scheme: Scheme) -> int:
     """Inputs that share a scale of the weight; 0: all."""
-    return scheme.weight.group or (scheme.weight.block[1] if scheme.weight.block is not None else 0)
+    return form_of(scheme).group
+
+
+def form_of(scheme: Scheme) -> Form:
+    """How kernels read a weight of a scheme that is supported."""
+    weight = scheme.weight
+    if weight.encoding is not None:
+        return BLOCKS[weight.dtype].form
+    group = weight.group or (weight.block[1] if weight.block is not None else 0)
+    return Form(4, 8, group) if weight.dtype == "int4" else Form(group=group)
+
+
+class Places(NamedTuple):
+    """Where the numbers of a packed weight are: elements from an output to the next, and from a turn of the loop over
+    the inputs (of STEP inputs, or 2 * STEP of pairs); and the same of its scales, by output (or block) and group."""
+
+    stride: int
+    step: int
+    scale_stride: int
+    scale_step: int
+
+
+def places_of(weight: Packed, scheme: Scheme, step: int) -> Places:
+    """step: inputs that are multiplied at a time."""
+    stored, scale = weight["weight"], weight["scale"]
+    if scheme.weight.encoding is not None:
+        return Places(step, stored.stride(0), 1, scale.stride(0))
+    across, along = strides_of(scale, scheme)
+    return Places(stored.stride(0), step, across, along)
 
 
 def strides_of(scale: Tensor, scheme: Scheme) -> tuple[int, int]:
@@ -237,6 +289,8 @@ def _as_it_is(scheme: Scheme) -> bool:
 
 def _why_no_weight(spec: LinearSpec, scheme: Scheme, facts: DeviceFacts) -> str | None:
     weight, stored = scheme.weight, _STORED.get(scheme.weight.dtype)
+    if weight.encoding is not None:
+        return None if weight.dtype in BLOCKS else f"no products with blocks of {weight.dtype}"
     if stored is None or stored != scheme.parts["weight"].dtype:
         return f"weights of {weight.dtype}"
     if weight.dtype.startswith("fp8") and stored != facts.fp8:
@@ -258,6 +312,8 @@ def _why_no_activation(scheme: Scheme, facts: DeviceFacts) -> str | None:
     given, weight = scheme.activation, scheme.weight
     if given is None:
         return None
+    if weight.encoding is not None:
+        return "blocks are multiplied with activations as they are"
     if given.dtype != weight.dtype and (given.dtype, weight.dtype) != ("int8", "int4"):
         return f"activations of {given.dtype} with weights of {weight.dtype}"
     if given.granularity == "group" and given.group != shared_inputs(scheme):
@@ -289,6 +345,8 @@ class Linear(Kernel[LinearSpec]):
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         packed: dict[str, Tensor] = dict(raw)
+        if spec.scheme is not None and spec.scheme.weight.encoding is not None:
+            packed |= BLOCKS[spec.scheme.weight.dtype].packed(raw["weight"])
         if spec.scheme is not None and spec.scheme.weight.dtype == FNUZ and raw["weight"].dtype is torch.float8_e4m3fn:
             packed = dict(in_fnuz(raw))
         if spec.scheme is not None and spec.scheme.weight.granularity == "group":
@@ -301,12 +359,16 @@ class Linear(Kernel[LinearSpec]):
         return super().prepare(spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        if spec.scheme is None or spec.scheme.weight.dtype != "int4":
+        if spec.scheme is None:
             return None
         weight, step = spec.scheme.weight, step_of(spec, spec.scheme)
+        bias = spec.n * getattr(torch, spec.dtype).itemsize if spec.bias else 0
+        if weight.encoding is not None:
+            return BLOCKS[weight.dtype].packed_bytes(spec.n, spec.k) + bias
+        if weight.dtype != "int4":
+            return None
         groups = spec.n * spec.k // weight.group
         scales = groups * getattr(torch, weight.scale_dtype).itemsize + (0 if weight.symmetric else groups)
-        bias = spec.n * getattr(torch, spec.dtype).itemsize if spec.bias else 0
         static = 4 if spec.scheme.activation is not None and spec.scheme.activation.static else 0
         return spec.n * step * -(-spec.k // (2 * step)) + scales + bias + static
 
@@ -376,14 +438,14 @@ class Product:
 
     def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, out: Tensor, tiles: Tiling | None) -> None:
         spec, scheme, m, n, k = self.spec, self.scheme, len(data), self.spec.n, self.spec.k
-        as_it_is, pairs, shared = _as_it_is(scheme), scheme.weight.dtype == "int4", shared_inputs(scheme)
-        step = step_of(spec, scheme)
+        as_it_is, form, step = _as_it_is(scheme), form_of(scheme), step_of(spec, scheme)
+        pairs, shared = form.bits > 0, form.group
         steps = -(-k // (2 * step if pairs else step))
         size = 1 if as_it_is else out.element_size()
         if tiles is None:
-            tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
+            tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0 and not form.early, pairs=pairs)
         stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")
-        scale_stride, scale_step = strides_of(scale, scheme)
+        places = places_of(weight, scheme, step)
         grouped = scheme.activation is not None and scheme.activation.group > 0
         x_scales = scale if x_scale is None else x_scale
         x_scale_stride, x_scale_step = x_scales.stride() if x_scale is not None and x_scale.dim() > 1 else (0, 0)
@@ -396,12 +458,14 @@ class Product:
             sums = torch.empty(tiles.parts, m, n, dtype=kind, device=out.device)
         self.launch(
             _product, (-(-m // tiles.m) * -(-n // tiles.n), tiles.parts), data, data.stride(0), x_scales,
-            x_scale_stride, x_scale_step, stored, stored.stride(0), scale, scale_stride, scale_step,
-            scale if scheme.weight.symmetric else weight["zero_point"], out if bias is None else bias, sums,
-            out.stride(0), m, n, k, steps, -(-steps // tiles.parts),
+            x_scale_stride, x_scale_step, stored, places.stride, places.step, weight.get("high", stored), scale,
+            places.scale_stride, places.scale_step, weight.get("larger", scale), weight.get("zero_point", scale),
+            out if bias is None else bias, sums, out.stride(0), m, n, k, steps, -(-steps // tiles.parts),
             BLOCK_M=tiles.m, BLOCK_N=tiles.n, STEP=step, BAND=_BAND, COMPUTE=None if as_it_is else _COMPUTE[spec.dtype],
-            PAIRS=pairs, ZEROS=not scheme.weight.symmetric, ROWS=scheme.weight.block[0] if scheme.weight.block else 1,
-            SPLIT=split, num_warps=tiles.warps, num_stages=tiles.stages, **options,
+            PAIRS=pairs, HIGH=max(form.bits - 4, 0), SHIFT=form.zero, LEVELS=form.levels,
+            ZEROS=not scheme.weight.symmetric, SCALING=form.scaling, EARLY=form.early,
+            ROWS=scheme.weight.block[0] if scheme.weight.block else 1, SPLIT=split, num_warps=tiles.warps,
+            num_stages=tiles.stages, **options,
         )  # fmt: skip
         if split:
             self.launch(

@@ -17,6 +17,7 @@ from tessera.platform import (
     AddSpec,
     EditLogitsSpec,
     EmbeddingSpec,
+    Encoding,
     ExpertsSpec,
     FullAttentionSpec,
     GateSpec,
@@ -27,6 +28,7 @@ from tessera.platform import (
     LoraSpec,
     MaskLogitsSpec,
     NormSpec,
+    Packed,
     PackedEmbeddingSpec,
     PenaliseSpec,
     QuantizeSpec,
@@ -40,6 +42,7 @@ from tessera.platform import (
     TakeLogitsSpec,
     TensorSpec,
 )
+from tessera_triton.blocks import BLOCKS
 from tessera_triton.facts import DeviceFacts
 from tessera_triton.fp8 import on_device
 
@@ -50,6 +53,18 @@ _BLOCK = (128, 128)
 _GROUPS = QuantSpec("int4", "group", 128, scale_dtype=DTYPE)
 _IN_PAIRS = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec(DTYPE, (1, 128))}
 _ZEROS = {"zero_point": TensorSpec("int8", (1, 128))}
+
+
+def _blocks(name: str) -> Scheme:
+    """Blocks of GGUF files. Nothing is decoded, so what they mean is left out."""
+    block = BLOCKS[name]
+    encoding = Encoding(block.elements, block.bytes, _without_meaning)
+    parts = {"weight": TensorSpec("uint8", (1, block.elements), (block.bytes,))}
+    return Scheme(QuantSpec(name, "encoding", encoding=encoding), parts=parts)
+
+
+def _without_meaning(parts: Packed) -> Any:
+    raise NotImplementedError("a place has no numbers")
 
 
 def _by_output(dtype: str, stored: str, activation: ActSpec | None) -> Scheme:
@@ -70,6 +85,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             ActSpec("fp8_e4m3", granularity="group", group=_BLOCK[1]),
             parts={"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", _BLOCK)},
         ),
+        **{name.upper(): _blocks(name) for name in ("q8_0", "q4_k", "q5_k", "q6_k", "mxfp4")},
     }
 )
 """How weights and activations of products are quantized."""

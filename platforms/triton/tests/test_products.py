@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
 
 from tessera.platform import ActSpec, LinearSpec, PackedEmbeddingSpec, QuantizeSpec, QuantSpec, Scheme, TensorSpec
-from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same, tolerance
-from tessera.testing.conformance import Case, conformance_cases
+from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same, encoded_scheme, random_blocks, tolerance
+from tessera.testing.conformance import Case, ConformanceError, conformance_cases
 from tests.platforms.interpreted import Interpreted
 
 # Kernels are interpreted if this is imported before them.
 # isort: split
+from tessera_triton import blocks
+from tessera_triton.blocks import BLOCKS
 from tessera_triton.facts import INTERPRETED, TARGETS, Launcher
 from tessera_triton.fp8 import in_fnuz, on_device
 from tessera_triton.lookup import PackedEmbedding
@@ -31,13 +35,22 @@ class Quantizing(Interpreted):
 
 PLATFORM = f"{__name__}:{Quantizing.__name__}"
 CASES = ("op/linear/", "op/quantize/", "op/packed_embedding/", "scheme/", "packed/")
-DECLINED = ("scheme/int8-group-", "scheme/int4-group-8-", "scheme/q", "packed/fp8-blocks-b", "packed/fp8-blocks-f")
-"""Few inputs share a scale in these, or a number that no step divides; or they are blocks of GGUF files."""
+DECLINED = ("scheme/int8-group-", "scheme/int4-group-8-", "packed/fp8-blocks-b", "packed/fp8-blocks-f")
+"""Few inputs share a scale in these, or a number that no step divides."""
 NOT_QUANTIZED = "weights that are not quantized are looked up by embedding"
 EIGHT = "8 inputs share a scale; kernels take multiples of 16"
 
 
-@pytest.mark.parametrize("case", [case for case in conformance_cases(PLATFORM) if case.id.startswith(CASES)], ids=str)
+def cases() -> Iterator[Any]:
+    """Those of blocks in bfloat16 each time, the others in turn; Q6_K has the most turns of the loop."""
+    encoded = tuple(f"scheme/{name}-" for name in BLOCKS)
+    for case in conformance_cases(PLATFORM):
+        if case.id.startswith(CASES):
+            rare = case.id.startswith(encoded) and (not case.id.endswith("-bfloat16") or "q6_k" in case.id)
+            yield pytest.param(case, id=case.id, marks=[pytest.mark.nightly] if rare else [])
+
+
+@pytest.mark.parametrize("case", [*cases()])
 def test_it_conforms(case: Case) -> None:
     verdict = case.run()
     if case.id.startswith("op/packed_embedding/") and verdict.status == "falls back":
@@ -66,7 +79,7 @@ def scheme(weight: QuantSpec, activation: ActSpec | None = None) -> Scheme:
 
 INT8, FP8 = ActSpec("int8", "token"), ActSpec("fp8_e4m3", "token")
 INT4 = QuantSpec("int4", "group", 32, scale_dtype="bfloat16")
-BLOCKS = QuantSpec("fp8_e4m3", "block", block=(24, 64))
+IN_BLOCKS = QuantSpec("fp8_e4m3", "block", block=(24, 64))
 SCHEMES = {
     "w8a8": scheme(QuantSpec("int8", "channel"), INT8),
     "w8a16": scheme(QuantSpec("int8", "channel")),
@@ -78,8 +91,8 @@ SCHEMES = {
     "w4a8": scheme(INT4, INT8),
     "fp8": scheme(QuantSpec("fp8_e4m3", "channel"), FP8),
     "fp8, unquantized activations": scheme(QuantSpec("fp8_e4m3", "channel")),
-    "fp8 in blocks": scheme(BLOCKS, ActSpec("fp8_e4m3", "group", 64)),
-    "fp8 in blocks, unquantized activations": scheme(BLOCKS),
+    "fp8 in blocks": scheme(IN_BLOCKS, ActSpec("fp8_e4m3", "group", 64)),
+    "fp8 in blocks, unquantized activations": scheme(IN_BLOCKS),
 }
 
 
@@ -204,6 +217,88 @@ def test_torch_takes_what_its_products_do() -> None:
         (replace(spec, dtype="float16"), SCHEMES["fp8"]),
     ):
         assert not torch_takes(other, one, INTERPRETED)
+
+
+# ---- blocks of GGUF files
+
+
+def of_blocks(kind: str, n: int, whole: int, dtype: str = "float32") -> tuple[LinearSpec, dict[str, torch.Tensor]]:
+    """A place with so many blocks, and random ones."""
+    own = encoded_scheme(kind)
+    spec = LinearSpec(n, whole * own.granule(1), dtype, own)
+    return spec, {"weight": random_blocks(own, (spec.n, spec.k), torch.Generator().manual_seed(n))}
+
+
+def meant(spec: LinearSpec, raw: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert spec.scheme is not None
+    assert spec.scheme.weight.encoding is not None
+    return spec.scheme.weight.encoding.dequantize(raw)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_mean_what_decoding_gives(kind: str) -> None:
+    """Products whose inputs are divided among programs and do not fill the last turn, and rows that are looked up,
+    each number exactly."""
+    spec, raw = of_blocks(kind, 37, 3 if BLOCKS[kind].elements > 64 else 21)
+    launch = Counting()
+    kernel = Linear(INTERPRETED, launch)
+    assert kernel.supports(spec) is None
+    packed = kernel.prepare(spec, raw)
+    assert kernel.packed_bytes(spec) == sum(part.nbytes for part in packed.values())
+    weight, x = meant(spec, raw), OpInputs(3).normal(3, spec.k)
+    assert_same(kernel.bind(spec, None, None)(x, packed), (x.double() @ weight.double().T).float(), 1e-5)
+    assert "_join" in launch.names
+    tokens = torch.tensor([36, 0, 20, 36], dtype=torch.int32)
+    found = PackedEmbedding(INTERPRETED, launch).bind(PackedEmbeddingSpec(spec, scale=6.3125), None, None)
+    assert torch.equal(found(tokens, packed), weight[tokens] * 6.3125)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # the largest are infinite
+@pytest.mark.parametrize("kind", ["mxfp4", "nvfp4"])
+def test_every_scale_of_a_byte_is_read(kind: str) -> None:
+    """Also those whose products are no normal floats."""
+    spec, raw = of_blocks(kind, 256, 1)
+    raw["weight"][..., : 4 if kind == "nvfp4" else 1] = torch.arange(256, dtype=torch.uint8)[:, None, None]
+    packed = Linear(INTERPRETED, Launcher()).prepare(spec, raw)
+    found = PackedEmbedding(INTERPRETED, Launcher()).bind(PackedEmbeddingSpec(spec), None, None)
+    assert torch.equal(found(torch.arange(256, dtype=torch.int32), packed), meant(spec, raw))
+
+
+def _without_minimums(block: blocks.Block) -> blocks.Block:
+    return replace(block, scale=lambda stored: block.scale(stored) & 255)
+
+
+def _neighbours(block: blocks.Block) -> blocks.Block:
+    """As of formats in which a byte has two inputs that are neighbours."""
+    return replace(block, codes=lambda stored: block.codes(stored).unflatten(1, (-1, 2, 16)).mT.flatten(1))
+
+
+def _four_bits(block: blocks.Block) -> blocks.Block:
+    return replace(block, codes=lambda stored: block.codes(stored) & 15)
+
+
+def _another_zero(block: blocks.Block) -> blocks.Block:
+    return replace(block, form=replace(block.form, zero=block.form.zero - 1))
+
+
+FAULTS = {"q4_k": _without_minimums, "q4_0": _neighbours, "q5_1": _four_bits, "q5_0": _another_zero}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_kit_finds_faults(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: Callable[[blocks.Block], blocks.Block] = FAULTS[kind]
+    monkeypatch.setattr("tessera_triton.products.BLOCKS", MappingProxyType({**BLOCKS, kind: wrong(BLOCKS[kind])}))
+    (case,) = (case for case in conformance_cases(PLATFORM) if case.id == f"scheme/{kind}-bfloat16")
+    with pytest.raises(ConformanceError, match="elements differ"):
+        case.run()
+
+
+def test_other_blocks_are_declined() -> None:
+    spec, _ = of_blocks("q2_k", 8, 1)
+    assert Linear(INTERPRETED, Launcher()).supports(spec) == "no products with blocks of q2_k"
+    other = replace(encoded_scheme("q4_k"), activation=INT8)
+    reason = "blocks are multiplied with activations as they are"
+    assert Linear(INTERPRETED, Launcher()).supports(replace(spec, scheme=other)) == reason
 
 
 # ---- the kinds of fp8

@@ -37,7 +37,7 @@ class Watched(Launcher):
         if kernel.fn.__name__ == "_product":
             self.tiles.append((options["BLOCK_M"], options["BLOCK_N"], grid[1]))
             if options["BLOCK_N"] == self.wrong:
-                arguments[12].mul_(1.1)  # its results
+                arguments[15].mul_(1.1)  # its results
 
 
 @pytest.fixture

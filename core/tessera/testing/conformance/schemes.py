@@ -49,6 +49,8 @@ def _in_blocks(activation: ActSpec | None) -> Scheme:
     return Scheme(QuantSpec("fp8_e4m3", "block", block=BLOCK), activation, parts=parts)
 
 
+_ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4", "nvfp4")
+
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "int8-channel": _scheme("int8", "int8", "channel"),
@@ -58,7 +60,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "fp8_e4m3-block-groups": _in_blocks(ActSpec("fp8_e4m3", granularity="group", group=BLOCK[1])),
         "int8-token": candidates("int8", _GROUP)[0],
         **{f"int4-group-{group}": candidates("int4", group)[0] for group in (64, 32, 8)},
-        **{name: encoded_scheme(name) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")},
+        **{name: encoded_scheme(name) for name in _ENCODED},
     }
 )
 """The schemes that are offered to Platform.scheme, by name. int8-token and int4 are those of --quantization, and the
