@@ -127,12 +127,15 @@ def test_the_command_plan_counts_blocks_as_they_are_stored(tmp_path, capsys):
 
 
 @needs_kernels
-def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(tmp_path):
+@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=["llama", "mixtral"])
+def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(family, tmp_path):
     """In bfloat16, and with activations in int8: near, and not equal."""
-    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+    path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
     found, expected = scored(path, "cpu", dtype="bfloat16"), scored(path, "reference")
     differences = np.concatenate([np.abs(one - two).ravel() for one, two in zip(found, expected, strict=True)])
-    assert 1e-4 < differences.mean() < 0.05
+    assert 1e-4 < differences.mean()
+    assert np.median(differences) < 0.05  # not the mean: a token may go to another expert
     with EngineRun(path, "cpu", dtype="bfloat16") as run:
         choices = plan_here(run.engine.config).choices
     assert any(one.chosen.startswith("q4_0, in blocks") for one in choices)
+    assert not any("decoded" in one.chosen for one in choices)

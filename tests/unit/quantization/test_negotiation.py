@@ -194,6 +194,27 @@ def test_experts_that_are_stored_differently_are_one_line():
     )
 
 
+class Decodable(Storing):
+    def stored(self, weight, module, dtype):
+        answer = super().stored(weight, module, dtype)
+        return dataclasses.replace(answer, decoded=weight) if isinstance(answer, StoredWeight) else answer
+
+
+def test_experts_that_can_be_decoded_are_if_they_are_stored_differently():
+    def taken(form):
+        (made,), weights = products(form, "gu", experts=1, kernel=Taking())
+        return made.spec.scheme, weights
+
+    first, other = (dataclasses.replace(scheme, activation=None) for scheme in (INT8, INT4))
+    scheme, weights = taken(Decodable(g=first, u=first))
+    assert (scheme, weights.reasons) == (first, {})
+    scheme, weights = taken(Decodable(g=first, u=other))
+    assert scheme is None
+    assert set(weights.reasons.values()) == {"experts are one product, and stored differently"}
+    scheme, weights = taken(Decodable(g=first))
+    assert (scheme, weights.skipped[0].name) == (None, "u")
+
+
 def test_what_the_platform_declines_is_the_reference_s():
     chosen, _ = stored(Storing(q=INT8), "q", lambda scheme: "no int8", Taking())
     assert chosen.spec.scheme == INT8
@@ -244,7 +265,11 @@ def test_groups_are_rounded_to_where_no_kernel_takes_blocks():
     assert mixture(qkv, 256, without_blocks, Taking()) == whole
     assert mixture(qkv, 256) == whole  # the reference would decode blocks at every step
     assert mixture(qkv, 48, kernel=Taking()) == whole  # no block divides the inputs
-    assert mixture(qkv[:1], 256, kernel=Taking(), experts=1)[0][0] == "int4"
+
+
+def test_experts_are_rounded_to_blocks_as_one_product():
+    assert mixture(["up_proj", "gate_proj"], 256, kernel=Taking(), experts=3)[0][0] == "q4_k"
+    assert mixture(["down_proj"], 256, kernel=Taking(), experts=3)[0][0] == "q5_k"
 
 
 def test_a_shard_that_blocks_of_256_do_not_divide_has_smaller_ones():
