@@ -102,13 +102,13 @@ def save_fp8(plain: Path, target: Path, kind: str) -> tuple[Path, Path]:
     return _saved(plain, target / f"{plain.name}-{kind}", packed, meant, {**said, "modules_to_not_convert": left})
 
 
-def save_words(plain: Path, target: Path, method: str, *, group: int) -> tuple[Path, Path]:
+def save_words(plain: Path, target: Path, method: str, *, group: int, **differs: Any) -> tuple[Path, Path]:
     """Two folders, as save_packed does, in groups with zero points as gptq or awq packs them. Rows are multiples of
-    8."""
+    8. differs: of quantization_config."""
     packed, meant = {}, {}
     for name, tensor in load_file(plain / "model.safetensors").items():
         module = name.removesuffix(".weight")
-        if tensor.dim() < 2 or "embed" in module or module == "lm_head":
+        if tensor.dim() < 2 or "embed" in module or module == "lm_head" or module.endswith("moe.gate"):
             packed[name] = meant[name] = tensor
             continue
         groups = tensor.view(len(tensor), -1, group)
@@ -123,7 +123,7 @@ def save_words(plain: Path, target: Path, method: str, *, group: int) -> tuple[P
         if method == "awq":
             qweight, qzeros = words(elements.T[:, order], 4), words(zero.T[:, order], 4)
         packed |= {f"{module}.qweight": qweight, f"{module}.qzeros": qzeros, f"{module}.scales": scale.T.half()}
-    said = {"quant_method": method, "bits": 4, "group_size": group, "sym": False}
+    said = {"quant_method": method, "bits": 4, "group_size": group, "sym": False, **differs}
     return _saved(plain, target / f"{plain.name}-{method}", packed, meant, said)
 
 

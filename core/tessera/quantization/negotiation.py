@@ -178,6 +178,9 @@ class QuantizedCheckpoint(_Negotiation):
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         stored = {part: self._stored(spec, part, module, ops) for join in weight for part in join}
         if spec.experts:
+            if len({_kind(one) for one in stored.values()}) > 1:
+                reason = "the experts of a layer are stored in different formats"
+                stored = {part: self._decoded(one, spec, reason) for part, one in stored.items()}
             self._refuse_different_experts(stored)
             return (self._product(spec, weight, stored, ops),)
         (join,) = weight
@@ -207,12 +210,13 @@ class QuantizedCheckpoint(_Negotiation):
         stored = self._format.stored(part, module, spec.dtype)
         if not isinstance(stored, StoredWeight) or stored.decoded is None:
             return stored
-        reason = (
-            "experts are multiplied with as they are decoded"
-            if spec.experts
-            else self._why_not_native(replace(spec, n=part.shape[0]), stored.scheme, ops)
-        )
-        if reason is None:
+        asked = spec if spec.experts else replace(spec, n=part.shape[0])
+        reason = self._why_not_native(asked, stored.scheme, ops)
+        return stored if reason is None else self._decoded(stored, spec, reason)
+
+    def _decoded(self, stored: Stored, spec: LinearSpec, reason: Reason) -> Stored:
+        """The same weight as one to be computed at load for this reason, if it can be."""
+        if not isinstance(stored, StoredWeight) or stored.decoded is None:
             return stored
         decoding = stored.decoded.decoding
         kind = stored.scheme.weight.dtype if decoding is None else decoding.stored

@@ -60,7 +60,7 @@ struct Coding {
 struct Unit {
   int32_t start;
   float scale;
-  float less;  // the sum of its elements, negated: what a minimum is multiplied with
+  float less;  // of the units of a group up to this one, the sum of all elements, negated: a minimum is multiplied with the last
 };
 
 // out [m, n] = x [m, k] W^T + bias; or activation(x G^T) * (x U^T), where W is [G; U] and n, the number of rows of each, is a

@@ -211,6 +211,29 @@ def test_ranks_that_cut_groups_multiply_with_what_is_stored(method: str, ranks: 
     assert chosen == {"int4, one scale per group of 64; activations int8, one scale per token and group of 32"}
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("differs", "stored"),
+    [
+        ({}, "int4, one scale per group of 8; activations int8, one scale per token and group of 32"),
+        ({"modules_to_not_convert": ["gate", "experts.3.w2"]}, "awq int4 in groups of 8, decoded to bfloat16"),
+    ],
+    ids=["alike", "one differs"],
+)
+def test_experts_stay_as_they_are_stored_if_all_do(differs: dict[str, Any], stored: str, tmp_path: Path) -> None:
+    folder, meant = save_words(save_family("mixtral", tmp_path), tmp_path, "awq", group=8, **differs)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in load_file(meant / "model.safetensors") if "experts.3.w2" in name and differs]:
+        module = name.removesuffix(".weight")
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{module}.")}
+        tensors[name] = load_file(meant / "model.safetensors")[name]
+    save_file(tensors, folder / "model.safetensors")
+    assert apart(scored(folder, "cpu", dtype="bfloat16"), scored(meant, "cpu")) < 0.05
+    with EngineRun(folder, "cpu", dtype="bfloat16") as run:
+        products = {one.chosen: one.place for one in plan_here(run.engine.config).choices if "weights of" in one.place}
+    assert stored in products
+
+
 @pytest.mark.parametrize("kind", ["w4a16-asymmetric", "w8a8", "fp8-block-weights"])
 def test_a_quantized_head_on_two_ranks(kind: str, packed: Packed) -> None:
     """Of 101 rows, the last rank's 51st is not there."""

@@ -98,6 +98,7 @@ template <class From, bool BY_ROW = false> struct Coded {
     const float *scales = block.scales.scale, *minimums = block.scales.minimum;
     From codes(task.coding, block.codes + 4 * left);
     Ahead ahead = Ahead::of<M>(block, at, left, V * W, last - first);
+    int64_t of_group = groups_of(task.coding.group, task.unit), left_of_group = of_group - first % of_group;  // units
     alignas(64) float sums[M][V][W];
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) store(sums[m][v], sum[m][v]);
@@ -128,12 +129,13 @@ template <class From, bool BY_ROW = false> struct Coded {
       }
       if constexpr (BY_ROW) continue;
       scales += PANEL;
-      if (!minimums) continue;
+      if (!minimums || --left_of_group) continue;
+      left_of_group = of_group;
+      const float *minimum = minimums + (u - first) * PANEL + left;
       for (int m = 0; m < M; m++) {
         Float of_row = set(unit[m * units].less);
-        for (int v = 0; v < V; v++) store(sums[m][v], fma(load(minimums + left + v * W), of_row, load(sums[m][v])));
+        for (int v = 0; v < V; v++) store(sums[m][v], fma(load(minimum + v * W), of_row, load(sums[m][v])));
       }
-      minimums += PANEL;
     }
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) sum[m][v] = load(sums[m][v]);
@@ -150,15 +152,20 @@ template <class From, bool BY_ROW = false> struct Coded {
 // Makes the units of rows `first` to before `last` of their scales and sums.
 inline void units(const Product &task, int64_t first, int64_t last) {
   int64_t units = groups_of(task.k, task.unit), groups = groups_of(task.k, task.x_group), parts = groups_of(task.k, task.x_part);
+  int64_t of_group = groups_of(task.coding.group, task.unit);
   int32_t less = (is_narrow(task.coding.codes) ? LESS<true> : LESS<false>) - task.coding.offset;
-  for (int64_t row = first; row < last; row++)
-    for (int64_t u = 0; u < units; u++) {
+  for (int64_t row = first; row < last; row++) {
+    float lower = 0.0f;
+    for (int64_t u = 0, of_units = 0; u < units; u++) {
       int64_t part = u * task.unit / task.x_part, until = (u + 1) * task.unit / task.x_part;
       int32_t sum = 0;
       for (; part < until && part < parts; part++) sum += task.x_sum[row * parts + part];
       float scale = task.x_scale[row * groups + u * task.unit / task.x_group];
-      task.x_units[row * units + u] = {less * sum, scale, -scale * (float)sum};
+      lower = (of_units ? lower : 0.0f) - scale * (float)sum;
+      if (++of_units == of_group) of_units = 0;
+      task.x_units[row * units + u] = {less * sum, scale, lower};
     }
+  }
 }
 
 }  // namespace VARIANT::gemm
