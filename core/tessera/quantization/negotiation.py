@@ -105,7 +105,7 @@ class QuantizeAtLoad(_Negotiation):
 
     def choose(self, spec: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Sequence[ProductWeight]:
         if spec.experts:
-            return (self._product(spec, weight, ops),)
+            return (self._product(spec, weight, ops, self._blocks(spec, weight[0][0], ops)),)
         (join,) = weight
         blocks = {part: self._blocks(replace(spec, n=part.shape[0]), part, ops) for part in join}
         runs = [(scheme, list(run)) for scheme, run in groupby(join, lambda part: blocks[part])]

@@ -210,7 +210,7 @@ def test_experts_that_can_be_decoded_are_if_they_are_stored_differently():
     assert (scheme, weights.reasons) == (first, {})
     scheme, weights = taken(Decodable(g=first, u=other))
     assert scheme is None
-    assert set(weights.reasons.values()) == {"experts are one product, and stored differently"}
+    assert set(weights.reasons.values()) == {"the experts of a layer are stored in different formats"}
     scheme, weights = taken(Decodable(g=first))
     assert (scheme, weights.skipped[0].name) == (None, "u")
 
