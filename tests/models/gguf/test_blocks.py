@@ -133,7 +133,7 @@ def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(family, tmp_path
     path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
     found, expected = scored(path, "cpu", dtype="bfloat16"), scored(path, "reference")
     differences = np.concatenate([np.abs(one - two).ravel() for one, two in zip(found, expected, strict=True)])
-    assert 1e-4 < differences.mean()
+    assert differences.mean() > 1e-4
     assert np.median(differences) < 0.05  # not the mean: a token may go to another expert
     with EngineRun(path, "cpu", dtype="bfloat16") as run:
         choices = plan_here(run.engine.config).choices
