@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,5 +87,7 @@ def test_workers_wait_asleep_too() -> None:
 def test_an_engines_process_waits_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     with EngineChild(IN_PROCESS) as child:
-        variables = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+        deadline = time.monotonic() + 20
+        while b"PYTHONSAFEPATH=1" not in (variables := Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")):
+            assert time.monotonic() < deadline  # it is not this program yet
     assert b"OMP_WAIT_POLICY=passive" in variables

@@ -17,7 +17,7 @@ from tests.platforms.engine_run import EngineRun
 
 pytestmark = pytest.mark.compiler
 
-ROWS, STEPS, LAYERS = 4, 20, 2
+ROWS, STEPS, LAYERS = 4, 6, 2
 COPIES = 6
 """To the device: positions, lengths, slots and places, from pinned memory."""
 SAMPLING = {"aten::mm": 1, "kernels::_draw_tiles": 1, "kernels::_take_best": 1}
@@ -43,8 +43,8 @@ def walked(model: Path, chip: Any, **flags: Any) -> tuple[dict[str, float], Coun
         model, PLATFORMS["cuda"], depth=2, max_num_seqs=ROWS, executor=None, check_kv_cache=False, **flags
     ) as run:
         for row in range(ROWS):
-            run.add([5 + row, 6, 7], 60, ignore_eos=True, temperature=1.0)
-        for _ in range(8):
+            run.add([5 + row, 6, 7], 20, ignore_eos=True, temperature=1.0)
+        for _ in range(4):
             run.step()
         chip.reset()
         for _ in range(STEPS):

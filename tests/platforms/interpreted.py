@@ -4,14 +4,17 @@ The interpreter computes bfloat16 on its bit patterns (triton-lang/triton #11584
 with operands of that dtype by the same in float32, rounded once. It also cuts float32 off where it converts it to
 bfloat16, takes whole numbers for bit patterns there, and rounds 8-bit floats wrongly; here all of these are converted
 as a device does. A comparison keeps the dtype of what it compares, so one of two numbers is no mask from 3.9 on; here
-it is a bit. Import this before any kernel: TRITON_INTERPRET is read when a function is decorated, so every test file
-that interprets runs in a process of its own."""
+it is a bit. It also searches the language for what to replace at every call of a function in a kernel, which is half of
+its time; here it looks once, and replaces once for each launch. Import this before any kernel: TRITON_INTERPRET is read
+when a function is decorated, so every test file that interprets runs in a process of its own."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import replace as replace_fields
+from functools import cache
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -119,7 +122,59 @@ def _with_fnuz(original):
     return patch_lang_core
 
 
+def _of_each(original):
+    """NumPy's dtype for one of the language, looked up once."""
+    known = cache(original)
+
+    def get_np_dtype(dtype):
+        scalar = dtype.scalar
+        return original(scalar) if isinstance(scalar, tl.pointer_type) else known(scalar)
+
+    return get_np_dtype
+
+
+BUILTINS = {
+    package: [name for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
+    for package in (tl, tl.core, tl.math, tl.core.tensor, tl.core.tensor_descriptor_base)
+}
+"""By a part of the language, the names of what the interpreter replaces there."""
+
+
+def _by_name(package, builder, scope):
+    """Replaces what is not replaced yet."""
+    for name in BUILTINS[package]:
+        member = getattr(package, name)
+        if tl.core.is_builtin(member):
+            interpreter._patch_attr(package, name, member, builder, scope)
+
+
+def _once(original):
+    """Replaces the parts of the language that a function sees, unless the launch under way has done so."""
+    replaced = set()
+
+    def patch_lang(function):
+        seen = {value for value in function.__globals__.values() if value is tl or value is tl.core}
+        if seen and seen <= replaced:
+            return interpreter._LangPatchScope()
+        scope, outermost = original(function), not replaced
+        replaced.update(seen)
+        if outermost:
+            restore = scope.restore
+
+            def end():
+                replaced.clear()
+                restore()
+
+            scope.restore = end
+        return scope
+
+    return patch_lang
+
+
 interpreter._patch_lang_core = _with_fnuz(interpreter._patch_lang_core)
+interpreter._patch_builtin = _by_name
+interpreter._get_np_dtype = _of_each(interpreter._get_np_dtype)
+interpreter._patch_lang = _once(interpreter._patch_lang)
 Builder.cast_impl = _cast(Builder.cast_impl)
 Builder.create_fp_to_fp = _between_floats(Builder.create_fp_to_fp)
 Builder.binary_op = _binary(Builder.binary_op)

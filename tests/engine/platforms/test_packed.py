@@ -147,7 +147,8 @@ def test_int8_in_a_file_is_int8_at_load(family: str, packed: Packed, tmp_path: P
     assert all(np.array_equal(a, b) for a, b in zip(scored(folder, "reference"), at_load, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["fp8-block-weights", "blocks"])
+# The nightly kind is part of the quantized head on two ranks below.
+@pytest.mark.parametrize("kind", [pytest.param("fp8-block-weights", marks=pytest.mark.nightly), "blocks"])
 def test_two_ranks_with_blocks(kind: str, packed: Packed) -> None:
     """Blocks of 16 x 12: 36 of the 72 rows of q, 12 of the 24 of k, and 48 of the 96 inner ones are a rank's."""
     folder, meant = packed("llama", kind, intermediate_size=96)
@@ -168,13 +169,13 @@ def test_ranks_that_cut_the_inputs_of_blocks_are_refused(packed: Packed) -> None
         scored(packed("llama", "blocks")[0], "reference", executor=None, tensor_parallel_size=2)
 
 
-# The nightly kinds are parts of others: groups without zero points, rows with a scale each.
+# The nightly kinds are parts of others: groups without zero points, rows with a scale each, a model with its head.
 @pytest.mark.parametrize(
     "kind",
     [
         "w4a16-asymmetric",
         "w4a16-channel",
-        "w8a8",
+        pytest.param("w8a8", marks=pytest.mark.nightly),
         pytest.param("w4a16", marks=pytest.mark.nightly),
         pytest.param("fp8-weights", marks=pytest.mark.nightly),
     ],
