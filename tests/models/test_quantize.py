@@ -64,6 +64,7 @@ def test_a_folder_is_written_and_read(tmp_path, capsys, scheme):
         wrong = (decoded(tensors, module, group) - wide).norm() / wide.norm()
         assert wrong < {8: 0.03, 4: 0.13}[weights["num_bits"]], name
     assert set(settings["ignore"]).isdisjoint(linear)
+    assert "lm_head" in settings["ignore"]  # a Linear layer of transformers, also where it is tied
     for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (out / file).read_bytes() == (demo_folder() / file).read_bytes()
 

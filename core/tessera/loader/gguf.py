@@ -54,10 +54,19 @@ class GgufWeights:
             )
         rows, columns = (slice(None) if bounds is None else slice(*bounds) for bounds in (part.rows, part.columns))
         if part.encoding is not None:
-            blocks = torch.from_numpy(np.array(named.read_blocks(self.model.file, rows, columns)))
+            blocks = np.array(named.read_blocks(self.model.file, rows, columns))
+            self._check(named, named.tensor.type.is_finite(blocks))
             self._count(blocks.nbytes)
-            return blocks
+            return torch.from_numpy(blocks)
         return self._decoded(named, rows, columns)
+
+    def _check(self, named: NamedTensor, finite: bool | np.bool_) -> None:
+        """Raises ModelError for a tensor that would make every answer noise."""
+        if not finite:
+            raise ModelError(
+                f"'{printable(self.path)}' holds numbers in '{named.tensor.name[:80]}' that are not finite; download "
+                "it again."
+            )
 
     def _count(self, nbytes: int) -> None:
         """Maps the file again after MAPPED bytes, as pages that were read stay resident until then."""
@@ -84,12 +93,14 @@ class GgufWeights:
         """float32. Of a vector, `rows` are its elements."""
         if len(named.shape) == 1:
             (values,) = named.read(self.model.file, slice(None))
+            self._check(named, np.isfinite(values).all())
             return torch.from_numpy(values[0, rows])
         start, stop, _ = rows.indices(named.shape[0])
         first, last, _ = columns.indices(named.shape[1])
         result = torch.empty(stop - start, last - first)
         place = 0
         for values in named.read(self.model.file, rows, columns):
+            self._check(named, np.isfinite(values).all())
             result[place : place + len(values)] = torch.from_numpy(values)
             place += len(values)
         return result

@@ -16,10 +16,11 @@ from tessera.quantization.compressed_weights import CompressedForm, compressed
 
 WEIGHTS = "model.safetensors"
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+HEAD = "lm_head"
 TEMPLATE = "chat_template.jinja"
 GROUPS = (128, 64, 32)
 """Inputs that share a scale: the first that divides the inputs of every weight, unless a size is named."""
-_KEPT_WHOLE = ("lm_head", "embed_tokens", "word_embeddings", "gate", "router")
+_KEPT_WHOLE = (HEAD, "embed_tokens", "word_embeddings", "gate", "router")
 """The last words of modules that are not quantized: the embedding, the head, and what chooses experts."""
 _PARTS = 4  # that a weight may be stored in
 
@@ -63,7 +64,8 @@ def write_folder(
         raise ModelError(f"'{printable(source)}' has experts' weights in stacks, which are not quantized yet.")
     form = _grouped(form, [shapes[name][1] for name in linear])
     chosen = {name for name in linear if form.fits(shapes[name])}
-    ignored = sorted(name.removesuffix(".weight") for name in names if name not in chosen and len(shapes[name]) == 2)
+    others = (name.removesuffix(".weight") for name in names if name not in chosen and len(shapes[name]) == 2)
+    ignored = sorted({HEAD, *others})  # a head that is tied is a Linear layer too, though the files have none
     written = 0
     with SafetensorsFile(target / WEIGHTS, room_for(dict.fromkeys(names, _PARTS))) as file:
         for number, name in enumerate(names, 1):

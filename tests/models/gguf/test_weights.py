@@ -17,6 +17,7 @@ from tessera.gguf.file import GgufFile
 from tessera.gguf.model import GgufModel
 from tessera.loader.gguf import GgufWeights
 from tessera.platform.quantization import Part
+from tessera.quantization.encodings import encoded_scheme
 from tests.models.gguf.writer import write_gguf
 from tools.parity.family import Family, maker, save_model
 
@@ -127,3 +128,19 @@ def test_what_is_not_served_is_named(tmp_path):
     assert refusal(lambda writer: None) == "llama.embedding_length of the GGUF file is missing."
     assert "rotary scaling 'longrope' of the GGUF file is not supported" in refusal(scaled)
     assert "has a tensor 'blk.0.ssm_in.weight'" in refusal(foreign)
+
+
+@pytest.mark.parametrize("kind", [Type.F32, Type.Q4_0])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, kind):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", kind)
+    name = "model.layers.0.mlp.up_proj.weight"
+    named = GgufModel(GgufFile.open(path)).weights[name]
+    with path.open("r+b") as file:
+        file.seek(named.tensor.offset)
+        file.write(np.array(np.nan, "<f4" if kind == Type.F32 else "<f2").tobytes())
+    parts = [Part(name, named.shape)]
+    if kind == Type.Q4_0:
+        parts.append(Part(name, named.blocks, dtype="uint8", encoding=encoded_scheme("q4_0").weight.encoding))
+    for part in parts:
+        with pytest.raises(ModelError, match=r"holds numbers in 'blk.0.ffn_up.weight' that are not finite"):
+            GgufWeights(str(path)).read(part)

@@ -142,3 +142,18 @@ def test_any_number_of_blocks_and_any_place_in_memory(name):
     flat = np.random.default_rng(1).integers(0, 256, 1 + count * block.bytes, np.uint8)
     blocks = flat[1:].reshape(count, block.bytes)
     assert_same(block.dequantize(blocks), np.concatenate([block.dequantize(blocks[i : i + 1]) for i in range(count)]))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_scales_that_are_not_finite_are_seen(name):
+    block = TYPES[name]
+    assert block.halves == (min(HALVES[name]), max(HALVES[name]) + 2)
+    blocks = np.full((5, 3, block.bytes), 0xFF, np.uint8)  # all that is no scale
+    for at in HALVES[name]:
+        blocks[..., at : at + 2] = 0
+    assert block.is_finite(blocks)
+    for at in HALVES[name]:
+        for scale in SCALES:
+            other = blocks.copy()
+            other[4, 1, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+            assert block.is_finite(other) is bool(np.isfinite(scale))

@@ -22,6 +22,10 @@ _AT_A_TIME = 1 << 14
 """Values that are decoded at a time: what lies between the steps stays in the processor's cache."""
 
 
+_EXPONENT = np.uint16(0x7C00)
+"""The bits of a float16 that are all set in infinities and in what is no number."""
+
+
 @dataclass(frozen=True)
 class BlockType:
     """How a tensor is stored: each row is a number of whole blocks."""
@@ -34,6 +38,8 @@ class BlockType:
     bytes: int
     # The values of a few blocks, uint8 [n, bytes], as numbers [n, ...] that are elements in all.
     decode: Callable[[Bytes], NDArray[Any]] = field(repr=False)
+    # Where a block has its float16 numbers, scales and minima: the first byte, and the one after the last.
+    halves: tuple[int, int] = field(default=(0, 0), repr=False)
 
     def dequantize(self, blocks: Bytes) -> Floats:
         """The values of blocks, as llama.cpp decodes them. uint8 [n, bytes] to float32 [n, elements]."""
@@ -45,30 +51,35 @@ class BlockType:
                 values[start : start + step] = few.reshape(-1, self.elements)
         return values
 
+    def is_finite(self, blocks: Bytes) -> bool:
+        """Whether the float16 numbers of blocks, uint8 [..., bytes], are all finite."""
+        bits = np.ascontiguousarray(blocks[..., slice(*self.halves)]).view("<u2")
+        return not bool((bits & _EXPONENT == _EXPONENT).any())
+
 
 BLOCK_TYPES: Mapping[int, BlockType] = MappingProxyType(
     {
         0: BlockType("F32", 1, 4, number("<f4")),
         1: BlockType("F16", 1, 2, number("<f2")),
-        2: BlockType("Q4_0", 32, 18, q4_0),
-        3: BlockType("Q4_1", 32, 20, q4_1),
-        6: BlockType("Q5_0", 32, 22, q5_0),
-        7: BlockType("Q5_1", 32, 24, q5_1),
-        8: BlockType("Q8_0", 32, 34, q8_0),
-        10: BlockType("Q2_K", 256, 84, q2_k),
-        11: BlockType("Q3_K", 256, 110, q3_k),
-        12: BlockType("Q4_K", 256, 144, q4_k),
-        13: BlockType("Q5_K", 256, 176, q5_k),
-        14: BlockType("Q6_K", 256, 210, q6_k),
+        2: BlockType("Q4_0", 32, 18, q4_0, (0, 2)),
+        3: BlockType("Q4_1", 32, 20, q4_1, (0, 4)),
+        6: BlockType("Q5_0", 32, 22, q5_0, (0, 2)),
+        7: BlockType("Q5_1", 32, 24, q5_1, (0, 4)),
+        8: BlockType("Q8_0", 32, 34, q8_0, (0, 2)),
+        10: BlockType("Q2_K", 256, 84, q2_k, (80, 84)),
+        11: BlockType("Q3_K", 256, 110, q3_k, (108, 110)),
+        12: BlockType("Q4_K", 256, 144, q4_k, (0, 4)),
+        13: BlockType("Q5_K", 256, 176, q5_k, (0, 4)),
+        14: BlockType("Q6_K", 256, 210, q6_k, (208, 210)),
         15: BlockType("Q8_K", 256, 292, q8_k),
-        16: BlockType("IQ2_XXS", 256, 66, iq2_xxs),
-        17: BlockType("IQ2_XS", 256, 74, iq2_xs),
-        18: BlockType("IQ3_XXS", 256, 98, iq3_xxs),
-        19: BlockType("IQ1_S", 256, 50, iq1_s),
-        20: BlockType("IQ4_NL", 32, 18, iq4_nl),
-        21: BlockType("IQ3_S", 256, 110, iq3_s),
-        22: BlockType("IQ2_S", 256, 82, iq2_s),
-        23: BlockType("IQ4_XS", 256, 136, iq4_xs),
+        16: BlockType("IQ2_XXS", 256, 66, iq2_xxs, (0, 2)),
+        17: BlockType("IQ2_XS", 256, 74, iq2_xs, (0, 2)),
+        18: BlockType("IQ3_XXS", 256, 98, iq3_xxs, (0, 2)),
+        19: BlockType("IQ1_S", 256, 50, iq1_s, (0, 2)),
+        20: BlockType("IQ4_NL", 32, 18, iq4_nl, (0, 2)),
+        21: BlockType("IQ3_S", 256, 110, iq3_s, (0, 2)),
+        22: BlockType("IQ2_S", 256, 82, iq2_s, (0, 2)),
+        23: BlockType("IQ4_XS", 256, 136, iq4_xs, (0, 2)),
         24: BlockType("I8", 1, 1, number("i1")),
         25: BlockType("I16", 1, 2, number("<i2")),
         26: BlockType("I32", 1, 4, number("<i4")),
@@ -76,8 +87,8 @@ BLOCK_TYPES: Mapping[int, BlockType] = MappingProxyType(
         28: BlockType("F64", 1, 8, number("<f8")),
         29: BlockType("IQ1_M", 256, 56, iq1_m),
         30: BlockType("BF16", 1, 2, bf16),
-        34: BlockType("TQ1_0", 256, 54, tq1_0),
-        35: BlockType("TQ2_0", 256, 66, tq2_0),
+        34: BlockType("TQ1_0", 256, 54, tq1_0, (52, 54)),
+        35: BlockType("TQ2_0", 256, 66, tq2_0, (64, 66)),
         39: BlockType("MXFP4", 32, 17, mxfp4),
         40: BlockType("NVFP4", 64, 36, nvfp4),
     }
