@@ -86,6 +86,10 @@ class ModelConfig:
         None, "Quantize linear weights to this format at load.", choices=QUANTIZATIONS, shown_default="none",
         common=True, plan=True, aliases=("-q",),
     )  # fmt: skip
+    convert_weights: bool = flag(
+        False, "Round quantized weights that no kernel multiplies with as they are stored to int8 or fp8 at load.",
+        plan=True,
+    )  # fmt: skip
     load_format: str = flag(
         "auto", "Format of the weights; dummy generates random ones.", choices=("auto", "safetensors", "dummy"),
         common=True,

@@ -3,6 +3,7 @@ the weight's shard."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from tessera.errors import ModelError, PlatformError
 from tessera.ops import LinearSpec
+from tessera.ops.quantize import meaning_of
 from tessera.platform.device import Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
@@ -24,6 +26,8 @@ from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import GROUPS, MIXTURE, candidates
 from tessera.quantization.weights import Joins, NotQuantized, ProductWeight, SkippedWeight, Weights
 
+log = logging.getLogger("tessera.quantization")
+
 
 @dataclass(frozen=True)
 class _Decoded:
@@ -31,8 +35,10 @@ class _Decoded:
 
     # to read
     part: Part
-    # how it was stored, and what it becomes, in words
+    # how it was stored, in words
     kind: str
+    # why no kernel takes it so
+    reason: Reason
 
 
 Stored = StoredWeight | Part | Reason | _Decoded
@@ -88,6 +94,11 @@ class _Negotiation:
             return f"a shard of {spec.n} x {spec.k} is too small a part for the platform's scheme"
         return "no kernel" if kernel is None else kernel.supports(native)
 
+    def _native(self, spec: LinearSpec, scheme: Scheme) -> LinearSpec:
+        answer = self.answer(scheme)
+        assert isinstance(answer, Scheme), "a kernel multiplies with it"
+        return replace(spec, scheme=answer)
+
     def count_table(self, chosen: ProductWeight) -> None:
         assert chosen.spec.scheme is not None
         self.quantised[f"{describe_scheme(replace(chosen.spec.scheme, activation=None))}, to look rows up in"] += 1
@@ -125,11 +136,6 @@ class QuantizeAtLoad(_Negotiation):
         schemes = block_schemes(weight, spec.k) if self.name == MIXTURE else ()
         return next((scheme for scheme in schemes if self._why_not_native(spec, scheme, ops) is None), None)
 
-    def _native(self, spec: LinearSpec, scheme: Scheme) -> LinearSpec:
-        answer = self.answer(scheme)
-        assert isinstance(answer, Scheme), "a kernel multiplies with it"
-        return replace(spec, scheme=answer)
-
     def _product(self, spec: LinearSpec, weight: Joins, ops: BoundOps, blocks: Scheme | None = None) -> ProductWeight:
         """blocks: the scheme to round to; None: a candidate without blocks."""
         if blocks is not None:
@@ -162,11 +168,15 @@ def _round(raw: dict[str, Tensor], scheme: Scheme) -> None:
 
 class QuantizedCheckpoint(_Negotiation):
     """Reads weights that the checkpoint has quantized. If the platform does not accept their scheme, the reference
-    computes the products. form: the checkpoint's format."""
+    computes the products. form: the checkpoint's format. convert: weights that are computed at load are rounded to a
+    scheme that a kernel multiplies with."""
 
-    def __init__(self, name: str, form: WeightFormat, ask_platform: Callable[[Scheme], PlatformAnswer]) -> None:
+    def __init__(
+        self, name: str, form: WeightFormat, ask_platform: Callable[[Scheme], PlatformAnswer], *, convert: bool = False
+    ) -> None:
         super().__init__(name, ask_platform)
-        self._format = form
+        self._format, self._convert = form, convert
+        self._logged: set[str] = set()
 
     @property
     def kv(self) -> QuantSpec | None:
@@ -219,17 +229,16 @@ class QuantizedCheckpoint(_Negotiation):
         if not isinstance(stored, StoredWeight) or stored.decoded is None:
             return stored
         decoding = stored.decoded.decoding
-        kind = stored.scheme.weight.dtype if decoding is None else decoding.stored
-        name = f"{kind}, decoded to {spec.dtype}"
-        self.reasons.setdefault(name, reason)
-        return _Decoded(stored.decoded, name)
+        return _Decoded(
+            stored.decoded, stored.scheme.weight.dtype if decoding is None else decoding.stored, reason
+        )  # fmt: skip
 
     def _product(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
         """The product of weights of one kind. stored: of these, among others."""
         first = weight[0][0]
         quantized = _quantized(weight, stored)
         if quantized is None:
-            return self._plain(spec, weight, stored)
+            return self._plain(spec, weight, stored, ops)
         scheme = quantized[first].scheme
         chosen = self._shardable(spec, scheme, ops)
         if chosen is None:
@@ -241,20 +250,38 @@ class QuantizedCheckpoint(_Negotiation):
         parts = {name: [[quantized[part].parts[name] for part in join] for join in weight] for name in scheme.parts}
         return ProductWeight(chosen, parts, _take_largest_input_scale if "input_scale" in parts else None)
 
-    def _plain(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored]) -> ProductWeight:
+    def _plain(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
         """A product of weights that are not quantized, or computed at load."""
-        decoded, kinds = dict[Part, Part](), Counter[str]()
-        for part in dict.fromkeys(part for join in weight for part in join):
+        read, decoded = dict[Part, Part](), dict[str, Reason]()
+        parts = list(dict.fromkeys(part for join in weight for part in join))
+        for part in parts:
             one = stored[part]
-            if isinstance(one, str) and one not in {stored[other] for other in decoded}:
+            if isinstance(one, str) and one not in {stored[other] for other in read}:
                 self.skip(_name(part), one)
             if isinstance(one, _Decoded):
-                kinds[one.kind] = 1
+                decoded[one.kind] = one.reason
             if isinstance(one, Part) and one.decoding is not None:
-                kinds[f"{one.decoding.stored}, decoded to {spec.dtype}"] = 1
-            decoded[part] = one.part if isinstance(one, _Decoded) else one if isinstance(one, Part) else part
-        self.quantised += kinds
-        return ProductWeight(spec, {"weight": [[decoded[part] for part in join] for join in weight]})
+                decoded[one.decoding.stored] = ""
+            read[part] = one.part if isinstance(one, _Decoded) else one if isinstance(one, Part) else part
+        joins = [[read[part] for part in join] for join in weight]
+        computed = all(isinstance(stored[part], _Decoded | Part) for part in parts)
+        scheme = self._nearest(spec, ops) if self._convert and computed else None
+        becomes = f"decoded to {spec.dtype}" if scheme is None else f"converted to {describe_scheme(scheme)}"
+        for kind, reason in decoded.items():
+            self.quantised[f"{kind}, {becomes}"] += 1
+            if reason:
+                self.reasons.setdefault(f"{kind}, {becomes}", reason)
+        if scheme is None:
+            return ProductWeight(spec, {"weight": joins})
+        convert = partial(
+            _convert, scheme=scheme, kind=" and ".join(decoded), name=_name(parts[0]), logged=self._logged
+        )
+        return ProductWeight(self._native(spec, scheme), {"weight": joins}, convert)
+
+    def _nearest(self, spec: LinearSpec, ops: BoundOps) -> Scheme | None:
+        """The scheme that loses least of those that a kernel multiplies with."""
+        schemes = (scheme for name in _CONVERTED for scheme in candidates(name, spec.k))
+        return next((scheme for scheme in schemes if self._why_not_native(spec, scheme, ops) is None), None)
 
     def _refuse_different_experts(self, stored: Mapping[Part, Stored]) -> None:
         """Raises ModelError for experts that are stored in different schemes: all of a layer are one product."""
@@ -265,6 +292,29 @@ class QuantizedCheckpoint(_Negotiation):
                 f"the checkpoint stores '{_name(first)}' and '{_name(other)}' in different formats, but experts are "
                 "computed as one product; use a copy of the model that quantizes both in the same way."
             )
+
+
+_CONVERTED = ("int8", "fp8")
+"""What weights are converted to, the first that a kernel takes. Not int4: its groups lose more than a file of four bits
+has lost already."""
+_COMPARED = 1024
+"""Rows of a weight by which a loss is measured."""
+
+
+def _convert(raw: dict[str, Tensor], scheme: Scheme, kind: str, name: str, logged: set[str]) -> None:
+    """Rounds what was computed, and logs what the first weight of a kind loses."""
+    weight = raw.pop("weight")
+    raw.update(quantised(weight, scheme))
+    if kind in logged or weight.is_meta or weight.dim() > 2:
+        return
+    logged.add(kind)
+    rows = slice(_COMPARED)
+    few = weight[rows].float()
+    lost = (meaning_of(raw, scheme, rows) - few).square().mean().sqrt() / few.square().mean().sqrt()
+    log.warning(
+        "weights are converted from %s to %s, at a loss: the error is %.2f%% of the size of the weights of '%s' (root "
+        "mean squares)", kind, describe_scheme(scheme), 100 * float(lost), name,
+    )  # fmt: skip
 
 
 def _kind(stored: Stored) -> Scheme | None:
@@ -300,12 +350,15 @@ def _fits(spec: LinearSpec) -> bool:
     return spec.n % spec.scheme.granule(0) == 0 and spec.k % spec.scheme.granule(1) == 0
 
 
-def negotiate(name: str | None, platform: Platform, form: WeightFormat | None = None, method: str = "") -> Weights:
+def negotiate(
+    name: str | None, platform: Platform, form: WeightFormat | None = None, method: str = "", *, convert: bool = False
+) -> Weights:
     """name: the value of --quantization, or None. form: the checkpoint's, if its weights are quantized; method: the
-    form's name. Raises PlatformError if the platform does not accept the scheme of that name."""
+    form's name. convert: as in QuantizedCheckpoint. Raises PlatformError if the platform does not accept the scheme of
+    that name."""
     if form is not None:
         assert name is None, "the configuration refuses to quantize twice"
-        return QuantizedCheckpoint(method, form, platform.scheme)
+        return QuantizedCheckpoint(method, form, platform.scheme, convert=convert)
     if name is None:
         return NotQuantized()
     weights = QuantizeAtLoad(name, platform.scheme)

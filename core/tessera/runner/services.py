@@ -161,12 +161,12 @@ class Services:
 
     def negotiate_weights(self) -> Weights:
         """What --quantization or the checkpoint says about the weights of products."""
-        said = self.config.model.checkpoint
-        form = weight_format(said, self.registry)
-        method = "" if form is None else str(said["quantization_config"]["quant_method"])
-        if form is None and self.config.model.quantization is None:
+        model = self.config.model
+        form = weight_format(model.checkpoint, self.registry)
+        method = "" if form is None else str(model.checkpoint["quantization_config"]["quant_method"])
+        if form is None and model.quantization is None:
             form, method = self.source.form, "gguf"
-        return negotiate(self.config.model.quantization, self.platform, form, method)
+        return negotiate(model.quantization, self.platform, form, method, convert=model.convert_weights)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         source = self._checkpoint()

@@ -22,6 +22,7 @@ from tessera.platform import StoredWeight
 from tessera.platform.quantization import Part
 from tests.engine.platforms.test_quantization import VOCAB, scored
 from tests.models.gguf.writer import write_gguf
+from tests.platforms import blockless
 from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tools.parity.family import Family, maker, save_model
@@ -139,3 +140,19 @@ def test_the_cpu_multiplies_with_blocks_as_with_decoded_weights(family, tmp_path
         choices = plan_here(run.engine.config).choices
     assert any(one.chosen.startswith("q4_0, in blocks") for one in choices)
     assert not any("decoded" in one.chosen for one in choices)
+
+
+@needs_kernels
+def test_blocks_are_converted_to_what_a_platform_has_when_asked(tmp_path):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+    found = scored(path, blockless.PATH, dtype="bfloat16", convert_weights=True)
+    differences = [np.abs(one - two).mean() for one, two in zip(found, scored(path, "reference"), strict=True)]
+    assert 1e-4 < np.mean(differences) < 0.1
+    with EngineRun(path, blockless.PATH, dtype="bfloat16", convert_weights=True) as run:
+        chosen = {one.chosen for one in plan_here(run.engine.config).choices}
+        converted = run.engine.info.weight_bytes
+    rows = "int8, one scale per row; activations int8, one scale per token"
+    assert {f"{kind}, converted to {rows}" for kind in ("q4_0", "q5_1", "q8_0")} <= chosen
+    with EngineRun(path, blockless.PATH, dtype="bfloat16") as run:
+        assert any(one.chosen == "q4_0, decoded to bfloat16" for one in plan_here(run.engine.config).choices)
+        assert converted < run.engine.info.weight_bytes

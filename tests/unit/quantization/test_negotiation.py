@@ -9,6 +9,7 @@ import torch
 
 from tessera.errors import ModelError, PlatformError
 from tessera.platform import BoundOps, Kernel, LinearSpec, Part, StoredWeight, TensorSpec, WeightFormat, replace
+from tessera.quantization.encodings import encoded_scheme
 from tessera.quantization.negotiation import negotiate
 from tessera.quantization.schemes import candidates
 from tessera.quantization.weights import NotQuantized
@@ -289,3 +290,66 @@ def test_a_table_is_rounded_as_the_head_is():
     assert (
         negotiate("int8", platform).choose_table(LinearSpec(7, 64, "float32"), Part("x.weight", (7, 64)), ops) is None
     )
+
+
+# ---- weights that are converted
+
+
+class Int8Alone(Kernel):
+    def supports(self, spec):
+        return None if spec.scheme is None or spec.scheme.weight.dtype == "int8" else "int8 alone"
+
+    def bind(self, spec, ops, device):
+        raise AssertionError("not bound here")
+
+
+class Plain(Int8Alone):
+    def supports(self, spec):
+        return None if spec.scheme is None else "no quantized weights"
+
+
+class Encoded(WeightFormat):
+    """Weights in blocks; those named "plain" are not quantized."""
+
+    def stored(self, weight, module, dtype):
+        if weight.name == "plain.weight":
+            return "it is plain"
+        return StoredWeight(encoded_scheme("q4_0"), {"weight": weight}, decoded=weight)
+
+
+def converted(sources, *, convert=True, kernel=None):
+    platform = Answering(lambda scheme: scheme)
+    weights = negotiate(None, platform, Encoded(), "gguf", convert=convert)
+    joins = [[Part(f"{name}.weight", (5, 64)) for name in sources]]
+    ops = BoundOps(replace(REFERENCE, linear=kernel or Int8Alone()), platform.open(0))
+    (made,) = weights.choose(LinearSpec(5 * len(sources), 64, "float32"), joins, ops)
+    return made, weights
+
+
+def test_what_no_kernel_takes_is_converted_when_asked(caplog):
+    made, weights = converted("qk")
+    scheme = candidates("int8", 64)[0]
+    name = "q4_0, converted to int8, one scale per row; activations int8, one scale per token"
+    assert (made.spec.scheme, dict(weights.quantised), weights.reasons) == (scheme, {name: 1}, {name: "int8 alone"})
+    weight = torch.randn(10, 64)
+    raw = {"weight": weight.clone()}
+    made.convert(raw)
+    made.convert({"weight": weight.clone()})  # logged once
+    assert (raw["weight"].dtype, raw["scale"].shape) == (torch.int8, (10,))
+    lost = ((raw["weight"] * raw["scale"][:, None] - weight).square().mean() / weight.square().mean()).sqrt()
+    assert 0.001 < lost < 0.02
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "weights are converted from q4_0 to int8, one scale per row; activations int8, one scale per token, at a loss: "
+        f"the error is {100 * lost:.2f}% of the size of the weights of 'q' (root mean squares)"
+    )
+
+
+def test_what_is_not_asked_for_or_has_no_kernel_is_decoded():
+    for made, weights in (converted("q", convert=False), converted("q", kernel=Plain())):
+        assert made.spec.scheme is None
+        assert made.convert is None
+        assert dict(weights.quantised) == {"q4_0, decoded to float32": 1}
+    made, weights = converted(["q", "plain"])
+    assert made.spec.scheme is None
+    assert dict(weights.quantised) == {"q4_0, decoded to float32": 1}
