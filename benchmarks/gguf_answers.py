@@ -25,8 +25,9 @@ from benchmarks.machine import cores
 from benchmarks.running import results
 from tessera import LLM, SamplingParams
 from tessera.config import EngineConfig, build_config
-from tools.quantization_loss.scores import scores_of
-from tools.quantization_loss.texts import Text, texts_of
+from tessera.engine.scores import scores_of
+from tessera.text.scored_texts import ScoredText
+from tools.quantization_loss.texts import texts_of
 
 PROMPT_TOKENS = 24
 PEER = "benchmarks.peers.llama_cpp_answers"
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{options.file.name} in {options.dtype}, beside {version}")
 
 
-def prompts_of(texts: Sequence[Text], count: int) -> list[list[int]]:
+def prompts_of(texts: Sequence[ScoredText], count: int) -> list[list[int]]:
     """Pieces from the texts in turn, each with the token that begins its text."""
     prompts = []
     for number in range(count):
@@ -78,7 +79,7 @@ def compared(
 
 
 def _theirs(
-    options: argparse.Namespace, texts: Sequence[Text], prompts: list[list[int]]
+    options: argparse.Namespace, texts: Sequence[ScoredText], prompts: list[list[int]]
 ) -> tuple[str, list[list[float]], Reference]:
     asked = {
         "model": str(options.file),
@@ -97,7 +98,7 @@ def _theirs(
     return line["version"], line["scores"], msgspec.convert(fields, Reference, strict=False)
 
 
-def _ours(config: EngineConfig, texts: Sequence[Text]) -> list[list[float]]:
+def _ours(config: EngineConfig, texts: Sequence[ScoredText]) -> list[list[float]]:
     scores = scores_of(replace(config, embedded=True), texts)
     return [
         np.take_along_axis(found, np.array(text.ids[1:])[:, None], axis=1)[:, 0].tolist()

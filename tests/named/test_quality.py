@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from tessera.config import EngineConfig, build_config
-from tools.quantization_loss.scores import Loss, Scores, loss, scores_of
-from tools.quantization_loss.texts import Text, texts_of
+from tessera.engine.scores import Loss, Scores, loss, scores_of
+from tessera.text.scored_texts import ScoredText
+from tools.quantization_loss.texts import texts_of
 
 TEXTS = 2
 
@@ -22,7 +23,7 @@ def config_of(model: str, **flags: str | None) -> EngineConfig:
 
 
 @cache
-def exact(model: str) -> tuple[list[Text], Scores]:
+def exact(model: str) -> tuple[list[ScoredText], Scores]:
     config = config_of(model, dtype="float32")
     texts = texts_of(config.model, TEXTS)
     return texts, scores_of(config, texts)

@@ -5,7 +5,7 @@ import math
 from benchmarks.agreement import Reference
 from benchmarks.gguf_answers import PROMPT_TOKENS, compared, prompts_of
 
-from tools.quantization_loss.texts import Text
+from tessera.text.scored_texts import ScoredText
 
 REFERENCE = Reference("llama.cpp", [[1], [2]], [[5, 6], [8, 9]], [[{5: 0.0}, {6: 0.0, 2: 0.2}], [{8: 0.0}, {9: 0.0}]])
 
@@ -21,7 +21,7 @@ def test_perplexity_and_continuations():
 
 
 def test_prompts_are_pieces_with_the_beginning_of_their_text():
-    texts = [Text([number * 1000 + place for place in range(100)], [True] * 100) for number in (1, 2)]
+    texts = [ScoredText([number * 1000 + place for place in range(100)], [True] * 100) for number in (1, 2)]
     prompts = prompts_of(texts, 9)
     assert [prompt[0] for prompt in prompts] == [1000, 2000] * 4 + [1000]
     assert {len(prompt) for prompt in prompts} == {1 + PROMPT_TOKENS}
