@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Literal
 
 import msgspec
@@ -111,7 +111,8 @@ def run_stages(stages: Sequence[Stage], root: Path, *, require_all: bool) -> lis
                 results[index] = Result(stage, outcome, closing=f"did not run: {obstacle}")
                 if require_all:
                     waiting.clear()
-            results |= run.wait()
+            if run.running:
+                results |= run.wait()
             if any(result.outcome == "failed" for result in results.values()):
                 waiting.clear()
     finally:
@@ -143,10 +144,10 @@ class _Run:
     environment: Mapping[str, str] = field(default_factory=_environment)
     # whose share of what is too long for every run they have
     today: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
-    # by the future of its result and output, a stage and its place in the table
-    running: dict[Future[tuple[Result, str]], tuple[int, Stage]] = field(default_factory=dict)
-    # one for each stage under way; they start its process too, since an interrupt reaches the main thread alone
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE))
+    # stages under way, by their place in the table
+    running: dict[int, Stage] = field(default_factory=dict)
+    # of stages that ended, the place in the table, the result and the output; or why one could not be started
+    ended: SimpleQueue[tuple[int, Result, str] | Exception] = field(default_factory=SimpleQueue)
     # those of the stages, ended ones too; None: no more are started
     processes: list[subprocess.Popen[str]] | None = field(default_factory=list)
     # held where a process is registered, started or ended
@@ -158,7 +159,7 @@ class _Run:
 
     def has_room(self, stage: Stage) -> bool:
         """Whether a stage may begin beside what runs."""
-        if stage.alone or any(other.alone for _, other in self.running.values()):
+        if stage.alone or any(other.alone for other in self.running.values()):
             return not self.running
         return len(self.running) < self.at_once
 
@@ -168,20 +169,28 @@ class _Run:
         values = {"workers": str(min(workers, MAX_WORKERS)), "today": self.today}
         argv = stage.argv(self.root, values)
         print(f"---- {stage.name}: {shlex.join(argv)}", flush=True)
-        with self.lock:  # before it starts, so that it is ended and printed after an interrupt
-            self.running[self.threads.submit(self._follow, stage, argv)] = (index, stage)
+        # A thread starts the process and waits for it, since an interrupt, which reaches the main thread alone, would
+        # else come between the start and the entry in processes.
+        with self.lock:
+            threading.Thread(target=self._follow, args=(index, stage, argv), daemon=True).start()
+            self.running[index] = stage
 
-    def wait(self) -> dict[int, Result]:
-        """Waits until a stage ends, prints its output, and returns its result by its place in the table."""
-        results = {}
-        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
-            index, stage = self.running.pop(future)
-            result, output = future.result()
-            print(f"---- {stage.name} {result.outcome} after {result.seconds:.1f} s", flush=True)
-            sys.stdout.write(output)
-            sys.stdout.flush()
-            results[index] = result
-        return results
+    def wait(self, timeout_s: float = math.inf) -> dict[int, Result]:
+        """Waits until a stage ends, prints its output, and returns its result by its place in the table. Raises Empty
+        if none ends in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.ended.empty() and time.monotonic() < deadline:
+            time.sleep(0.05)  # waiting in the queue would miss an interrupt that comes just before
+        ended = self.ended.get_nowait()
+        if isinstance(ended, Exception):
+            self.running.clear()
+            raise ended
+        index, result, output = ended
+        self.running.pop(index, None)  # it may have been interrupted before it stood there
+        print(f"---- {result.stage.name} {result.outcome} after {result.seconds:.1f} s", flush=True)
+        sys.stdout.write(output)
+        sys.stdout.flush()
+        return {index: result}
 
     def close(self) -> None:
         """Ends what still runs, of which the output so far is printed."""
@@ -190,11 +199,17 @@ class _Run:
         for process in processes:
             if process.returncode is None:
                 _end(process)
-        while self.running:
-            self.wait()
-        self.threads.shutdown()
+        with suppress(Empty):  # an interrupt may have come after a result was taken
+            while self.running:
+                self.wait(10.0)
 
-    def _follow(self, stage: Stage, argv: Sequence[str]) -> tuple[Result, str]:
+    def _follow(self, index: int, stage: Stage, argv: Sequence[str]) -> None:
+        try:
+            self.ended.put((index, *self._output(stage, argv)))
+        except Exception as error:  # noqa: BLE001 - raised by who waits
+            self.ended.put(error)
+
+    def _output(self, stage: Stage, argv: Sequence[str]) -> tuple[Result, str]:
         """Runs a stage's process, which is ended if it takes too long, and returns its output too."""
         start, limit_s = time.perf_counter(), stage.minutes * 60
         with self.lock:
