@@ -41,9 +41,9 @@ class Block:
         of one output, STEP inputs apart; "high": int32 [words, n], the bits beyond four; "scale" and "larger": int32
         [words, n]."""
         codes = self.codes(blocks)
-        parts = {"scale": _as_int32(self.scale(blocks))}
+        parts = {"scale": as_int32(self.scale(blocks))}
         if self.larger is not None:
-            parts["larger"] = _as_int32(self.larger(blocks))
+            parts["larger"] = as_int32(self.larger(blocks))
         if not self.form.bits:
             return {"weight": _by_turn(codes), **parts}
         codes = F.pad(codes, (0, -codes.shape[1] % (2 * STEP)))
@@ -74,7 +74,7 @@ _BYTES: Mapping[int, tuple[int, int]] = MappingProxyType(
 """By scaling: what a group has of an output, and what a block has."""
 
 
-def _as_int32(numbers: Tensor) -> Tensor:
+def as_int32(numbers: Tensor) -> Tensor:
     """[n, numbers] of 1, 2 or 4 bytes -> int32 [words, n], zeros after the last one."""
     stored = numbers.contiguous().view(torch.uint8)
     return F.pad(stored, (0, -stored.shape[1] % 4)).view(torch.int32).T.contiguous()

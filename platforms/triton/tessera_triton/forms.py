@@ -10,11 +10,11 @@ import triton.language as tl
 
 from tessera_triton.exact import from_eight_bits, from_few_bits
 
-# What scales are, SCALING: floats, or in int32 with those of as many groups as find room: float16; two float16, the
-# second of which is a minimum; whole numbers of a byte, a scale and a minimum, times those of a larger pair of float16;
-# whole numbers with a sign, times a larger float16; exponents, of half of a power of two, biased by 127; halves of
-# floats of four and three bits. Programs copy words ahead of their turn, and nothing smaller.
-FLOATS, HALF, HALVES, K_PAIRS, K_SIGNED, EXPONENTS, FRACTIONS = (tl.constexpr(number) for number in range(7))
+# What scales are, SCALING: floats, or in int32 with those of as many groups as find room: float16, or bfloat16 (BRAIN);
+# two float16, the second of which is a minimum; whole numbers of a byte, a scale and a minimum, times those of a larger
+# pair of float16; whole numbers with a sign, times a larger float16; exponents, of half of a power of two, biased by
+# 127; halves of floats of four and three bits. Programs copy words ahead of their turn, and nothing smaller.
+FLOATS, HALF, HALVES, K_PAIRS, K_SIGNED, EXPONENTS, FRACTIONS, BRAIN = (tl.constexpr(number) for number in range(8))
 # What codes stand for, LEVELS: themselves; twice a float of two bits and one; the levels of IQ4_NL.
 WHOLE, E2M1, IQ4 = (tl.constexpr(number) for number in range(3))
 _GROUPS_OF_K = tl.constexpr(8)  # that share a larger scale of K_PAIRS; of K_SIGNED twice as many
@@ -97,6 +97,9 @@ def scale_of(scale, larger, row, row_stride, group, group_step, inside, SCALING:
     elif SCALING == HALF:
         stored = _half(_field(scale, row, row_stride, group, group_step, inside, 2))
         return stored, tl.zeros_like(stored)
+    elif SCALING == BRAIN:
+        stored = (_field(scale, row, row_stride, group, group_step, inside, 2) << 16).to(tl.float32, bitcast=True)
+        return stored, tl.zeros_like(stored)
     elif SCALING == K_PAIRS:
         word = _field(scale, row, row_stride, group, group_step, inside, 2)
         both = tl.load(larger + row * row_stride + group // _GROUPS_OF_K * group_step, mask=inside, other=0)
@@ -117,6 +120,12 @@ def scale_of(scale, larger, row, row_stride, group, group_step, inside, SCALING:
         normal = ((bits << 20) + (119 << 23)).to(tl.float32, bitcast=True)
         stored = tl.where(byte == 127, 0.0, tl.where(bits < 8, bits.to(tl.float32) * 0.0009765625, normal))
         return stored, tl.zeros_like(stored)
+
+
+@triton.jit
+def zero_of(zeros, row, row_stride, group, group_step, inside) -> Any:
+    """The zero point of a group, float32. zeros: in int32, with those of three other groups."""
+    return _field(zeros, row, row_stride, group, group_step, inside, 4).to(tl.int8).to(tl.float32)
 
 
 @triton.jit

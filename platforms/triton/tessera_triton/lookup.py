@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tessera.platform import BoundOps, Device, Kernel, Packed, PackedEmbeddingSpec
 from tessera_triton.facts import DeviceFacts, Launcher
-from tessera_triton.forms import high_bits_of, numbers_of, scale_of
+from tessera_triton.forms import high_bits_of, numbers_of, scale_of, zero_of
 from tessera_triton.products import Linear, form_of, places_of, step_of
 
 _BLOCK = 1024  # columns of a program
@@ -46,12 +46,11 @@ def _look_up(
             words = tl.load(high + column // (32 // HIGH) * rows + row, mask=inside, other=0)
             codes = codes.to(tl.int32) | high_bits_of(words, column, HIGH)
         shift = tl.full((BLOCK,), SHIFT, tl.float32)
-        if ZEROS:
-            zero = zeros + row * scale_stride + group * scale_step
-            shift += tl.load(zero, mask=inside, other=0).to(tl.float32)
         value = numbers_of(codes, shift, tl.float32, LEVELS)
     else:
         value = stored.to(tl.float32)
+    if ZEROS:
+        value -= zero_of(zeros, row, scale_stride, group, scale_step, inside)
     value = value * multiplier + minimum
     place = out + token.to(tl.int64) * out_stride + column
     tl.store(place, (value * factor).to(out.dtype.element_ty), mask=column < k)

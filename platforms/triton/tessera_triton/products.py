@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Scheme
-from tessera_triton.blocks import BLOCKS, STEP
+from tessera_triton.blocks import BLOCKS, STEP, as_int32
 from tessera_triton.emission import why_not_quantized
 from tessera_triton.exact import from_eight_bits
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
-from tessera_triton.forms import Form, high_bits, numbers_of, scale_of
+from tessera_triton.forms import BRAIN, FLOATS, HALF, Form, high_bits, numbers_of, scale_of, zero_of
 from tessera_triton.fp8 import FNUZ, in_fnuz
 from tessera_triton.quantize import Quantizer
-from tessera_triton.tiles import most_sums, warps_of
+from tessera_triton.tiles import kind_of, most_sums, warps_of
 from tessera_triton.tuned import Tiling, Tilings, checked, measured
 
 _COMPUTE: Mapping[str, Any] = MappingProxyType({"bfloat16": tl.bfloat16, "float16": tl.float16, "float32": tl.float32})
@@ -73,6 +73,19 @@ def _with_step(
 
 
 @triton.jit
+def _scaled(
+    weight, factor, minimum, scale, larger, column, scale_stride, place, scale_step, inside,
+    STEP: tl.constexpr, GROUP: tl.constexpr, SCALING: tl.constexpr,
+):  # fmt: skip
+    """Weights [STEP, BLOCK_N] in float32, with the scales and minimums of the group, or the two, that they are."""
+    if GROUP < STEP:
+        second, _ = scale_of(scale, larger, column, scale_stride, place // GROUP + 1, scale_step, inside, SCALING)
+        first = tl.arange(0, STEP)[:, None] < GROUP
+        return weight * tl.where(first, factor[None, :], second[None, :]) + minimum[None, :]
+    return weight * factor[None, :] + minimum[None, :]
+
+
+@triton.jit
 def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, scale, bias, X_SCALE: tl.constexpr,
               GROUP: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """float32: the sums, with the scales of whole rows and columns, and the bias."""
@@ -92,7 +105,7 @@ def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, s
 # high                                      HIGH: int32 [2 * turns, n]
 # scale, scale_stride, scale_step           of the weight; elements from an output, and from a group, to the next
 # larger                                    what scales are multiples of, if they are; placed as the scales are
-# zeros                                     ZEROS: of int4, placed as the scales are
+# zeros                                     ZEROS: in groups of inputs, int32 [words, n]
 # bias                                      BIAS: [n]
 # out, out_stride                           [m, n], or SPLIT [parts, m, n]; elements from a row to the next
 # m, n, k                                   rows, outputs, inputs
@@ -140,13 +153,15 @@ def _product(
                     codes |= high_bits(high, n, column, inside_n, place, inputs, HIGH)
                 shift = tl.full((BLOCK_N,), SHIFT, tl.float32)
                 if ZEROS:
-                    zero = zeros + column * scale_stride + place // GROUP * scale_step
-                    shift += tl.load(zero, mask=inside_n & (place < k), other=0).to(tl.float32)
+                    shift += zero_of(zeros, column, scale_stride, place // GROUP, scale_step, inside_n & (place < k))
                 some = numbers_of(codes, shift[None, :], wide, LEVELS)
             else:
                 some = tl.load(ahead, mask=inside_n[None, :] & (place + inputs < k)[:, None], other=0.0)
                 if COMPUTE is not None:
                     some = from_eight_bits(some, COMPUTE)
+                if ZEROS:
+                    zero = zero_of(zeros, column, scale_stride, place // GROUP, scale_step, inside_n & (place < k))
+                    some = some - zero.to(COMPUTE)[None, :]
             factor = column  # nothing is multiplied with it, unless groups have scales
             if GROUP:
                 factor, minimum = scale_of(
@@ -154,14 +169,10 @@ def _product(
                     SCALING,
                 )  # fmt: skip
             if EARLY:
-                factors = factor[None, :]
-                if GROUP < STEP:
-                    second, _ = scale_of(
-                        scale, larger, column, scale_stride, place // GROUP + 1, scale_step, inside_n & (place < k),
-                        SCALING,
-                    )  # fmt: skip
-                    factors = tl.where(inputs[:, None] < GROUP, factors, second[None, :])
-                some = (some * factors + minimum[None, :]).to(COMPUTE)
+                some = _scaled(
+                    some, factor, minimum, scale, larger, column, scale_stride, place, scale_step,
+                    inside_n & (place < k), STEP, GROUP, SCALING,
+                ).to(COMPUTE)  # fmt: skip
             total = _with_step(
                 total, x_rows, x_scales, x_scale_step, place, k, some, factor, inside_m,
                 STEP, COMPUTE, 0 if EARLY else GROUP, X_SCALE,
@@ -216,7 +227,7 @@ def tiling(
     most = most_sums(facts, two=grouped, unpacking=pairs)
     m = min(max(power_of_two(tokens), 16), 128 if size < 4 else 64, most // 64)
     # Of codes, a wide tile of few tokens reads each token's inputs half as often.
-    light = pairs and m <= 32 and n // 128 * _LONGEST_SPLIT >= facts.processors
+    light = pairs and m <= 32 and n // 128 * _LONGEST_SPLIT >= facts.processors and "twice" not in kind_of(facts)
     wide = 128 if (light or m >= (128 if pairs else 64)) and size < 4 and 128 * m <= most else 64
     tiles = -(-tokens // m) * -(-n // wide)
     wanted = 2 * facts.processors // tiles
@@ -250,8 +261,11 @@ def form_of(scheme: Scheme) -> Form:
     weight = scheme.weight
     if weight.encoding is not None:
         return BLOCKS[weight.dtype].form
-    group = weight.group or (weight.block[1] if weight.block is not None else 0)
-    return Form(4, 8, group) if weight.dtype == "int4" else Form(group=group)
+    bits, zero = (4, 8) if weight.dtype == "int4" else (0, 0)
+    if weight.block is not None:
+        return Form(group=weight.block[1])
+    scaling = {"float16": HALF, "bfloat16": BRAIN}.get(weight.scale_dtype if weight.group else "", FLOATS)
+    return Form(bits, zero, weight.group, scaling.value)
 
 
 class Places(NamedTuple):
@@ -299,8 +313,8 @@ def _why_no_weight(spec: LinearSpec, scheme: Scheme, facts: DeviceFacts) -> str 
         return "int4 has scales of groups"
     if weight.granularity not in ("channel", "group", "block"):
         return "weights have scales of outputs, groups or blocks"
-    if not weight.symmetric and weight.dtype != "int4":
-        return "zero points are those of int4"
+    if not weight.symmetric and (weight.dtype not in ("int4", "int8") or not weight.group or _as_it_is(scheme)):
+        return "zero points are those of groups of int4, or of int8 whose activations are not"
     if not step_of(spec, scheme):
         return (
             f"{shared_inputs(scheme)} inputs share a scale; kernels take multiples of {32 if _as_it_is(scheme) else 16}"
@@ -350,10 +364,10 @@ class Linear(Kernel[LinearSpec]):
         if spec.scheme is not None and spec.scheme.weight.dtype == FNUZ and raw["weight"].dtype is torch.float8_e4m3fn:
             packed = dict(in_fnuz(raw))
         if spec.scheme is not None and spec.scheme.weight.granularity == "group":
-            # Programs read the scales of neighbouring outputs together.
+            # Programs read the scales of neighbouring outputs together, and copy words ahead.
             for name in ("scale", "zero_point"):
                 if name in raw:
-                    packed[name] = raw[name].T.contiguous()
+                    packed[name] = as_int32(raw[name]) if raw[name].itemsize < 4 else raw[name].T.contiguous()
             if spec.scheme.weight.dtype == "int4":
                 packed["weight"] = apart(raw["weight"], step_of(spec, spec.scheme))
         return super().prepare(spec, packed, into)
@@ -365,12 +379,14 @@ class Linear(Kernel[LinearSpec]):
         bias = spec.n * getattr(torch, spec.dtype).itemsize if spec.bias else 0
         if weight.encoding is not None:
             return BLOCKS[weight.dtype].packed_bytes(spec.n, spec.k) + bias
-        if weight.dtype != "int4":
+        if weight.granularity != "group":
             return None
-        groups = spec.n * spec.k // weight.group
-        scales = groups * getattr(torch, weight.scale_dtype).itemsize + (0 if weight.symmetric else groups)
+        groups = spec.k // weight.group
+        scales = -(-groups * getattr(torch, weight.scale_dtype).itemsize // 4) * 4
+        zeros = 0 if weight.symmetric else -(-groups // 4) * 4
+        codes = step * -(-spec.k // (2 * step)) if weight.dtype == "int4" else spec.k
         static = 4 if spec.scheme.activation is not None and spec.scheme.activation.static else 0
-        return spec.n * step * -(-spec.k // (2 * step)) + scales + bias + static
+        return spec.n * (codes + scales + zeros) + bias + static
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         if spec.scheme is None:

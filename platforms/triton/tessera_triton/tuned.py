@@ -44,6 +44,7 @@ def place_of(spec: LinearSpec) -> str:
     shared = weight.group or (f"{weight.block[0]}x{weight.block[1]}" if weight.block is not None else "")
     stored = f"{weight.dtype} {weight.granularity} {shared}".rstrip()
     zeros = "" if weight.symmetric else ", zero points"
+    zeros += ", float16 scales" if weight.scale_dtype == "float16" else ""
     given = "" if activation is None else f" by {activation.dtype} {activation.granularity}"
     return f"{stored}{zeros}{given}, {spec.n} x {spec.k}, {spec.dtype}"
 

@@ -93,6 +93,7 @@ SCHEMES = {
     "fp8, unquantized activations": scheme(QuantSpec("fp8_e4m3", "channel")),
     "fp8 in blocks": scheme(IN_BLOCKS, ActSpec("fp8_e4m3", "group", 64)),
     "fp8 in blocks, unquantized activations": scheme(IN_BLOCKS),
+    "w8a16 in groups, asymmetric": scheme(QuantSpec("int8", "group", 32, symmetric=False, scale_dtype="bfloat16")),
 }
 
 
@@ -102,7 +103,8 @@ def inputs(spec: LinearSpec, tokens: int) -> tuple[torch.Tensor, dict[str, torch
     make = OpInputs(tokens, 0)
     weight = dict(make.weight(spec))
     if not spec.scheme.weight.symmetric:
-        weight["zero_point"] = make.integers(-8, 8, *weight["scale"].shape).to(torch.int8)
+        most = 8 if spec.scheme.weight.dtype == "int4" else 128
+        weight["zero_point"] = make.integers(-most, most, *weight["scale"].shape).to(torch.int8)
     if spec.scheme.activation is not None and spec.scheme.activation.static:
         weight["input_scale"] = torch.tensor(1 / 50)
     return make.normal(tokens, spec.k, dtype=spec.dtype), weight
