@@ -37,8 +37,8 @@ _BYTES: Mapping[str, int] = MappingProxyType({"mxfp4": 1, "nvfp4": 4})
 
 
 def random_parts(weight: Tensor, scheme: Scheme, random: torch.Generator) -> dict[str, Tensor]:
-    """A weight [..., n, k] rounded to a scheme. For an encoding, which has no way to round: random blocks for numbers
-    of about the same size."""
+    """A weight [..., n, k] rounded to a scheme. For an encoding: random blocks, which have all codes, for
+    numbers of about the same size."""
     if scheme.weight.encoding is None:
         return quantised(weight, scheme)
     return {"weight": random_blocks(scheme, weight.shape, random)}

@@ -1,6 +1,7 @@
 """Weights in the blocks of GGUF files (llama.cpp's ggml-common.h), multiplied with as they are: codes and scales are
-only moved. Those of Q4_K and Q5_K that have six bits take eight, so that an element has 4.625 bits instead of 4.5, or
-5.625 instead of 5.5; the others take no more than in the file."""
+only moved. Scales of four or six bits take eight, and codes of three bits four: an element has 4.56 bits in Q3_K (3.44
+in the file), 4.625 in Q4_K (4.5), 5.625 in Q5_K (5.5) and 4.56 in IQ4_XS (4.25). Others take no more than in the
+file."""
 
 from __future__ import annotations
 
@@ -76,6 +77,23 @@ def _q6_k(blocks: Tensor) -> Parts:
     return _nibbles(blocks[..., :128], 64) | high << 4, [_half(blocks, 208), blocks[..., 192:208] ^ 0x80]
 
 
+def _q3_k(blocks: Tensor) -> Parts:
+    """Bytes: 32 of third bits, 64 of two bits, 12 of scales, the scale of all."""
+    codes = _planes(blocks[..., 32:96].unflatten(-1, (2, 32)), 2).flatten(1)
+    third = _planes(blocks[..., :32], 1).flatten(1)
+    low, high = blocks[..., 96:104], blocks[..., 104:108]
+    scales = torch.cat((low & 15, low >> 4), dim=-1) | _planes(high, 2).flatten(-2) << 4
+    return codes | third << 2, [_half(blocks, 108), scales + 96]  # 32 is zero, and records add 128
+
+
+def _iq4_xs(blocks: Tensor) -> Parts:
+    """Bytes: the scale of all, 2 of high two bits of scales, 4 of their low four bits, 128 of codes."""
+    low = _planes(blocks[..., 4:8], 4).transpose(-1, -2).flatten(-2)
+    high = _planes(blocks[..., 2:4], 2).transpose(-1, -2).flatten(-2)
+    scales = (low | high << 4) + 96
+    return _nibbles(blocks[..., 8:]), [_half(blocks, 0), torch.cat((scales, torch.zeros_like(scales)), dim=-1)]
+
+
 def _mxfp4(blocks: Tensor) -> Parts:
     """Bytes: an exponent, 16 of codes."""
     return _nibbles(blocks[..., 1:]), [blocks[..., :1]]
@@ -126,10 +144,12 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
         "q5_0": _Kind(Form(kernels.FIVES, kernels.HALF, 16, 32), _q5_0),
         "q5_1": _Kind(Form(kernels.FIVES, kernels.MINIMUMS, 0, 32), _q5_1),
         "q8_0": _Kind(Form(kernels.BYTES, kernels.HALF, 128, 32), _q8_0),
+        "q3_k": _Kind(Form(kernels.FOURS, kernels.K_SIGNED, 4, 16), _q3_k),
         "q4_k": _Kind(Form(kernels.FOURS, kernels.K_PAIRS, 0, 32), _q4_k),
         "q5_k": _Kind(Form(kernels.FIVES, kernels.K_PAIRS, 0, 32), _q5_k),
         "q6_k": _Kind(Form(kernels.SIXES, kernels.K_SIGNED, 32, 16), _q6_k),
         "iq4_nl": _Kind(Form(kernels.LEVELS, kernels.HALF, 128, 32, _IQ4), _q4),
+        "iq4_xs": _Kind(Form(kernels.LEVELS, kernels.K_SIGNED, 128, 32, _IQ4), _iq4_xs),
         "mxfp4": _Kind(Form(kernels.LEVELS, kernels.EXPONENTS, 12, 32, _E2M1), _mxfp4),
         "nvfp4": _Kind(Form(kernels.LEVELS, kernels.FRACTIONS, 12, 16, _E2M1), _nvfp4),
     }

@@ -18,9 +18,14 @@ from tessera_cpu.blocks import BLOCKS, BlockProducts
 from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
 pytestmark = needs_kernels
-HALVES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "mxfp4": (), "nvfp4": ()}
+HALVES = {
+    **dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2)),
+    **dict.fromkeys(("mxfp4", "nvfp4"), ()),
+    "q3_k": (108,),
+    "q6_k": (208,),
+}
 """Where float16 numbers are in a block, if not at its beginning alone."""
-BITS = {"q4_k": 4.625, "q5_k": 5.625}
+BITS = {"q3_k": 4.5625, "q4_k": 4.625, "q5_k": 5.625, "iq4_xs": 4.5625}
 """Of an element, if not as in the file."""
 NEAR = 4e-3  # of a result, which is rounded to bfloat16
 every_kind = pytest.mark.parametrize("kind", sorted(BLOCKS))
