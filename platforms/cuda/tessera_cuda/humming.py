@@ -55,7 +55,24 @@ def kernels(facts: DeviceFacts, launch: Launcher, humming: Humming) -> dict[str,
     if not humming.usable:
         return {}
     linear = HummingOrTritonLinear(facts, launch, humming)
-    return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}
+    lookup = PackedEmbedding(facts, launch, linear, packed_elsewhere=lambda spec: why_triton(spec) is None)
+    return {"linear": linear, "packed_embedding": lookup}
+
+
+def why_triton(spec: LinearSpec) -> Reason | None:
+    """Why the package does not compute a product."""
+    scheme = spec.scheme
+    if scheme is None or scheme.weight.dtype not in _BITS or not scheme.weight.symmetric:
+        return "no weights in int4 or int8 without zero points"
+    if scheme.activation is not None:
+        return "activations are quantized"
+    if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != spec.dtype:
+        return f"activations in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
+    if scheme.weight.granularity != "channel" and scheme.weight.group not in _GROUPS:
+        return f"scales of neither outputs nor groups of {', '.join(map(str, _GROUPS))}"
+    if spec.experts or spec.n % _MULTIPLE or spec.k % _MULTIPLE:
+        return f"outputs or inputs are no multiple of {_MULTIPLE}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -65,28 +82,10 @@ class HummingOrTritonLinear(Linear):
 
     package: Humming
 
-    def declines(self, spec: LinearSpec) -> Reason | None:
-        """Why the package does not compute a product."""
-        scheme = spec.scheme
-        if scheme is None or scheme.weight.dtype not in _BITS or not scheme.weight.symmetric:
-            return "no weights in int4 or int8 without zero points"
-        if scheme.activation is not None:
-            return "activations are quantized"
-        if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != spec.dtype:
-            return f"activations in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
-        if scheme.weight.granularity != "channel" and scheme.weight.group not in _GROUPS:
-            return f"scales of neither outputs nor groups of {', '.join(map(str, _GROUPS))}"
-        if spec.experts or spec.n % _MULTIPLE or spec.k % _MULTIPLE:
-            return f"outputs or inputs are no multiple of {_MULTIPLE}"
-        return None
-
-    def packs_for_others(self, spec: LinearSpec) -> bool:
-        return self.declines(spec) is None
-
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         """Passes on words of the numbers, the first in the lowest bits, each with 8 or 128 added [n, words] int32, and
         scales [n, k / group]."""
-        if self.declines(spec) is not None:
+        if why_triton(spec) is not None:
             return super().prepare(spec, raw, into)
         stored = raw["weight"].contiguous().view(torch.uint8)
         given = {
@@ -100,10 +99,10 @@ class HummingOrTritonLinear(Linear):
         return Kernel.prepare(self, spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        return super().packed_bytes(spec) if self.declines(spec) is not None else None
+        return super().packed_bytes(spec) if why_triton(spec) is not None else None
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
-        if self.declines(spec) is not None:
+        if why_triton(spec) is not None:
             return super().bind(spec, ops, device)
         config = self.package.transform.function("prepare_layer_config")(**self._layer(spec, device.target))
         multiply = self.package.forward.function("humming_forward")

@@ -41,35 +41,36 @@ def kernels(facts: DeviceFacts, launch: Launcher, package: Provider) -> dict[str
     return {"linear": AiterOrTritonLinear(facts, launch)}
 
 
+def why_triton(spec: LinearSpec, fp8: str | None) -> Reason | None:
+    """Why the package does not compute a product. fp8: the card's, as in DeviceFacts."""
+    scheme = spec.scheme
+    if scheme is None or scheme.activation is None or scheme.parts["weight"].dtype not in ("int8", fp8):
+        return "weights and activations are not both in int8 or in the card's fp8"
+    weight, given = scheme.weight, scheme.activation
+    if given.dtype != weight.dtype or weight.granularity != "channel" or given.granularity != "token":
+        return "no scale for each token and each output"
+    if given.static or given.sums or not weight.symmetric:
+        return "activations have a given scale, or weights have zero points"
+    if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != "float32":
+        return f"results in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
+    if spec.bias and weight.dtype != "int8":
+        return "fp8 with a bias"  # the package's own tests leave it out
+    if spec.experts or spec.n % _MULTIPLE_N or spec.k % _MULTIPLE_K:
+        return f"not a multiple of {_MULTIPLE_N} outputs and of {_MULTIPLE_K} inputs"
+    return None
+
+
 @dataclass(frozen=True)
 class AiterOrTritonLinear(Linear):
     """Products of int8 with int8, and of fp8 with fp8, by the package; all others by Triton or torch."""
 
-    def declines(self, spec: LinearSpec) -> Reason | None:
-        """Why the package does not compute a product."""
-        scheme = spec.scheme
-        if scheme is None or scheme.activation is None or scheme.parts["weight"].dtype not in ("int8", self.facts.fp8):
-            return "weights and activations are not both in int8 or in the card's fp8"
-        weight, given = scheme.weight, scheme.activation
-        if given.dtype != weight.dtype or weight.granularity != "channel" or given.granularity != "token":
-            return "no scale for each token and each output"
-        if given.static or given.sums or not weight.symmetric:
-            return "activations have a given scale, or weights have zero points"
-        if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != "float32":
-            return f"results in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
-        if spec.bias and weight.dtype != "int8":
-            return "fp8 with a bias"  # the package's own tests leave it out
-        if spec.experts or spec.n % _MULTIPLE_N or spec.k % _MULTIPLE_K:
-            return f"not a multiple of {_MULTIPLE_N} outputs and of {_MULTIPLE_K} inputs"
-        return None
-
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
-        if self.declines(spec) is None:
+        if why_triton(spec, self.facts.fp8) is None:
             raw = {**raw, "weight": raw["weight"].contiguous()}
         return super().prepare(spec, raw, into)
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
-        if spec.scheme is None or spec.scheme.activation is None or self.declines(spec) is not None:
+        if spec.scheme is None or spec.scheme.activation is None or why_triton(spec, self.facts.fp8) is not None:
             return super().bind(spec, ops, device)
         product, dtype = torch.ops.aiter.gemm_a8w8, getattr(torch, spec.dtype)
         quantized = Quantizer(self.launch, spec.k, spec.scheme.activation)

@@ -20,7 +20,7 @@ from tessera_triton import TARGETS, Launcher
 
 pytest.importorskip("triton")
 
-from tessera_rocm.aiter_products import PRODUCT_TAKES, AiterOrTritonLinear, kernels, provider
+from tessera_rocm.aiter_products import PRODUCT_TAKES, AiterOrTritonLinear, kernels, provider, why_triton
 from tessera_rocm.platform import RocmPlatform
 from tessera_triton.products import Linear
 from tessera_triton.providers import Provider
@@ -72,7 +72,7 @@ def quantized(spec, x):
 def test_a_product_is_what_its_reference_computes(facts, kind, dtype, bias):
     torch_dtype = getattr(torch, dtype)
     spec, parts = LinearSpec(N, K, dtype, scheme(*kind), bias=bias), weight(kind[1], torch_dtype if bias else None)
-    assert AiterOrTritonLinear(facts, Launcher()).declines(spec) is None
+    assert why_triton(spec, facts.fp8) is None
     ops = BoundOps(with_kernels(REFERENCE, **kernels(facts, Launcher(), STAND_IN)), host_device())
     x = quantized(spec, torch.randn(5, K, generator=torch.Generator().manual_seed(1)).to(torch_dtype))
     expected = REFERENCE["linear"].reference(spec, x, parts)
@@ -111,7 +111,7 @@ def test_a_weight_that_is_prepared_again_keeps_its_address():
 )
 def test_triton_computes_what_the_package_does_not_take(spec, why):
     own, library = AiterOrTritonLinear(MI300X, Launcher()), Linear(MI300X, Launcher())
-    assert own.declines(spec).startswith(why)
+    assert why_triton(spec, own.facts.fp8).startswith(why)
     assert own.supports(spec) == library.supports(spec)
 
 

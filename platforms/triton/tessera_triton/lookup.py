@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, Kernel, Packed, PackedEmbeddingSpec
+from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, PackedEmbeddingSpec
 from tessera_triton.facts import DeviceFacts, Launcher
 from tessera_triton.forms import high_bits_of, numbers_of, scale_of, zero_of
 from tessera_triton.products import Linear, form_of, places_of, step_of
@@ -58,19 +58,20 @@ def _look_up(
 
 @dataclass(frozen=True)
 class PackedEmbedding(Kernel[PackedEmbeddingSpec]):
-    """linear: packs the weights. None: the library's."""
+    """linear: packs the weights. None: the library's. packed_elsewhere: whether it packs a weight so that only another
+    package can read it."""
 
     facts: DeviceFacts
     launch: Launcher
     linear: Linear | None = None
+    packed_elsewhere: Callable[[LinearSpec], bool] | None = None
 
     def supports(self, spec: PackedEmbeddingSpec) -> str | None:
         if spec.linear.scheme is None:
             return "weights that are not quantized are looked up by embedding"
-        linear = self.linear or Linear(self.facts, self.launch)
-        if linear.packs_for_others(spec.linear):
+        if self.packed_elsewhere is not None and self.packed_elsewhere(spec.linear):
             return "the weight is packed for a package that only multiplies"
-        return linear.supports(spec.linear)
+        return (self.linear or Linear(self.facts, self.launch)).supports(spec.linear)
 
     def bind(self, spec: PackedEmbeddingSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         linear, scheme = spec.linear, spec.linear.scheme

@@ -349,10 +349,6 @@ class Linear(Kernel[LinearSpec]):
             return "no quantized experts"
         return _why_no_weight(spec, spec.scheme, self.facts) or _why_no_activation(spec.scheme, self.facts)
 
-    def packs_for_others(self, spec: LinearSpec) -> bool:
-        """Whether prepare() packs a weight so that only a package of others can read it. For a subclass."""
-        return False
-
     def wants(self, spec: LinearSpec) -> ActSpec | None:
         given = spec.scheme.activation if spec.scheme is not None else None
         return None if given is None or given.static else given

@@ -41,7 +41,22 @@ def kernels(facts: DeviceFacts, launch: Launcher, package: Provider) -> dict[str
         log.warning("%s is not used: %s; install version 0.1.16", package.name, product)
         return {}
     linear = VllmOrTritonLinear(facts, launch)
-    return {"linear": linear, "packed_embedding": PackedEmbedding(facts, launch, linear)}
+    lookup = PackedEmbedding(facts, launch, linear, packed_elsewhere=lambda spec: why_triton(spec) is None)
+    return {"linear": linear, "packed_embedding": lookup}
+
+
+def why_triton(spec: LinearSpec) -> Reason | None:
+    """Why the package does not compute a product."""
+    scheme = spec.scheme
+    if scheme is None or scheme.weight.dtype != "int4" or not scheme.weight.symmetric:
+        return "no weights in int4 without zero points"
+    if scheme.activation is not None:
+        return "activations are quantized"
+    if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != spec.dtype:
+        return f"activations in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
+    if spec.experts or spec.n % _WORD or scheme.weight.group % _GROUPS_OF or spec.k % (scheme.weight.group or 1):
+        return f"not a multiple of {_WORD} outputs and of {_GROUPS_OF} inputs that share a scale"
+    return None
 
 
 @dataclass(frozen=True)
@@ -49,34 +64,18 @@ class VllmOrTritonLinear(Linear):
     """Products with weights in int4 without zero points, of activations as they are, by the package; all others by
     Triton."""
 
-    def declines(self, spec: LinearSpec) -> Reason | None:
-        """Why Triton computes a product."""
-        scheme = spec.scheme
-        if scheme is None or scheme.weight.dtype != "int4" or not scheme.weight.symmetric:
-            return "no weights in int4 without zero points"
-        if scheme.activation is not None:
-            return "activations are quantized"
-        if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != spec.dtype:
-            return f"activations in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
-        if spec.experts or spec.n % _WORD or scheme.weight.group % _GROUPS_OF or spec.k % (scheme.weight.group or 1):
-            return f"not a multiple of {_WORD} outputs and of {_GROUPS_OF} inputs that share a scale"
-        return None
-
-    def packs_for_others(self, spec: LinearSpec) -> bool:
-        return self.declines(spec) is None
-
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         """Words of eight numbers [n, k / 8] int32, as two per byte already are; scales [k / group, n]."""
-        if self.declines(spec) is not None:
+        if why_triton(spec) is not None:
             return super().prepare(spec, raw, into)
         packed = {**raw, "weight": raw["weight"].contiguous().view(torch.int32), "scale": raw["scale"].T.contiguous()}
         return Kernel.prepare(self, spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        return super().packed_bytes(spec) if self.declines(spec) is not None else None
+        return super().packed_bytes(spec) if why_triton(spec) is not None else None
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
-        if spec.scheme is None or self.declines(spec) is not None:
+        if spec.scheme is None or why_triton(spec) is not None:
             return super().bind(spec, ops, device)
         product, group = torch.ops._xpu_C.int4_gemm_w4a16, spec.scheme.weight.group  # noqa: SLF001  # its public name
         zero = torch.full((1,), _ZERO, dtype=torch.int8, device=device.target)
