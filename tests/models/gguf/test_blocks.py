@@ -20,7 +20,8 @@ from tessera.loader.gguf import GgufWeights
 from tessera.ops.quantize import meaning
 from tessera.platform import StoredWeight
 from tessera.platform.quantization import Part
-from tests.engine.platforms.test_quantization import VOCAB, scored
+from tessera.testing.conformance.lora import save_adapter
+from tests.engine.platforms.test_quantization import VOCAB, apart, scored
 from tests.models.gguf.writer import write_gguf
 from tests.platforms import blockless
 from tests.platforms.cpu_kernels import needs_kernels
@@ -156,3 +157,32 @@ def test_blocks_are_converted_to_what_a_platform_has_when_asked(tmp_path):
     with EngineRun(path, blockless.PATH, dtype="bfloat16") as run:
         assert any(one.chosen == "q4_0, decoded to bfloat16" for one in plan_here(run.engine.config).choices)
         assert converted < run.engine.info.weight_bytes
+
+
+@needs_kernels
+@pytest.mark.parametrize("inner", [192, 160])
+def test_two_ranks_answer_as_one(inner, tmp_path):
+    """Shards of 96 inputs are whole blocks; those of 80 are not, and are decoded."""
+    sizes = {"hidden_size": 128, "intermediate_size": inner, "num_attention_heads": 4, "num_key_value_heads": 2}
+    family = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **sizes, vocab_size=VOCAB))
+    path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0)
+    one, two = (
+        scored(path, "cpu", dtype="bfloat16"),
+        scored(path, "cpu", dtype="bfloat16", executor=None, tensor_parallel_size=2),
+    )
+    assert 0 < apart(one, two) < 2 * apart(one, scored(path, "reference")) < 0.1
+
+
+def test_an_adapter_is_added_to_what_blocks_give(tmp_path):
+    path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", Type.Q4_0, MIXED)
+    adapter = str(save_adapter(tmp_path, tmp_path / "adapter", seed=0))
+
+    def answers(platform):
+        with EngineRun(path, platform, features=["lora"], enable_lora=True, executor=None) as run:
+            keys = [run.add([3, 1, 4, 1, 5], 12, adapter=name) for name in ("", adapter)]
+            run.finish()
+            return [run.answers[key] for key in keys]
+
+    found = answers("strict")
+    assert found == answers("reference")
+    assert found[0] != found[1]
