@@ -12,7 +12,7 @@ from itertools import groupby
 
 from torch import Tensor
 
-from tessera.errors import ModelError, PlatformError
+from tessera.errors import ModelError, PlatformError, printable
 from tessera.ops import LinearSpec
 from tessera.ops.quantize import meaning_of
 from tessera.platform.device import Reason
@@ -248,7 +248,7 @@ class QuantizedCheckpoint(_Negotiation):
             )
         self._count(chosen)
         parts = {name: [[quantized[part].parts[name] for part in join] for join in weight] for name in scheme.parts}
-        return ProductWeight(chosen, parts, _take_largest_input_scale if "input_scale" in parts else None)
+        return ProductWeight(chosen, parts, partial(_check_scales, name=_name(first)))
 
     def _plain(self, spec: LinearSpec, weight: Joins, stored: Mapping[Part, Stored], ops: BoundOps) -> ProductWeight:
         """A product of weights that are not quantized, or computed at load."""
@@ -336,9 +336,14 @@ def _quantized(weight: Joins, stored: Mapping[Part, Stored]) -> dict[Part, Store
     return {part: one for pair in pairs for part, one in pair}
 
 
-def _take_largest_input_scale(raw: dict[str, Tensor]) -> None:
-    """The weights of one product share their input, which is rounded once, with the largest of their scales."""
-    raw["input_scale"] = raw["input_scale"].amax(-1)
+def _check_scales(raw: dict[str, Tensor], name: str) -> None:
+    """Raises ModelError for scales that would make every answer noise. The weights of one product share their input,
+    which is rounded once, with the largest of their scales."""
+    for part in ("scale", "input_scale"):
+        if part in raw and not raw[part].is_meta and not bool(raw[part].float().isfinite().all()):
+            raise ModelError(f"the checkpoint's scales of '{printable(name)}' are not finite; use another copy.")
+    if "input_scale" in raw:
+        raw["input_scale"] = raw["input_scale"].amax(-1)
 
 
 def _name(part: Part) -> str:

@@ -416,3 +416,15 @@ def test_llm_answers_from_a_packed_folder(packed: Packed) -> None:
         with LLM(path, **flags) as llm:
             answers.append(llm.generate("Hello", SamplingParams(temperature=0, max_tokens=12))[0].outputs[0].text)
     assert answers[0] == answers[1] != ""
+
+
+@pytest.mark.parametrize("kind", ["w8a8", "w4a16", "blocks"])
+def test_scales_that_are_not_finite_are_refused(packed: Packed, kind: str, tmp_path: Path) -> None:
+    folder, _ = packed("llama", kind)
+    shutil.copytree(folder, tmp_path / "model")
+    stored = load_file(tmp_path / "model/model.safetensors")
+    scale = next(tensor for name, tensor in stored.items() if "layers.1.mlp.up_proj.weight_scale" in name)
+    scale.view(-1)[1] = torch.nan
+    save_file(stored, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\..*' are not finite; use another copy"):
+        EngineRun(tmp_path / "model", "reference")
