@@ -16,6 +16,10 @@ from torch import Tensor
 from tessera.platform import Packed, Scheme
 from tessera_cpu import native as kernels
 from tessera_cpu.coded import CodedProducts, Form
+from tessera_cpu.products import PANEL
+
+AT_A_TIME = 64 * PANEL
+"""Outputs."""
 
 Parts = tuple[Tensor, Sequence[Tensor]]
 """Codes uint8 [n, k], and the fields of the records of their scales, each [n, records, numbers]."""
@@ -25,13 +29,20 @@ class BlockProducts(CodedProducts):
     """scheme: its weight's dtype is in BLOCKS."""
 
     def __init__(self, native: Any, scheme: Scheme) -> None:
-        self.kind = _KINDS[scheme.weight.dtype]
+        assert scheme.weight.encoding is not None
+        self.kind, self.elements = _KINDS[scheme.weight.dtype], scheme.weight.encoding.elements
         super().__init__(native, self.kind.form)
 
     def pack(self, raw: Packed) -> Tensor:
-        """The weight's blocks: uint8 [n, blocks, bytes]."""
-        codes, fields = self.kind.take(raw["weight"])
-        return self.packed(codes, kernels.PLAIN, codes.shape[1], fields)
+        """The weight's blocks: uint8 [n, blocks, bytes]. They are taken apart a few outputs at a time, because a code
+        takes a byte then."""
+        blocks = raw["weight"]
+        n, k = len(blocks), blocks.shape[1] * self.elements
+        packed = torch.empty(self.packed_bytes(n, k), dtype=torch.uint8)
+        for first in range(0, n, AT_A_TIME):
+            codes, fields = self.kind.take(blocks[first : first + AT_A_TIME])
+            self.put(packed, n, first, codes, kernels.PLAIN, k, fields)
+        return packed
 
 
 @dataclass(frozen=True)

@@ -112,13 +112,24 @@ class CodedProducts(Products):
     def packed(self, codes: Tensor, stored: int, k: int, fields: Sequence[Tensor]) -> Tensor:
         """codes [n, ...]: a row for each output, as enum Stored of csrc/packing.h says. fields: of the records, each
         [n, records, numbers]."""
-        n, codes = len(codes), rows_apart(codes)
+        n = len(codes)
         packed = torch.empty(self.packed_bytes(n, k), dtype=torch.uint8)
-        self.native.tessera_cpu_pack_codes(
-            self.form.codes, stored, codes.data_ptr(), codes.stride(0) * codes.itemsize, packed.data_ptr(), n, k
-        )  # fmt: skip
-        packed[self.form.bytes_of_codes(n, k) :] = torch.cat([_by_panel(field) for field in fields], dim=-1).flatten()
+        self.put(packed, n, 0, codes, stored, k, fields)
         return packed
+
+    def put(
+        self, packed: Tensor, n: int, first: int, codes: Tensor, stored: int, k: int, fields: Sequence[Tensor]
+    ) -> None:
+        """Packs some outputs of n into their place: those from `first` on, a multiple of PANEL. The others as for
+        packed()."""
+        codes, form, panel = rows_apart(codes), self.form, first // PANEL
+        at = packed.data_ptr() + panel * form.bytes_of_codes(PANEL, k)
+        self.native.tessera_cpu_pack_codes(
+            form.codes, stored, codes.data_ptr(), codes.stride(0) * codes.itemsize, at, len(codes), k
+        )
+        records = torch.cat([_by_panel(field) for field in fields], dim=-1).flatten()
+        begin = form.bytes_of_codes(n, k) + panel * form.bytes_of_records(PANEL, k)
+        packed[begin : begin + len(records)] = records
 
     def _task(self, n: int, k: int) -> NativeTask:
         form = self.form

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tessera.platform import Encoding, LinearSpec, PackedEmbeddingSpec, Quantized
 from tessera.testing import encoded_scheme
-from tessera_cpu import native
+from tessera_cpu import blocks, native
 from tessera_cpu.blocks import BLOCKS, BlockProducts
 from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
@@ -153,3 +153,10 @@ def test_every_scale_of_a_byte_is_read(instructions: None, kind: str) -> None:
     found = products.bind_look_up(spec)(tokens, products.pack({"weight": blocks}))
     subnormal = 1.2e-38  # which instructions for bfloat16 take for zero
     torch.testing.assert_close(found, meaning(kind, blocks).bfloat16(), rtol=0, atol=subnormal)
+
+
+@every_kind
+def test_a_weight_is_packed_a_few_outputs_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = own(kind).pack({"weight": blocks_of(kind, 150, 512)})
+    monkeypatch.setattr(blocks, "AT_A_TIME", 64)
+    assert torch.equal(own(kind).pack({"weight": blocks_of(kind, 150, 512)}), packed)
