@@ -14,11 +14,11 @@ from torch import Tensor
 
 from tessera.errors import ModelError, PlatformError, printable
 from tessera.ops import LinearSpec
-from tessera.ops.quantize import meaning_of
+from tessera.ops.quantize import meaning, meaning_of
 from tessera.platform.device import Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
-from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, WeightFormat
+from tessera.platform.quantization import Decoding, Part, QuantSpec, Scheme, StoredWeight, WeightFormat
 from tessera.quantization.blocks import joinable, with_block
 from tessera.quantization.description import describe_scheme
 from tessera.quantization.mixture import block_schemes
@@ -216,13 +216,21 @@ class QuantizedCheckpoint(_Negotiation):
         return stored
 
     def _stored(self, spec: LinearSpec, part: Part, module: str, ops: BoundOps) -> Stored:
-        """How a weight is stored; as one to be computed at load if it can be, and no kernel takes it as it is."""
+        """How a weight is stored; as one to be computed at load if the platform does not multiply with it as it is.
+        Where a platform takes its scheme and has no kernels for products, the reference computes with it, unless the
+        format says otherwise."""
         stored = self._format.stored(part, module, spec.dtype)
-        if not isinstance(stored, StoredWeight) or stored.decoded is None:
+        if not isinstance(stored, StoredWeight):
             return stored
         asked = spec if spec.experts else replace(spec, n=part.shape[0])
         reason = self._why_not_native(asked, stored.scheme, ops)
-        return stored if reason is None else self._decoded(stored, spec, reason)
+        if reason is None:
+            return stored
+        if stored.decoded is None:
+            if ops.ops["linear"].kernel is None and not isinstance(self.answer(stored.scheme), str):
+                return stored
+            stored = replace(stored, decoded=_computed(part, stored))
+        return self._decoded(stored, spec, reason)
 
     def _decoded(self, stored: Stored, spec: LinearSpec, reason: Reason) -> Stored:
         """The same weight as one to be computed at load for this reason, if it can be."""
@@ -317,6 +325,19 @@ def _convert(raw: dict[str, Tensor], scheme: Scheme, kind: str, name: str, logge
     )  # fmt: skip
 
 
+def _computed(part: Part, stored: StoredWeight) -> Part:
+    """A weight as its scheme means it; how activations would be rounded is left out."""
+    scheme, names = stored.scheme, [name for name in stored.parts if name != "input_scale"]
+
+    def call(*tensors: Tensor) -> Tensor:
+        parts = dict(zip(names, tensors, strict=True))
+        _refuse_infinite(parts, _name(part))
+        return meaning(parts, scheme)
+
+    kind = describe_scheme(replace(scheme, activation=None))
+    return replace(part, decoding=Decoding(tuple(stored.parts[name] for name in names), call, kind))
+
+
 def _kind(stored: Stored) -> Scheme | None:
     """Equal for weights that can be joined into one product. Blocks may have different numbers of rows."""
     if not isinstance(stored, StoredWeight):
@@ -337,13 +358,18 @@ def _quantized(weight: Joins, stored: Mapping[Part, Stored]) -> dict[Part, Store
 
 
 def _check_scales(raw: dict[str, Tensor], name: str) -> None:
-    """Raises ModelError for scales that would make every answer noise. The weights of one product share their input,
-    which is rounded once, with the largest of their scales."""
-    for part in ("scale", "input_scale"):
-        if part in raw and not raw[part].is_meta and not bool(raw[part].float().isfinite().all()):
-            raise ModelError(f"the checkpoint's scales of '{printable(name)}' are not finite; use another copy.")
+    """Raises ModelError for scales that are not finite. The weights of one product share their input, which is rounded
+    once, with the largest of their scales."""
+    _refuse_infinite(raw, name)
     if "input_scale" in raw:
         raw["input_scale"] = raw["input_scale"].amax(-1)
+
+
+def _refuse_infinite(parts: Mapping[str, Tensor], name: str) -> None:
+    """Raises ModelError for scales that would make every answer noise."""
+    for part in ("scale", "input_scale"):
+        if part in parts and not parts[part].is_meta and not bool(parts[part].float().isfinite().all()):
+            raise ModelError(f"the checkpoint's scales of '{printable(name)}' are not finite; use another copy.")
 
 
 def _name(part: Part) -> str:

@@ -216,11 +216,24 @@ def test_experts_that_can_be_decoded_are_if_they_are_stored_differently():
     assert (scheme, weights.skipped[0].name) == (None, "u")
 
 
-def test_what_the_platform_declines_is_the_reference_s():
-    chosen, _ = stored(Storing(q=INT8), "q", lambda scheme: "no int8", Taking())
-    assert chosen.spec.scheme == INT8
+def test_what_the_platform_declines_is_decoded():
+    chosen, weights = stored(Storing(q=INT8), "q", lambda scheme: "no int8", Taking())
+    assert (chosen.spec.scheme, chosen.convert) == (None, None)
+    assert weights.reasons == {"int8, one scale per row, decoded to float32": "no int8"}
+    ((part,),) = chosen.parts["weight"]
+    values, scales = torch.randint(-127, 128, (5, 64), dtype=torch.int8), torch.rand(5)
+    assert torch.equal(part.decoding.call(values, scales), values * scales[:, None])
+    with pytest.raises(ModelError, match="the checkpoint's scales of 'q' are not finite; use another copy"):
+        part.decoding.call(values, scales / 0)
     chosen, _ = stored(Storing(q=INT8), "q", weight_only, Taking())
     assert chosen.spec.scheme == weight_only(INT8)
+
+
+def test_the_reference_computes_what_a_platform_without_kernels_takes():
+    chosen, _ = stored(Storing(q=INT8), "q")
+    assert chosen.spec.scheme == INT8
+    chosen, _ = stored(Storing(q=INT8), "q", lambda scheme: "no int8")
+    assert chosen.spec.scheme is None
 
 
 def test_one_input_is_rounded_once_by_the_largest_scale():
