@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.errors import RefusedError
 from tessera.layers.weights import Parameter
 from tessera.loader.load import load_weights
 from tessera.loader.source import CheckpointWeights
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.platform.device import Arena, HostDevice, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
-from tessera.platform.platform import Platform
-from tessera.platform.quantization import Part, ReadWeight, Scheme
-from tessera.quantization.description import describe_scheme
+from tessera.platform.quantization import Part, ReadWeight
 from tessera.quantization.weights import Weights
 
 
@@ -26,7 +23,6 @@ def stored_weights(
     source: CheckpointWeights,
     linear_layers: Mapping[str, tuple[int, int]],
     weights: Weights,
-    platform: Platform,
     dtype: str,
 ) -> Iterator[ReadWeight]:
     """See RunnerServices.stored_weights. dtype: the model's."""
@@ -36,8 +32,6 @@ def stored_weights(
         part = Part(f"{name}.weight", (n, k))
         (chosen,) = weights.choose(LinearSpec(n, k, dtype), [[part]], ops)
         scheme, convert = chosen.spec.scheme, chosen.convert
-        if scheme is not None:
-            _check(name, scheme, platform)
 
         def prepare(raw: dict[str, Tensor], into: Packed | None, convert: Any = convert) -> Packed:
             if convert is not None:
@@ -52,13 +46,3 @@ def stored_weights(
         if layer not in linear_layers or last == "bias":
             yield ReadWeight(name, {"weight": source.whole(name)})
     source.release()
-
-
-def _check(name: str, scheme: Scheme, platform: Platform) -> None:
-    """At op depth the reference multiplies with what a platform does not accept; here nothing would."""
-    answer = platform.scheme(scheme)
-    if isinstance(answer, str):
-        raise RefusedError(
-            f"platform '{platform.name}' does not take '{name}' in {describe_scheme(scheme)} ({answer}); use the "
-            "unquantized model, or one that is quantized in another way."
-        )

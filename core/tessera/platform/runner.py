@@ -275,9 +275,9 @@ class RunnerServices(Protocol):
         """All weights of the checkpoint, one at a time, unsharded, on the host. linear_layers: inputs and outputs of
         the model's linear layers by name, as in LoadedModel.linear_layers. Their weights come first: with the Scheme of
         the checkpoint or of --quantization and its parts, or, where neither quantizes a layer, with None and the weight
-        in the model's dtype. All other tensors are as stored. Raises ModelError for a layer that the checkpoint lacks,
-        RefusedError for a scheme of the checkpoint that Platform.scheme does not accept, PlatformError for
-        --load-format dummy."""
+        in the model's dtype; so is a weight whose scheme Platform.scheme does not accept, which is decoded. All other
+        tensors are as stored. Raises ModelError for a layer that the checkpoint lacks, PlatformError for --load-format
+        dummy."""
 
     def lora_weights(self, folder: str) -> LoraWeights:
         """Reads what RowOpened.feature_args["lora"] names, for a runner that takes lora. Raises ModelError if it is

@@ -176,7 +176,7 @@ class Services:
 
     def stored_weights(self, linear_layers: Mapping[str, tuple[int, int]]) -> Iterator[ReadWeight]:
         source, weights = self._checkpoint(), self.negotiate_weights()
-        yield from stored_weights(source, linear_layers, weights, self.platform, self.dtype)
+        yield from stored_weights(source, linear_layers, weights, self.dtype)
         self.notes += describe_skipped_weights(weights)
 
     def _checkpoint(self) -> CheckpointWeights:
