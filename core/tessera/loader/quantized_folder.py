@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def write_folder(
             written += _write_weight(weights, name, form if name in chosen else None, file)
             on_progress(number, len(names))
     _write_settings(Path(source), target, {**config, "quantization_config": form.config(ignored)})
-    sizes = {name: _product(shapes[name]) for name in names}
+    sizes = {name: prod(shapes[name]) for name in names}
     return QuantizedWeights(
         written, sum(sizes.values()), sum(sizes[name] for name in chosen), form.group,
         [name for name in linear if name not in chosen],
@@ -111,10 +112,3 @@ def _grouped(form: CompressedForm, widths: Sequence[int]) -> CompressedForm:
         return form
     size = next((size for size in GROUPS if all(width % size == 0 for width in widths)), GROUPS[-1])
     return CompressedForm(form.kind, form.bits, size, form.zero_points, form.activations)
-
-
-def _product(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

@@ -198,9 +198,9 @@ class Platform(ABC):
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
         """Accepts a quantization scheme, returns a transformed one, or returns the reason why not. A transformed scheme
         goes into the specs of the kernels that support it; prepare() still receives the parts of the offered scheme. If
-        the answer is a reason, --quantization is refused, products with a checkpoint's quantized weights run on the
-        reference, and no kernel may support the scheme. Default: accept. Each kernel then decides, and the reference
-        computes the products that no kernel supports."""
+        the answer is a reason, --quantization is refused, a checkpoint's weights in the scheme are decoded at load, and
+        no kernel may support it. Default: accept. The kernel for products then decides: a checkpoint's weights that it
+        declines are decoded too. The reference computes where there is no such kernel, and with --quantization."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:

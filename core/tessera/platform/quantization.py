@@ -177,7 +177,8 @@ class Part:
 @dataclass(frozen=True)
 class StoredWeight:
     """A quantized weight in a checkpoint. parts: for each part of the scheme, the tensor to read. decoded: the same
-    weight to be computed at load, where no kernel multiplies with the scheme; None: the reference then does."""
+    weight to be computed at load, where no kernel multiplies with the scheme; None: it is computed from the parts, or,
+    on a platform that takes the scheme and has no kernel for products, the reference multiplies with them."""
 
     scheme: Scheme
     parts: Mapping[str, Part]
