@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.arrays import Array
+from tessera.pooling_params import PoolingParams
 from tessera.sampling_params import SamplingParams
 
 NO_ARGS: Mapping[str, str] = MappingProxyType({})
@@ -46,6 +47,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     columns: dict[str, float] = {}
     # The owner, for a scheduling policy that divides capacity between tenants.
     tenant: str = ""
+    # What is wanted of the prompt instead of a completion; params and max_tokens then mean nothing.
+    pooling: PoolingParams | None = None
 
 
 def make_cache_key(salt: str, feature_args: Mapping[str, str] = NO_ARGS) -> bytes:
@@ -111,3 +114,22 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     prompt_logprobs: Sequence[Mapping[int, Logprob] | None] | None = None
+
+
+@dataclass
+class PoolingOutput:
+    """data: [numbers] float32, or [tokens, numbers] of a task of tokens, after activation and normalization."""
+
+    data: Array
+
+
+@dataclass
+class PoolingRequestOutput:
+    """The answer to a request that pools."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    finished: bool = True

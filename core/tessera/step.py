@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tessera.arrays import Array, int32
+from tessera.pooling_params import PoolingTask
 from tessera.sampling_params import SamplingParams
 
 
@@ -31,6 +32,8 @@ class RowOpened(msgspec.Struct, array_like=True):
     columns: dict[str, float] = {}
     # Request.cache_key
     cache_key: bytes = b""
+    # What its prompt is pooled for; None if tokens are sampled.
+    task: PoolingTask | None = None
 
 
 class BlockDelta(msgspec.Struct, array_like=True):
@@ -61,7 +64,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     rows: Array  # row rows[i] computes num_scheduled_tokens[i] tokens from position starts[i] on
     starts: Array  # one for each of rows
     num_scheduled_tokens: Array  # one for each of rows
-    samples: Array  # the rows that reach the end of their tokens, so that their next token is sampled
+    samples: Array  # the rows that reach the end of their tokens: their next token is sampled, or they are pooled
     blocks: list[BlockDelta]
     opened: list[RowOpened] = []
     freed: Array = int32()
@@ -106,6 +109,13 @@ class PromptLogprobs(msgspec.Struct, array_like=True):
     ranks: Array
 
 
+class RowPooled(msgspec.Struct, array_like=True):
+    """What the model's head made of a row: values [numbers] float32, or [tokens, numbers] of a task of tokens."""
+
+    row: int
+    values: Array
+
+
 class RowError(msgspec.Struct, array_like=True):
     """A row that could not be computed. The other rows of the step are valid."""
 
@@ -137,3 +147,5 @@ class StepOutput(msgspec.Struct, array_like=True):
     errors: list[RowError] = []
     stats: StepStats = StepStats()
     prompt_logprobs: list[PromptLogprobs] = []
+    # Of rows with a task that reached the end of their prompt; they sample no token.
+    pooled: list[RowPooled] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,6 +52,8 @@ class ModelFacts:
     # tensors [T, hidden_size] of dtype that a pipeline stage passes to the next; 0: the model cannot be divided into
     # stages
     stage_tensors: int = 0
+    # whether it has a head that tokens are sampled from
+    generates: bool = True
     # whether it computes with nothing but ops, mixers and views, on the weights that RunnerServices.load_weights()
     # returns, so that a runner may trace it as a function of them
     functional: bool = True
@@ -103,14 +105,33 @@ class SamplingHead(Protocol):
     def weight(self) -> Packed: ...
 
 
+class PoolingHead(Protocol):
+    """Makes numbers of a text's hidden states, for one task of requests."""
+
+    # which states of a text it takes, a Pooling of config/pooler.py; "all": those of every token
+    pooling: str
+
+    def each(self, states: Tensor) -> Tensor:
+        """[T, hidden] -> [T, width]: what is done with the state of each token before they are pooled."""
+
+    def __call__(self, pooled: Tensor) -> Tensor:
+        """[n, width] float32, the pooled states of n texts (of n tokens, if it takes "all") -> [n, numbers] float32,
+        without the activation that a request may turn off."""
+
+
 class Model(Protocol):
     """A model, or the layers of it that a pipeline stage has: the first stage embeds, the last one has the final norm
     and the head. Between token ids and logits it calls only ops, mixers, views and Launch.select_logits()."""
 
     facts: ModelFacts
 
+    # By the tasks that requests may have (PoolingTask); {} for a model that only generates, and on all pipeline stages
+    # but the last.
+    pooling: Mapping[str, PoolingHead]
+
     @property
-    def head(self) -> SamplingHead: ...
+    def head(self) -> SamplingHead:
+        """Only where ModelFacts.generates."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids [T] -> embeddings [T, hidden]."""

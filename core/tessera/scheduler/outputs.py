@@ -51,6 +51,13 @@ class RequestPromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: PromptLogprobs
 
 
+class RequestPooled(msgspec.Struct, frozen=True, array_like=True):
+    """values: of RowPooled."""
+
+    key: int
+    values: Array
+
+
 class EngineCoreOutputs(msgspec.Struct, array_like=True):
     """keys [requests] int64: requests that got tokens. counts [requests] int32: how many each got. tokens [sum of
     counts] int32: the tokens, in the order of keys. The token that ends a completion is included."""
@@ -62,6 +69,7 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True):
     logprobs: list[RequestLogprobs] = []
     started: list[StartedRequest] = []
     prompt_logprobs: list[RequestPromptLogprobs] = []
+    pooled: list[RequestPooled] = []
 
 
 @dataclass

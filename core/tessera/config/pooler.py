@@ -1,0 +1,56 @@
+"""What a model that answers with numbers makes of its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tessera.pooling_params import PoolingTask
+
+Pooling = Literal["last", "cls", "mean", "max", "weighted_mean", "mean_sqrt_len"]
+"""Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean, the
+largest of each element, their mean weighted by position (1, 2, 3, ...), or their sum divided by the square root of their
+number. The names are those of sentence-transformers."""
+
+
+@dataclass(frozen=True)
+class DenseConfig:
+    """A Dense module of sentence-transformers: a linear layer and an activation behind the pooled vector."""
+
+    # Its folder within the model's, and of its tensors linear.weight and linear.bias.
+    name: str
+    in_features: int
+    out_features: int
+    bias: bool
+    # "identity", "tanh", "gelu", "relu", "sigmoid"
+    activation: str
+
+
+@dataclass(frozen=True)
+class PoolerConfig:
+    """How a model pools, from its files, --pooler-config, or what its family does; config/model.py fills it."""
+
+    # What it can be asked for.
+    tasks: tuple[PoolingTask, ...]
+    pooling: Pooling
+    # Behind the pooled vector, in this order.
+    dense: tuple[DenseConfig, ...] = ()
+    # Whether vectors are divided by their length, unless a request says otherwise.
+    normalize: bool = True
+    # Elements of a vector.
+    dimensions: int = 0
+    # Those that a request may ask for; None for any up to `dimensions`; () for no others.
+    matryoshka: tuple[int, ...] | None = ()
+    # The labels of classify, in order.
+    labels: tuple[str, ...] = ()
+    # What makes probabilities of the labels' numbers: "sigmoid", "softmax" or "identity".
+    activation: str = "softmax"
+    # Texts put in front of others, by name, as "query".
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    # The prompt of a request that names none.
+    default_prompt: str | None = None
+    # Whether the tokens of a prompt are pooled too.
+    include_prompt: bool = True
+    # Constants of the family's head, by its model file.
+    head: Mapping[str, Any] = field(default_factory=dict)

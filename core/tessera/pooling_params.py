@@ -1,0 +1,36 @@
+"""Pooling parameters: what a request wants of a model that answers with numbers. Names are vLLM's where it has the same
+field. Checks that depend on the model are made when the request is built (engine/input_processor.py)."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from tessera.errors import RequestError
+
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+"""embed: a vector for the text. classify: a number for each label; a reranker has one label. token_embed and
+token_classify: the same for each token."""
+
+TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
+MAX_DIMENSIONS = 2**16
+
+
+class PoolingParams(msgspec.Struct, frozen=True, array_like=True):
+    """Raises RequestError for a field outside its bounds."""
+
+    task: PoolingTask = "embed"
+    # Of the vector, from its first number on; None for all that the model gives.
+    dimensions: int | None = None
+    # Whether vectors are normalized and numbers of labels become probabilities; None: as the model was made.
+    use_activation: bool | None = None
+    # As SamplingParams.truncate_prompt_tokens and truncation_side; None: a prompt that is too long is refused.
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise RequestError(f"task must be one of {', '.join(TASKS)}.", param="task")
+        if self.dimensions is not None and not 1 <= self.dimensions <= MAX_DIMENSIONS:
+            raise RequestError(f"dimensions must be 1 to {MAX_DIMENSIONS}, got {self.dimensions}.", param="dimensions")
