@@ -34,3 +34,14 @@ class PoolingParams(msgspec.Struct, frozen=True, array_like=True):
             raise RequestError(f"task must be one of {', '.join(TASKS)}.", param="task")
         if self.dimensions is not None and not 1 <= self.dimensions <= MAX_DIMENSIONS:
             raise RequestError(f"dimensions must be 1 to {MAX_DIMENSIONS}, got {self.dimensions}.", param="dimensions")
+
+
+class RequestPooling(msgspec.Struct, frozen=True, array_like=True):
+    """What the engine needs to know of a request that pools."""
+
+    task: PoolingTask = "embed"
+    # Whether the head takes the states of several tokens: none of them may then come from the prefix cache, which has
+    # keys and values, but no states.
+    every_token: bool = False
+    # The position of the first token that is pooled: those before it are an instruction that only the others see.
+    start: int = 0

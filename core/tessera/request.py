@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.arrays import Array
-from tessera.pooling_params import PoolingParams
+from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
 
 NO_ARGS: Mapping[str, str] = MappingProxyType({})
@@ -47,8 +47,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     columns: dict[str, float] = {}
     # The owner, for a scheduling policy that divides capacity between tenants.
     tenant: str = ""
-    # What is wanted of the prompt instead of a completion; params and max_tokens then mean nothing.
-    pooling: PoolingParams | None = None
+    # What is made of the prompt instead of a completion; params, max_tokens and seed then mean nothing.
+    pooling: RequestPooling | None = None
 
 
 def make_cache_key(salt: str, feature_args: Mapping[str, str] = NO_ARGS) -> bytes:
@@ -114,6 +114,8 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     prompt_logprobs: Sequence[Mapping[int, Logprob] | None] | None = None
+    # Of a request that pools: as PoolingOutput.data, once it is finished.
+    pooled: Array | None = None
 
 
 @dataclass
@@ -133,3 +135,57 @@ class PoolingRequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     finished: bool = True
+
+    @classmethod
+    def from_output(cls, output: RequestOutput) -> PoolingRequestOutput:
+        """Of a request that pools and has finished."""
+        assert output.pooled is not None, "the request does not pool, or was aborted"
+        return cls(
+            output.request_id,
+            PoolingOutput(output.pooled),
+            output.prompt_token_ids,
+            output.num_cached_tokens,
+            output.metrics,
+        )
+
+
+@dataclass
+class EmbeddingOutput:
+    """embedding: the vector."""
+
+    embedding: list[float]
+
+
+@dataclass
+class EmbeddingRequestOutput:
+    """A PoolingRequestOutput of the task embed."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+    @classmethod
+    def from_pooling(cls, output: PoolingRequestOutput) -> EmbeddingRequestOutput:
+        return cls(output.request_id, EmbeddingOutput(output.outputs.data.tolist()), output.prompt_token_ids)
+
+
+@dataclass
+class ClassificationOutput:
+    """probs: of each label."""
+
+    probs: list[float]
+
+
+@dataclass
+class ClassificationRequestOutput:
+    """A PoolingRequestOutput of the task classify."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+    @classmethod
+    def from_pooling(cls, output: PoolingRequestOutput) -> ClassificationRequestOutput:
+        return cls(output.request_id, ClassificationOutput(output.outputs.data.tolist()), output.prompt_token_ids)

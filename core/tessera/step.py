@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tessera.arrays import Array, int32
-from tessera.pooling_params import PoolingTask
+from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
 
 
@@ -32,8 +32,8 @@ class RowOpened(msgspec.Struct, array_like=True):
     columns: dict[str, float] = {}
     # Request.cache_key
     cache_key: bytes = b""
-    # What its prompt is pooled for; None if tokens are sampled.
-    task: PoolingTask | None = None
+    # Request.pooling
+    pooling: RequestPooling | None = None
 
 
 class BlockDelta(msgspec.Struct, array_like=True):
@@ -147,5 +147,5 @@ class StepOutput(msgspec.Struct, array_like=True):
     errors: list[RowError] = []
     stats: StepStats = StepStats()
     prompt_logprobs: list[PromptLogprobs] = []
-    # Of rows with a task that reached the end of their prompt; they sample no token.
+    # Of rows with `pooling` that reached the end of their prompt; they sample no token.
     pooled: list[RowPooled] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.config.flags import flag, flags_of
 from tessera.config.mesh import Mesh
+from tessera.config.pooler import PoolerConfig
 
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
@@ -65,6 +66,19 @@ class ModelOptions:
         None, "Sampling parameters that override these defaults, such as '{\"max_new_tokens\": 512}'."
     )
 
+    runner: str = flag(
+        "auto", "Whether the model generates text or only answers with numbers (pooling); auto decides by its files.",
+        choices=("auto", "generate", "pooling"), plan=True,
+    )  # fmt: skip
+    convert: str = flag(
+        "auto", "Make a model that generates answer with vectors (embed) too.", choices=("auto", "none", "embed"),
+        plan=True,
+    )  # fmt: skip
+    pooler_config: Mapping[str, Any] | None = flag(
+        None, "How hidden states become a vector, such as '{\"pooling_type\": \"MEAN\", \"normalize\": true}'.",
+        shown_default="the model's",
+    )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -101,6 +115,9 @@ class ModelConfig:
         low=-1,
         high=2**31 - 1,
     )
+    # How it pools; None if it only generates.
+    pooler: PoolerConfig | None = None
+    generates: bool = True  # whether tokens can be sampled from it
     # For fields that a request does not set, by the names of SamplingParams.
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.model_folder import is_gguf
+from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
 
@@ -27,6 +28,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     if values.get("quantization") is not None and checkpoint.config.get("quantization_config") is not None:
         raise ConfigError("the model is already quantized; remove --quantization.", param="quantization")
     tokenizer = None if options.skip_tokenizer_init else tokenizer_of_model(folder, name, asked, hub)
+    tasks = model_tasks(checkpoint, options)
     recommended = generation_folder(options.generation_config, folder)
     return record_of(
         ModelConfig,
@@ -36,7 +38,9 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         served_name=_served_name(options.served_model_name or name),
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
-        max_model_len=_max_model_len(checkpoint, options.max_model_len),
+        max_model_len=_max_model_len(checkpoint, options.max_model_len, tasks.max_tokens),
+        pooler=tasks.pooler,
+        generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
         sampling_defaults=sampling_defaults(
@@ -56,8 +60,11 @@ def _served_name(name: str) -> str:
     return name
 
 
-def _max_model_len(checkpoint: Checkpoint, requested: int | None) -> int:
+def _max_model_len(checkpoint: Checkpoint, requested: int | None, usual: int | None) -> int:
+    """usual: the longest text that the modules behind the model were made for, if they say so."""
     most = checkpoint.max_positions
+    if requested is None and usual is not None:
+        return min(usual, most or usual)
     if most is None:
         if requested is None:
             raise ModelError(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, get_args
 
-from tessera.pooling_params import PoolingTask
+from tessera.pooling_params import PoolingTask, RequestPooling
 
 Pooling = Literal["last", "cls", "mean", "max", "weighted_mean", "mean_sqrt_len"]
-"""Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean, the
-largest of each element, their mean weighted by position (1, 2, 3, ...), or their sum divided by the square root of their
-number. The names are those of sentence-transformers."""
+"""Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean,
+the largest of each element, their mean weighted by position (1, 2, 3, ...), or their sum divided by the square root of
+their number."""
+
+
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+ACTIVATIONS = ("identity", "tanh", "gelu", "relu", "sigmoid")
+"""Of Dense modules."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class DenseConfig:
     in_features: int
     out_features: int
     bias: bool
-    # "identity", "tanh", "gelu", "relu", "sigmoid"
+    # One of ACTIVATIONS.
     activation: str
 
 
@@ -52,5 +57,10 @@ class PoolerConfig:
     default_prompt: str | None = None
     # Whether the tokens of a prompt are pooled too.
     include_prompt: bool = True
-    # Constants of the family's head, by its model file.
-    head: Mapping[str, Any] = field(default_factory=dict)
+    # Lines about where this comes from, to say at start-up.
+    notes: tuple[str, ...] = ()
+
+    def request(self, task: PoolingTask, start: int = 0) -> RequestPooling:
+        """What the engine needs to know of a request for a task. start: the position of the first token to pool."""
+        every_token = task in ("token_embed", "token_classify") or self.pooling != "last"
+        return RequestPooling(task, every_token, 0 if self.include_prompt else start)

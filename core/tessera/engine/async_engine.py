@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, TypeVar
 from tessera.config import Supervision
 from tessera.engine.child import EngineChild, executor_path
 from tessera.engine.engine_handle import EngineHandle, EngineLauncher, Health
-from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
+from tessera.engine.input_processor import (
+    NO_COLUMNS,
+    PooledPrompt,
+    Prompt,
+    bad_word_texts,
+    no_bad_words,
+    no_tokenizer,
+    with_bad_words,
+)
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, RequestError
 from tessera.platform.runner import Progress
-from tessera.request import NO_ARGS, RequestOutput
+from tessera.pooling_params import PoolingParams
+from tessera.request import NO_ARGS, PoolingRequestOutput, RequestOutput
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, snapshot
 from tessera.text import Tokenizer, Vocabulary
 
@@ -113,6 +122,60 @@ class AsyncEngine:
                     finished = output.finished
         finally:
             self._handle.remove(state)
+
+    async def encode(
+        self,
+        prompt: str | Sequence[int] | PooledPrompt,
+        params: PoolingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
+        add_special_tokens: bool = True,
+        client: str = "",
+    ) -> PoolingRequestOutput:
+        """What the model's head makes of a prompt. Cancelling it aborts the request within a step. The arguments are
+        those of generate(), and so are the errors. One prepared by prepare_pooled() is not checked again."""
+        arrival = time.monotonic()
+        if not isinstance(prompt, PooledPrompt):
+            prompt = await self.prepare_pooled(prompt, params, add_special_tokens=add_special_tokens, client=client)
+        self._handle.check_room(arrival)
+        request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
+        state = self._handle.front_end.submit_pooled(
+            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
+            feature_args=feature_args,
+        )  # fmt: skip
+        try:
+            has_output = self._handle.add(state)
+            while (output := state.take()) is None:
+                await has_output.wait()
+                has_output.clear()
+        finally:
+            self._handle.remove(state)
+        if output.pooled is None:
+            raise RequestError("This request was aborted.", code="aborted")
+        return PoolingRequestOutput.from_output(output)
+
+    async def prepare_pooled(
+        self,
+        prompt: str | Sequence[int],
+        params: PoolingParams,
+        *,
+        pooled_from: int = 0,
+        columns: Mapping[str, float] = NO_COLUMNS,
+        add_special_tokens: bool = True,
+        client: str = "",
+    ) -> PooledPrompt:
+        """Tokenizes a prompt and checks every limit, as encode() does, without submitting it. pooled_from: the position
+        of the first token behind an instruction. columns: of the input batch. Raises RequestError, TextWorkerError."""
+        text = prompt if isinstance(prompt, str) else None
+        limit = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
+        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, limit)
+        prepare = self._handle.front_end.prepare_pooled
+        check = partial(prepare, ids, params, text=text, pooled_from=pooled_from, columns=columns)
+        return await self._run(check, len(ids) >= LONG_PROMPT)
 
     async def prepare(
         self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True, client: str = ""

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tessera.arrays import Array
 from tessera.engine.logprobs import PromptLogprobsBuffer, TokenLogprobs
 from tessera.errors import TesseraError
+from tessera.pooling_params import PoolingParams
 from tessera.request import CompletionOutput, Request, RequestMetrics, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import IncrementalDetokenizer, StopChecker
@@ -172,6 +174,7 @@ class RequestState:
         completions: list[CompletionState],
         prompt_logprobs: PromptLogprobsBuffer | None,
         stops: StopStrings | None,
+        pooling: PoolingParams | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -186,6 +189,9 @@ class RequestState:
         """Whether the reader got some output. If so, the request cannot be rerun on another engine, because its tokens
         may differ."""
         self.params = params
+        # What a request that pools wants, and what it got when it ended.
+        self.pooling = pooling
+        self.pooled: Array | None = None
         self.num_unfinished = len(completions)
 
     @property
@@ -201,7 +207,8 @@ class RequestState:
     def num_unread(self) -> int:
         """Values of the output that the reader has not taken: about a hundred bytes for a token, eight for a log
         probability."""
-        return sum(completion.num_unread for completion in self.completions)
+        numbers = 0 if self.pooled is None else self.pooled.size
+        return sum(completion.num_unread for completion in self.completions) + numbers
 
     @property
     def num_generated_tokens(self) -> int:
@@ -210,6 +217,7 @@ class RequestState:
 
     def forget(self) -> None:
         """Frees what nobody has taken, after an error."""
+        self.pooled = None
         for completion in self.completions:
             completion.forget()
 
@@ -233,6 +241,7 @@ class RequestState:
             num_cached_tokens=self.num_cached_tokens,
             metrics=_merged([completion.times for completion in self.completions]),
             prompt_logprobs=None if self.prompt_logprobs is None else self.prompt_logprobs.take(kind),
+            pooled=self.pooled,
         )
 
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tessera.engine.completion import CompletionState, RequestState
-from tessera.engine.input_processor import InputProcessor, Prompt
+from tessera.engine.input_processor import NO_COLUMNS, NO_SAMPLING, InputProcessor, PooledPrompt, Prompt
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
+from tessera.engine.pooling import activated
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
+from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, Request
 from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
-    from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest, RequestPromptLogprobs, StartedRequest
+    from tessera.scheduler.outputs import (
+        EngineCoreOutputs,
+        FinishedRequest,
+        RequestPooled,
+        RequestPromptLogprobs,
+        StartedRequest,
+    )
     from tessera.step import RowLogprobs
     from tessera.text import StopStrings, Vocabulary
 
@@ -42,6 +50,7 @@ class FrontEnd:
         self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
         self._input = InputProcessor(config, vocabulary, max_model_len, shorten=shorten)
+        self._pooler = config.model.pooler
         self._max_waiting = config.scheduler.max_waiting
         # Requests that run at once; an engine in another process says it when it is ready.
         self.max_running = config.scheduler.max_num_seqs
@@ -72,10 +81,7 @@ class FrontEnd:
     ) -> RequestState:
         """Creates the state of a request; the caller sends its `requests` to the engine. params: those the prompt was
         prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
-        if request_id in self._by_id:
-            raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
-        if len(self._live) + params.n > self.max_running + self._max_waiting:
-            raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
+        self._check_room(request_id, params.n)
         requests = self._input.requests(
             prompt,
             request_id,
@@ -88,9 +94,47 @@ class FrontEnd:
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival, prompt.stops) for index in range(params.n)]
         scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.vocabulary)
-        state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores, prompt.stops)
-        self._by_id[request_id] = state
-        for request, completion in zip(requests, completions, strict=True):
+        return self._track(
+            RequestState(request_id, params, prompt.text, ids, requests, completions, scores, prompt.stops)
+        )
+
+    def prepare_pooled(
+        self,
+        ids: Sequence[int],
+        params: PoolingParams,
+        *,
+        text: str | None = None,
+        pooled_from: int = 0,
+        columns: Mapping[str, float] = NO_COLUMNS,
+    ) -> PooledPrompt:
+        """prepare() for a request that pools. pooled_from: the position of the first token behind an instruction.
+        columns: of the input batch. Raises RequestError. May run on another thread."""
+        return self._input.prepare_pooled(ids, params, text=text, pooled_from=pooled_from, columns=columns)
+
+    def submit_pooled(self, prompt: PooledPrompt, request_id: str, *, arrival: float, **options: Any) -> RequestState:
+        """submit() for a request that pools. options: those of submit()."""
+        self._check_room(request_id, 1)
+        request = self._input.pooling_request(
+            prompt, request_id, arrival=arrival, **{"priority": 0, "cache_salt": "", **options}
+        )
+        ids = prompt.ids.tolist()
+        completion = self._completion(0, NO_SAMPLING, ids, arrival, None)
+        return self._track(
+            RequestState(
+                request_id, NO_SAMPLING, prompt.text, ids, [request], [completion], None, None, prompt.params,
+            )
+        )  # fmt: skip
+
+    def _check_room(self, request_id: str, number: int) -> None:
+        """number: of completions."""
+        if request_id in self._by_id:
+            raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
+        if len(self._live) + number > self.max_running + self._max_waiting:
+            raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
+
+    def _track(self, state: RequestState) -> RequestState:
+        self._by_id[state.request_id] = state
+        for request, completion in zip(state.requests, state.completions, strict=True):
             self._live[request.key] = (state, completion)
         return state
 
@@ -102,6 +146,8 @@ class FrontEnd:
             self._start(started)
         for scored in outputs.prompt_logprobs:
             self._add_prompt_logprobs(scored)
+        for pooled in outputs.pooled:
+            self._add_pooled(pooled)
         finished = {end.key: end for end in outputs.finished}
         logprobs = {row.key: row.logprobs for row in outputs.logprobs}
         for key, tokens in _by_key(outputs):
@@ -189,6 +235,11 @@ class FrontEnd:
         found = self._live.get(scored.key)
         if found is not None and found[0].prompt_logprobs is not None:
             found[0].prompt_logprobs.add(scored.prompt_logprobs)
+
+    def _add_pooled(self, pooled: RequestPooled) -> None:
+        found = self._live.get(pooled.key)
+        if found is not None and found[0].pooling is not None and self._pooler is not None:
+            found[0].pooled = activated(pooled.values, found[0].pooling, self._pooler)
 
     def _advance(
         self,

@@ -5,16 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.engine.pooling import check_pooling
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
+from tessera.pooling_params import PoolingParams, RequestPooling
 from tessera.request import NO_ARGS, Request, make_cache_key
-from tessera.sampling_params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS_IDS, SamplingParams, changed
+from tessera.sampling_params import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS_IDS,
+    RequestOutputKind,
+    SamplingParams,
+    changed,
+)
 from tessera.scheduler.restrictions import check_first
 from tessera.text import StopStrings
 
@@ -22,6 +31,9 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
     from tessera.text import Vocabulary
 
+NO_SAMPLING = SamplingParams(detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+"""Of requests that pool."""
+NO_COLUMNS: Mapping[str, float] = MappingProxyType({})
 SEEDS = 1 << 64
 UNSEEDED = 1 << 63
 
@@ -40,6 +52,21 @@ class Prompt:
     params: SamplingParams
     # The stop strings of params, if it has any.
     stops: StopStrings | None = None
+
+
+@dataclass(frozen=True)
+class PooledPrompt:
+    """A checked prompt of a request that pools."""
+
+    # None if the client sent ids.
+    text: str | None
+    # [tokens] int32.
+    ids: Array
+    params: PoolingParams
+    # What the engine is told of it.
+    pooling: RequestPooling
+    # Values for columns of the input batch.
+    columns: Mapping[str, float]
 
 
 class InputProcessor:
@@ -61,6 +88,12 @@ class InputProcessor:
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
+        if not self._model.generates:
+            raise RequestError(
+                "This model answers with numbers and generates no text; its routes are /v1/embeddings, /rerank, "
+                "/score, /classify and /pooling.",
+                param="model",
+            )
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -79,6 +112,41 @@ class InputProcessor:
         checked = self._checked(ids if truncation is None else truncation.apply(ids))
         max_tokens = self._bounded(checked.size, params.max_tokens)
         return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
+
+    def prepare_pooled(
+        self, ids: Sequence[int], params: PoolingParams, *, text: str | None, pooled_from: int = 0,
+        columns: Mapping[str, float] = NO_COLUMNS,
+    ) -> PooledPrompt:  # fmt: skip
+        """The same for a request that pools. pooled_from: the position of the first token behind an instruction.
+        columns: of the input batch. Raises RequestError."""
+        pooler = check_pooling(params, self._model.pooler)
+        truncation = Truncation.from_params(
+            params.truncate_prompt_tokens, params.truncation_side, max_model_len=self._max_model_len, max_tokens=0,
+        )  # fmt: skip
+        checked = self._checked(ids if truncation is None else truncation.apply(ids), answers=False)
+        return PooledPrompt(text, checked, params, pooler.request(params.task, pooled_from), columns)
+
+    def pooling_request(
+        self, prompt: PooledPrompt, request_id: str, *, arrival: float, priority: int, cache_salt: str,
+        tenant: str = "", feature_args: Mapping[str, str] = NO_ARGS,
+    ) -> Request:  # fmt: skip
+        """The request of a prompt that is pooled."""
+        self._next_key += 1
+        return Request(
+            key=self._next_key - 1,
+            request_id=request_id,
+            prompt=prompt.ids,
+            params=NO_SAMPLING,
+            max_tokens=0,
+            seed=0,
+            arrival=arrival,
+            priority=priority,
+            cache_key=make_cache_key(cache_salt, feature_args),
+            columns=dict(prompt.columns),
+            feature_args=dict(feature_args),
+            tenant=tenant or cache_salt,
+            pooling=prompt.pooling,
+        )
 
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = "",
@@ -109,11 +177,12 @@ class InputProcessor:
             for index in range(params.n)
         ]
 
-    def _checked(self, ids: Sequence[int]) -> Array:
+    def _checked(self, ids: Sequence[int], *, answers: bool = True) -> Array:
+        """answers: there must be room for a token behind them."""
         if len(ids) == 0:
             raise RequestError("The prompt is empty: it must have at least one token.", param="prompt")
-        if len(ids) >= self._max_model_len:
-            raise self._over_context(len(ids), 1)
+        if len(ids) > self._max_model_len - answers:
+            raise self._over_context(len(ids), 1) if answers else self._too_long(len(ids))
         try:
             array = np.asarray(ids)
         except (ValueError, OverflowError) as error:
@@ -150,6 +219,14 @@ class InputProcessor:
             f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
             f"{num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the prompt, {max_tokens} for the "
             "completion). Please reduce the length of the prompt or of the completion.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+    def _too_long(self, num_tokens: int) -> RequestError:
+        return RequestError(
+            f"This model takes texts of up to {self._max_model_len} tokens, and this one has {num_tokens}; shorten it, "
+            "or set truncate_prompt_tokens to -1.",
             param="prompt",
             code="context_length_exceeded",
         )

@@ -17,7 +17,7 @@ from tessera.engine.beam_search import BeamSearch, first_alternatives
 from tessera.engine.completion import RequestState
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd
-from tessera.engine.input_processor import Prompt
+from tessera.engine.input_processor import NO_SAMPLING, PooledPrompt, Prompt
 from tessera.errors import EngineDeadError, EngineStepError, RequestError
 from tessera.request import NO_ARGS, RequestOutput
 from tessera.sampling_params import SamplingParams
@@ -34,7 +34,7 @@ class Job:
     """One prompt to run, and the request id of its output."""
 
     request_id: str
-    prompt: Prompt
+    prompt: Prompt | PooledPrompt
     params: SamplingParams
     priority: int
     feature_args: Mapping[str, str]
@@ -55,9 +55,13 @@ class OfflineEngine:
         self._abort_asked = False
 
     def job(
-        self, prompt: Prompt, params: SamplingParams, priority: int = 0, feature_args: Mapping[str, str] = NO_ARGS
+        self,
+        prompt: Prompt | PooledPrompt,
+        params: SamplingParams = NO_SAMPLING,
+        priority: int = 0,
+        feature_args: Mapping[str, str] = NO_ARGS,
     ) -> Job:
-        """Creates a job, to be passed to run() once. May be called on any thread."""
+        """Creates a job, to be passed to run() once. params: of a prompt to complete. May be called on any thread."""
         return Job(str(next(self._numbers)), prompt, params, priority, feature_args)
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
@@ -164,6 +168,11 @@ class OfflineEngine:
             self._engine.add(request)
 
     def _submit(self, job: Job) -> RequestState:
+        if isinstance(job.prompt, PooledPrompt):
+            return self.front.submit_pooled(
+                job.prompt, job.request_id, arrival=time.monotonic(), priority=job.priority,
+                feature_args=job.feature_args,
+            )  # fmt: skip
         return self.front.submit(
             job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority,
             feature_args=job.feature_args,

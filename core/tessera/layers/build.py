@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from tessera.config.mesh import Axis
+from tessera.config.pooler import PoolerConfig
 from tessera.errors import ModelError, PlatformError
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import (
@@ -64,12 +65,15 @@ class Build:
         kv: QuantSpec | None = None,  # how keys and values are quantized; None keeps them in dtype
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,  # a mixer as models call it (GraphRunner.split)
         stored: Stored | None = None,  # the checkpoint, if there is one
+        pooler: PoolerConfig | None = None,  # how the model pools; None: it only generates
+        generates: bool = True,  # whether it needs a head that tokens are sampled from
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
+        self.pooler, self.generates = pooler, generates
         self.notes: list[str] = []  # lines about the model, to say at start-up
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number

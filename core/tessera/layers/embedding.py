@@ -150,10 +150,10 @@ def vocabulary_ends(
     logits_cap: float = 0.0,
     logits_scale: float = 1.0,
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
-    """The embedding on the first pipeline stage, the head on the last one, else None. name: of the embedding's weight.
-    tied: config.json says that the head uses the same weight; both stages load it, unless the checkpoint has another
-    for the head. whole: the embedding is complete on every rank."""
-    first, last = build.is_first_stage, build.is_last_stage
+    """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name:
+    of the embedding's weight. tied: config.json says that the head uses the same weight; both stages load it, unless
+    the checkpoint has another for the head. whole: the embedding is complete on every rank."""
+    first, last = build.is_first_stage, build.is_last_stage and build.generates
     tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{HEAD}.weight"])
     head = None
     if last or (first and tied):

@@ -18,7 +18,14 @@ from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import check_names
 from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
-from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
+from tessera.engine.input_processor import (
+    PooledPrompt,
+    Prompt,
+    bad_word_texts,
+    no_bad_words,
+    no_tokenizer,
+    with_bad_words,
+)
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
@@ -34,7 +41,8 @@ from tessera.llm.inputs import (
     refuse_others,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
-from tessera.request import RequestOutput
+from tessera.pooling_params import PoolingParams, PoolingTask
+from tessera.request import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
 from tessera.text.blocking_workers import BlockingTextWorkers
@@ -166,6 +174,66 @@ class LLM:
             **others,
         )
         return self._answers(jobs, use_tqdm)
+
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        pooling_task: PoolingTask | None = None,
+        use_tqdm: bool | MakeBar = True,
+        lora_request: LoRARequests = None,
+        priority: int | Sequence[int] | None = None,
+        **others: Any,
+    ) -> list[PoolingRequestOutput]:
+        """What the model's head makes of each prompt, in the forms that generate() accepts. pooling_params: one for all
+        prompts, or one per prompt. pooling_task: of those that name none; default: the model's first. Raises
+        RequestError before anything runs, and EngineStepError if a step fails."""
+        refuse_others("encode", others)
+        self._offline.check_usable()
+        texts = prompts_of(prompts, None)
+        pooler = self._offline.config.model.pooler
+        task = pooling_task or ("embed" if pooler is None else pooler.tasks[0])
+        params = for_each("pooling_params", pooling_params or PoolingParams(task), PoolingParams, len(texts))
+        ranks = for_each("priority", priority or 0, int, len(texts))
+        feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
+        jobs = [
+            self._offline.job(self._pooled(index, prompt, own), priority=rank, feature_args=args)
+            for index, (prompt, own, rank, args) in enumerate(zip(texts, params, ranks, feature_args, strict=True))
+        ]
+        return [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
+
+    def embed(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool | MakeBar = True,
+        lora_request: LoRARequests = None,
+        **others: Any,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt, as encode() gives it."""
+        refuse_others("embed", others)
+        outputs = self.encode(
+            prompts, pooling_params, pooling_task="embed", use_tqdm=use_tqdm, lora_request=lora_request
+        )
+        return [EmbeddingRequestOutput.from_pooling(output) for output in outputs]
+
+    def classify(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool | MakeBar = True,
+        lora_request: LoRARequests = None,
+        **others: Any,
+    ) -> list[ClassificationRequestOutput]:
+        """The probabilities of the model's labels for each prompt, in their order."""
+        refuse_others("classify", others)
+        outputs = self.encode(
+            prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm, lora_request=lora_request
+        )
+        return [ClassificationRequestOutput.from_pooling(output) for output in outputs]
 
     def beam_search(
         self,
@@ -323,6 +391,15 @@ class LLM:
             if self._text is not None:
                 params = self._text.check_grammar(params)
             return self._offline.front.prepare(ids, self._with_bad_words(params), text=text)
+        except RequestError as error:
+            raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
+
+    def _pooled(self, index: int, prompt: str | Sequence[int], params: PoolingParams) -> PooledPrompt:
+        """The same for a prompt that is pooled."""
+        try:
+            limit = self._offline.max_model_len if params.truncate_prompt_tokens is None else None
+            ids, text = self._tokenized(prompt, limit) if isinstance(prompt, str) else (prompt, None)
+            return self._offline.front.prepare_pooled(ids, params, text=text)
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 

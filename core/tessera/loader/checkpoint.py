@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from tessera.config.model_folder import INDEX, open_weights
-from tessera.config.weight_files import find_weights
+from tessera.config.weight_files import SINGLE, find_weights
 from tessera.errors import ModelError, printable
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
@@ -59,12 +59,17 @@ class Safetensors:
     decodes = False
     form: WeightFormat | None = None
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, modules: Sequence[str] = ()) -> None:
+        """modules: folders within it, each with a model.safetensors, whose tensors get the folder's name in front."""
         self.folder = Path(folder)
+        # What a tensor is called in its file, where that differs.
+        self._own_names: dict[str, str] = {}
         self._files: dict[str, Any] = {}
         self._read = 0
         self.notes: Sequence[str] = ()
-        self._where = self._find()
+        self._where = self._with_base(self._find())
+        for module in modules:
+            self._add_module(module)
         self.dtype = self._dtype_of_matrices()
 
     def names(self) -> Iterator[str]:
@@ -132,7 +137,7 @@ class Safetensors:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         file = self._where[name]
         try:
-            return self._open(file).get_slice(name)
+            return self._open(file).get_slice(self._own_names.get(name, name))
         except SafetensorError:
             raise ModelError(
                 f"{INDEX} says that {printable(file, 60)} has '{printable(name, 80)}', but it has not; download both."
@@ -153,6 +158,18 @@ class Safetensors:
             )
         self.notes = found.notes
         return self._listed(found.files) if found.index is None else found.index
+
+    def _with_base(self, where: Mapping[str, str]) -> dict[str, str]:
+        """Adds "model." to the names of a decoder that was saved without its head, where they have none."""
+        bare = "embed_tokens.weight" in where
+        self._own_names = {f"model.{name}": name for name in where} if bare else {}
+        return {f"model.{name}": file for name, file in where.items()} if bare else dict(where)
+
+    def _add_module(self, module: str) -> None:
+        file = f"{module}/{SINGLE}"
+        for name in self._open(file).keys():  # noqa: SIM118 - not a dict
+            self._where[f"{module}.{name}"] = file
+            self._own_names[f"{module}.{name}"] = name
 
     def _listed(self, files: Sequence[str]) -> dict[str, str]:
         """The same without an index."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tessera.config import EngineConfig
@@ -17,16 +18,17 @@ CheckpointWeights = Safetensors | GgufWeights
 """The sources that are checkpoints, whose weights have names."""
 
 
-def open_checkpoint(path: str) -> CheckpointWeights:
-    """path: a model's folder or GGUF file. Raises ModelError."""
-    return GgufWeights(path) if is_gguf(Path(path)) else Safetensors(path)
+def open_checkpoint(path: str, modules: Sequence[str] = ()) -> CheckpointWeights:
+    """path: a model's folder or GGUF file. modules: as of Safetensors. Raises ModelError."""
+    return GgufWeights(path) if is_gguf(Path(path)) else Safetensors(path, modules)
 
 
 def open_source(config: EngineConfig, device: Device) -> WeightSource:
     """Where a configuration's weights come from. device: that loads them. Raises ModelError."""
     if config.model.load_format == "dummy":
         return Dummy(config.seed, device.target if device.eager else None)
-    return open_checkpoint(config.model.path)
+    pooler = config.model.pooler
+    return open_checkpoint(config.model.path, [] if pooler is None else [one.name for one in pooler.dense])
 
 
 def resolve_dtype(dtype: str, checkpoint: str, capabilities: Capabilities) -> str:

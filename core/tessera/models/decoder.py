@@ -3,7 +3,7 @@ a gated MLP or a mixture of experts, each with a norm before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +14,11 @@ from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import Experts, GatedMLP, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
+from tessera.layers.pooling import embedding_heads
 from tessera.layers.qkv import APART, QKVLayout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts
+from tessera.platform.model import Hidden, LayerCache, ModelFacts, PoolingHead
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class FinalNorm(Protocol):
 
 class Decoder:
     """Create it after all of its parts: it reads `build` for what they registered. Only the first pipeline stage needs
-    an embedding, only the last one a norm and a head. joined: a block returns the sum, and no residual."""
+    an embedding, only the last one a norm and, if the model generates, a head. joined: a block returns the sum, and no
+    residual."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Decoder:
         self.config = config
         self.embedding, self.blocks, self.norm, self._head = embedding, blocks, norm, head
         self.is_last_stage = build.is_last_stage
+        self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,
@@ -89,11 +92,12 @@ class Decoder:
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
+            generates=build.generates,
         )
 
     @property
     def head(self) -> Head:
-        assert self._head is not None, "the last stage has it"
+        assert self._head is not None, "the last stage of a model that generates has it"
         return self._head
 
     def embed(self, tokens: Tensor) -> Tensor:

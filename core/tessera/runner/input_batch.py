@@ -15,6 +15,7 @@ from tessera.config.engine import EngineConfig
 from tessera.errors import ConfigError
 from tessera.platform.feature import Column
 from tessera.platform.runner import CachePlan
+from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 
@@ -203,6 +204,8 @@ class CoreInputBatch:
         # Names of the columns that a launch has for each token.
         self.token_columns = frozenset(c.name for c in columns if c.each == "token")
         self._defaults = {c.name: c.default for c in columns}
+        # Of the rows whose requests pool.
+        self.pooling: dict[int, RequestPooling] = {}
 
     def apply(self, step: SchedulerOutput) -> None:
         """Applies the rows that a step opens and the blocks that rows get."""
@@ -220,8 +223,17 @@ class CoreInputBatch:
             table[row] = 0
         self.tables_changed += 1
         self.sampling.open(opened)
+        self.pooling.pop(row, None)
+        if opened.pooling is not None:
+            self.pooling[row] = opened.pooling
         for name, column in self.columns.items():
             column[row] = opened.columns.get(name, self._defaults[name])
+
+    def pooled_among(self, rows: Array) -> Array:
+        """The indices into `rows` of those whose requests pool."""
+        if not self.pooling:
+            return np.zeros(0, np.intp)
+        return np.flatnonzero([row in self.pooling for row in rows.tolist()])
 
 
 def write_blocks(table: Array, delta: BlockDelta) -> None:

@@ -7,13 +7,15 @@ sampled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import CachePlan
+from tessera.pooling_params import RequestPooling
 from tessera.runner.workspace import null_step
 from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
@@ -22,17 +24,26 @@ _MOST_LOGPROBS = 32
 """Alternatives beyond which warm-up tries no more numbers."""
 
 
-def steps_of_all_kinds(config: EngineConfig, plan: CachePlan, rules: StepRules, vocab: int) -> list[SchedulerOutput]:
-    """plan: of the caches, of which only null blocks are written. vocab: of the model."""
+def steps_of_all_kinds(
+    config: EngineConfig, plan: CachePlan, rules: StepRules, vocab: int, pooling: Sequence[RequestPooling]
+) -> list[SchedulerOutput]:
+    """plan: of the caches, of which only null blocks are written. vocab: of the model. pooling: of each task that it
+    has."""
     longest, most = plan.max_model_len - 1, config.scheduler.max_num_batched_tokens
     each, plain = min(longest, most, rules.max_tokens_per_request or longest), SamplingParams(temperature=0.0)
+    pooled = [
+        null_step(plan, number, int32([0]), int32([count]), plain, pooling=task)
+        for number, (task, count) in enumerate(product(pooling, _doubling(each)))
+    ]
+    if not config.model.generates:
+        return pooled
     kinds = [([0], [count], plain) for count in _doubling(each)]
     if rules.mix_prefill_decode and plan.num_rows > 1 and each > 2:
         kinds += [([longest - 1, 0], [1, count], plain) for count in (2, each - 1)]
     kinds += [([longest - 1], [1], params) for params in _sampling(config, vocab)]
     # The last layer has a row more then than there are tokens.
     kinds.append(([0], [each], SamplingParams(temperature=0.0, prompt_logprobs=0)))
-    return [
+    return pooled + [
         null_step(plan, number, int32(starts), int32(counts), params)
         for number, (starts, counts, params) in enumerate(kinds)
     ]

@@ -43,6 +43,8 @@ class PreparedLaunch:
     # Places of the rows that need log probabilities of the prompt tokens they compute; if there are any, the launch has
     # ALL_POSITIONS.
     prompt_logprobs: Array
+    # Places of the rows that pool; if one of them pools the states of several tokens, the launch has ALL_POSITIONS.
+    pooled: Array
     # [S] int64: the offset of the row of each, padding included, in the flattened device_tokens.
     row_offsets: Array
     # For each place of `sampling`, the draft that follows; -1 after the last one of a row. None without drafts.
@@ -110,15 +112,19 @@ class LaunchBuilder:
             part = slice(exact.first, exact.last)
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
             prompt_logprobs = self.batch.sampling.prompt_logprobs_among(rows, starts)
-            shape = _with_all_positions(exact) if len(prompt_logprobs) else exact
+            pooled = self.batch.pooled_among(rows)
+            every = len(prompt_logprobs) or any(self.batch.pooling[row].every_token for row in rows[pooled].tolist())
+            shape = _with_all_positions(exact) if every else exact
             placed = self._placed(shape, rows, lengths)
             launch = self._launch(shape.key, placed, starts, seq_lens[part])
             first = placed.layout.query_start_loc[: len(rows)]
             if shape.key.kind == "verify":
                 last, drafted = drafted, drafted + int(lengths.sum()) - len(rows)
-                yield self._verifying(placed, launch, starts, step.drafts[last:drafted])
+                yield self._verifying(placed, launch, starts, step.drafts[last:drafted], pooled)
                 continue
-            sampling = slice(None) if len(step.samples) == len(step.rows) else np.isin(rows, step.samples).nonzero()[0]
+            sampling: Array | slice = slice(None)
+            if len(step.samples) != len(step.rows) or len(pooled):
+                sampling = np.setdiff1d(np.isin(rows, step.samples).nonzero()[0], pooled)
             yield PreparedLaunch(
                 launch=launch,
                 rows=rows,
@@ -128,13 +134,20 @@ class LaunchBuilder:
                 starts=starts,
                 first=first,
                 prompt_logprobs=prompt_logprobs,
+                pooled=pooled,
                 row_offsets=placed.row_offsets,
                 drafts=None,
             )
 
-    def _verifying(self, placed: _PlacedLayout, launch: Launch, starts: Array, drafts: Array) -> PreparedLaunch:
+    def _verifying(
+        self, placed: _PlacedLayout, launch: Launch, starts: Array, drafts: Array, pooled: Array
+    ) -> PreparedLaunch:
         """Each token is sampled as if it were a row of its own."""
         layout = placed.layout
+        sampling = slice(None) if layout.token_places is None else layout.token_places
+        if len(pooled):
+            places = np.arange(layout.num_tokens)[sampling]
+            sampling = places[~np.isin(layout.row_of[places], pooled)]
         next_drafts = np.full(layout.num_tokens, -1, np.int32)
         next_drafts[layout.within + 1 < layout.query_lens[layout.row_of]] = drafts
         return PreparedLaunch(
@@ -142,10 +155,11 @@ class LaunchBuilder:
             rows=layout.rows[: layout.num_rows],
             sampled_rows=layout.token_rows.astype(np.int32),
             next_position=layout.positions(starts) + 1,
-            sampling=slice(None) if layout.token_places is None else layout.token_places,
+            sampling=sampling,
             starts=starts,
             first=layout.query_start_loc[: layout.num_rows],
             prompt_logprobs=np.zeros(0, np.intp),
+            pooled=pooled,
             row_offsets=placed.token_offsets,
             drafts=next_drafts,
         )

@@ -190,6 +190,7 @@ class AdaptedModel:
 
     def __init__(self, model: Model, feature: LoraInWorker) -> None:
         self.model, self.feature, self.facts = model, feature, model.facts
+        self.pooling = model.pooling
 
     @property
     def head(self) -> SamplingHead:

@@ -17,6 +17,7 @@ from tessera.platform.device import Device, Future
 from tessera.platform.drafts import accepted
 from tessera.runner.launch_builder import PreparedLaunch
 from tessera.runner.observers import StepObserver
+from tessera.runner.pooler import PooledRow
 from tessera.runner.prompt_logprobs import Scoring
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats
 
@@ -91,13 +92,18 @@ class PendingStep:
     # By launch, in order; empty on a pipeline stage that does not sample.
     sampled: Sequence[SampledRows]
     prompt_logprobs: Sequence[Scoring]
+    pooled: Sequence[PooledRow]
     # Without the seconds of the copies.
     stats: StepStats
     observers: Sequence[StepObserver]
 
     def done(self) -> bool:
         copied = all(copy is None or copy.done() for rows in self.sampled for copy in rows.copies)
-        return copied and all(scoring.done() for scoring in self.prompt_logprobs)
+        return (
+            copied
+            and all(scoring.done() for scoring in self.prompt_logprobs)
+            and all(row.done() for row in self.pooled)
+        )
 
     def result(self) -> StepOutput:
         for observer in self.observers:
@@ -112,4 +118,5 @@ class PendingStep:
             logprobs=[row for part in parts for row in part.logprobs],
             stats=structs.replace(self.stats, wait=perf_counter() - began),
             prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
+            pooled=[row.result() for row in self.pooled],
         )

@@ -28,6 +28,7 @@ from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, ModelRunner, Progress
 from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
+from tessera.pooling_params import RequestPooling
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
@@ -42,6 +43,7 @@ from tessera.runner.launch_builder import LaunchBuilder, PreparedLaunch
 from tessera.runner.logits_editor import LogitsEditor
 from tessera.runner.observers import LaunchObserver
 from tessera.runner.pending_step import ExecutedStep, PendingStep, SampledRows
+from tessera.runner.pooler import PooledRow, Pooler
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
@@ -106,7 +108,7 @@ class CoreRunner(ModelRunner):
         self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
         self.build = services.build
-        if self.links.is_last:
+        if self.links.is_last and self.model.facts.generates:
             bind_ahead(self.model, self.build.ops)
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
@@ -132,7 +134,8 @@ class CoreRunner(ModelRunner):
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in build.mixers)
         check_members([*build.backends, *kernels, *mixers, self.graphs, self.shapes], config.platform_levels)
         self._check_drafts()
-        captured = self.graphs.keys(self.shapes, config.scheduler.max_decode_samples)
+        generates = self.model.facts.generates  # a graph is of rows that decode
+        captured = self.graphs.keys(self.shapes, config.scheduler.max_decode_samples) if generates else ()
         self.keys = [replace(key, bits=key.bits | bits) for bits in possible_bits(self.features) for key in captured]
 
     def _use_groups(self) -> None:
@@ -196,9 +199,15 @@ class CoreRunner(ModelRunner):
         for stacks in self.memory.stacks:
             for stack in stacks:
                 stack.zero_()
-        for step in largest_steps(config, plan, self.shapes.rules()):
+        most = max(self._pooling(), key=lambda one: one.every_token, default=None)
+        for step in largest_steps(config, plan, self.shapes.rules(), most):
             self.sample(self.execute(step))
         self.links.discard_tokens()
+
+    def _pooling(self) -> list[RequestPooling]:
+        """What requests may ask of each task that the model has."""
+        pooler = self.services.config.model.pooler
+        return [] if pooler is None else [pooler.request(task) for task in pooler.tasks]
 
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""
@@ -258,6 +267,8 @@ class CoreRunner(ModelRunner):
         for observer in self.observers:
             observer.allocate(plan, self.device)
         if self.links.is_last:
+            self.pooler = Pooler(self.model.pooling, self.batch, self.device)
+        if self.links.is_last and self.model.facts.generates:
             self._allocate_sampling()
 
     def _allocate_sampling(self) -> None:
@@ -290,13 +301,13 @@ class CoreRunner(ModelRunner):
     def _run_empty(self, launch: Launch) -> None:
         """Replays and samples a launch of padding alone."""
         hidden, none = self._replay(launch), np.zeros(0, np.int32)
-        if self.links.is_last:
+        if self.links.is_last and self.model.facts.generates:
             self.sampler(hidden, self.builder.empty_sampled(launch), none, none)
 
     def _launch_all_kinds(self, report: Callable[[Progress], None]) -> None:
         """Runs steps that launch each kernel as requests can, so that none is compiled while requests are served."""
         config, vocab = self.services.config, self.model.facts.vocab_size
-        steps = steps_of_all_kinds(config, self.plan, self.shapes.rules(), vocab)
+        steps = steps_of_all_kinds(config, self.plan, self.shapes.rules(), vocab, self._pooling())
         for number, step in enumerate(steps):
             for bits in possible_bits(self.features):
                 self.sample(self._execute(step, (), bits))
@@ -345,11 +356,14 @@ class CoreRunner(ModelRunner):
         began = perf_counter()
         sampled: list[SampledRows] = []
         prompt_logprobs: list[Scoring] = []
+        pooled: list[PooledRow] = []
         if self.links.is_last:
             for prepared, hidden in pending.results:
                 samples = prepared.launch.key.num_samples
                 if len(prepared.prompt_logprobs):
                     prompt_logprobs += self.scorer(hidden[samples:], prepared)
+                if len(prepared.pooled):
+                    pooled += self.pooler(hidden, prepared)
                 if len(prepared.sampled_rows[prepared.sampling]):
                     sampled.append(self._sample(prepared, hidden[:samples], masks))
         else:
@@ -357,7 +371,7 @@ class CoreRunner(ModelRunner):
         compilations = (self.platform.compilations() or 0) - self.compilations
         fallbacks = dict(self.build.ops.fallbacks)
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=fallbacks, compilations=compilations)
-        return PendingStep(pending.step.step, sampled, prompt_logprobs, stats, pending.observers)
+        return PendingStep(pending.step.step, sampled, prompt_logprobs, pooled, stats, pending.observers)
 
     def _sample(self, prepared: PreparedLaunch, hidden: Tensor, masks: TokenMasks | None) -> SampledRows:
         """Samples the rows of a launch, and stores the tokens where the next step reads them."""

@@ -85,7 +85,11 @@ class Services:
             batch_invariant=self.config.batch_invariant,
         )  # fmt: skip
         kv = _KV.get(self.config.cache.dtype, weights.kv)
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source)
+        wanted = self.config.model
+        self.build = Build(
+            bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
+            wanted.generates,
+        )  # fmt: skip
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:

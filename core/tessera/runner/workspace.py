@@ -19,6 +19,7 @@ from tessera.platform.device import Device
 from tessera.platform.launch import StepRules
 from tessera.platform.model import ModelFacts
 from tessera.platform.runner import CachePlan
+from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 
@@ -35,10 +36,12 @@ def estimated(config: EngineConfig, facts: ModelFacts) -> int:
     return tokens * facts.hidden_size * 16 * 4 + samples * facts.vocab_size * 8
 
 
-def largest_steps(config: EngineConfig, plan: CachePlan, rules: StepRules) -> list[SchedulerOutput]:
+def largest_steps(
+    config: EngineConfig, plan: CachePlan, rules: StepRules, pooling: RequestPooling | None
+) -> list[SchedulerOutput]:
     """Steps of as many tokens as a step may have: prompts as long as possible; rows that decode, with drafts; and, if
     they may be mixed, as many rows as possible and one prompt, which takes most where rows are padded to the longest.
-    plan: of null blocks alone, to which all tables point."""
+    plan: of null blocks alone, to which all tables point. pooling: that takes most, if the model pools."""
     longest, most = plan.max_model_len - 1, config.scheduler.max_num_batched_tokens
     each = min(longest, rules.max_tokens_per_request or longest, most)
     rows = min(plan.num_rows, rules.max_rows or most)
@@ -46,7 +49,12 @@ def largest_steps(config: EngineConfig, plan: CachePlan, rules: StepRules) -> li
     prompts[-1] = min(each, most - each * (len(prompts) - 1))
     width = min(config.scheduler.max_decode_tokens, longest)
     answers = np.full(min(rows, max(most // width, 1)), width, np.int32)
-    steps = [null_step(plan, 0, np.zeros_like(prompts), prompts, SAMPLED)]
+    steps = []
+    if pooling is not None:
+        steps.append(null_step(plan, 0, np.zeros_like(prompts), prompts, SAMPLED, pooling=pooling))
+    if not config.model.generates:
+        return steps
+    steps.append(null_step(plan, 0, np.zeros_like(prompts), prompts, SAMPLED))
     steps.append(null_step(plan, 1, longest - answers, answers, SAMPLED, width - 1))
     rest = min(each, most - (rows - 1))
     if rules.mix_prefill_decode and rows > 1 and rest > 1:
@@ -57,13 +65,19 @@ def largest_steps(config: EngineConfig, plan: CachePlan, rules: StepRules) -> li
 
 
 def null_step(
-    plan: CachePlan, number: int, starts: Array, counts: Array, params: SamplingParams, drafts: int = 0
+    plan: CachePlan,
+    number: int,
+    starts: Array,
+    counts: Array,
+    params: SamplingParams,
+    drafts: int = 0,
+    pooling: RequestPooling | None = None,
 ) -> SchedulerOutput:
     """A step of the first rows, opened with these parameters, whose block tables name the null block alone. drafts: of
-    each row."""
+    each row. pooling: of each, if they are pooled and not sampled."""
     rows, none = np.arange(len(starts), dtype=np.int32), int32()
     opened = [
-        RowOpened(row, "", np.zeros(end, np.int32), end, start, params, row)
+        RowOpened(row, "", np.zeros(end, np.int32), end, start, params, row, pooling=pooling)
         for row, (start, end) in enumerate(zip(starts.tolist(), (starts + counts).tolist(), strict=True))
     ]
     nothing = [BlockDelta(none, none, none, none) for _ in plan.groups]

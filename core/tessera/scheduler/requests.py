@@ -101,6 +101,8 @@ class RowAllocator:
     def _run(self, request: TrackedRequest, num_computed_tokens: int) -> None:
         own, row = request.request, request.row
         max_total = min(request.num_prompt_tokens + own.max_tokens, self._max_model_len)
+        if own.pooling is not None:
+            max_total = request.num_prompt_tokens + 1  # the token after its prompt, which is never drawn
         self.rows.open(row, num_computed_tokens, max_total)
         self._opened[row] = RowOpened(
             row=row,
@@ -113,6 +115,7 @@ class RowAllocator:
             feature_args=own.feature_args,
             columns=own.columns | request.features.columns(),
             cache_key=own.cache_key,
+            pooling=own.pooling,
         )
 
     # ---- leaving a row -----------------------------------------------------------------------------------------------
@@ -312,13 +315,12 @@ class Requests:
             raise OverloadedError(f"{tokens} prompt tokens are already waiting; try again later.")
 
     def _check_fits(self, request: Request, max_model_len: int) -> None:
-        num_prompt = len(request.prompt)
-        if not 0 < num_prompt < max_model_len:
-            raise RequestError(
-                f"The prompt must have 1 to {max_model_len - 1} tokens, got {num_prompt}.", param="prompt"
-            )
-        total = min(num_prompt + request.max_tokens, max_model_len)
-        fits = self._allocator.cache.max_tokens + 1  # the last token is never computed
+        num_prompt, answers = len(request.prompt), request.pooling is None
+        most = max_model_len - answers
+        if not 0 < num_prompt <= most:
+            raise RequestError(f"The prompt must have 1 to {most} tokens, got {num_prompt}.", param="prompt")
+        total = min(num_prompt + request.max_tokens, max_model_len) if answers else num_prompt
+        fits = self._allocator.cache.max_tokens + answers  # the last token of an answer is never computed
         if total > fits:
             raise RequestError(
                 f"The prompt's {num_prompt} tokens and a completion of up to {total - num_prompt} are {total} tokens, "

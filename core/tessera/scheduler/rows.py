@@ -87,7 +87,10 @@ class TrackedRequest:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether it may start from a cached prefix. False while it still needs log probabilities of its prompt."""
+        """Whether it may start from a cached prefix. False while it still needs log probabilities of its prompt, or if
+        the states of its tokens are pooled."""
+        if self.request.pooling is not None:
+            return not self.request.pooling.every_token
         return self.request.params.prompt_logprobs is None or len(self.tokens) > self.num_prompt_tokens
 
     @property
@@ -169,6 +172,8 @@ class Rows:
         self.masked = np.zeros(num_rows, dtype=bool)
         # The request has Restrictions.
         self.restricted = np.zeros(num_rows, dtype=bool)
+        # The request pools: it ends when its prompt is computed.
+        self.pooled = np.zeros(num_rows, dtype=bool)
 
         # [rows] int64: of the request.
         self.key = np.zeros(num_rows, dtype=np.int64)
@@ -227,6 +232,7 @@ class Rows:
         self.num_masked += request.features.masks
         self.restricted[row] = request.restrictions is not None
         self.num_restricted += request.restrictions is not None
+        self.pooled[row] = request.request.pooling is not None
         self.set_status(row, RowStatus.RUNNING)
 
     def set_status(self, row: int, status: RowStatus) -> None:
@@ -246,7 +252,7 @@ class Rows:
         self.num_naming -= bool(self.has_stop_ids[row])
         self.num_masked -= bool(self.masked[row])
         self.num_restricted -= bool(self.restricted[row])
-        self.has_stop_ids[row] = self.masked[row] = self.restricted[row] = False
+        self.has_stop_ids[row] = self.masked[row] = self.restricted[row] = self.pooled[row] = False
         self.sampled_step[row] = NO_STEP
         self.set_status(row, RowStatus.FREE)
         self._free.append(row)
@@ -273,7 +279,8 @@ class Rows:
 
     def work(self) -> Work:
         """The tokens that running rows have to compute, including those being sampled by steps in flight. A request's
-        last token is never computed, so a row whose last token is being sampled has nothing left."""
+        last token is never computed, so a row whose last token is being sampled, or which is being pooled, has nothing
+        left."""
         rows = self.running
         num_tokens, pending, starts, max_total = self._work_counts.take(rows, axis=1)
         left = np.minimum(num_tokens + pending, max_total - 1) - starts

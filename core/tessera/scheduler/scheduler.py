@@ -22,6 +22,7 @@ from tessera.scheduler.outputs import (
     EngineCoreOutputs,
     FinishedRequest,
     RequestLogprobs,
+    RequestPooled,
     RequestPromptLogprobs,
     SchedulerCounters,
 )
@@ -379,10 +380,14 @@ class Scheduler:
         prompt_logprobs = [
             RequestPromptLogprobs(int(rows.key[of.row]), of) for of in output.prompt_logprobs if rows.goes_on(of.row)
         ]
+        pooled = [of for of in output.pooled if rows.goes_on(of.row)]
         drawn, counts, tokens, endings = self._take_tokens(step, output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn, counts)
+        values = [RequestPooled(int(rows.key[of.row]), of.values) for of in pooled]
         self._commit(step)
+        for of in pooled:
+            self._requests.end(rows.request(of.row), "stop")
         for ending in endings:
             self._requests.end(ending.request, ending.reason, ending.stop_token, complete=ending.complete)
         self._allocator.release(step)
@@ -394,6 +399,7 @@ class Scheduler:
             logprobs=logprobs,
             started=self._admission.take_started(),
             prompt_logprobs=prompt_logprobs,
+            pooled=values,
         )
 
     def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array, Array, list[Ending]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tessera.config.checkpoint import scaled
 from tessera.errors import ModelError
 from tessera.layers.build import Build
+from tessera.layers.pooling import embedding_heads
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.names import CheckpointNames
@@ -22,7 +23,7 @@ from tessera.ops.sampling import bind_finish
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts
+from tessera.platform.model import Hidden, LayerCache, ModelFacts, PoolingHead
 from tessera.platform.ops import Packed
 
 
@@ -64,6 +65,7 @@ class ThroughTransformers:
         product, self._embed = exchange(build, anatomy, names, found, self.step)
         self.head = SharedHead(build, product, found.head)
         self.base = anatomy.model.get_submodule(found.base)
+        self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)
         self.facts = ModelFacts(
             architecture=architecture,
             vocab_size=product.n,
@@ -73,6 +75,7 @@ class ThroughTransformers:
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
             notes=tuple(build.notes),
+            generates=build.generates,
             functional=False,
         )
 

@@ -1,0 +1,160 @@
+"""What the files of a sentence-transformers folder say about pooling: modules.json names the modules behind the model,
+each with a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeGuard
+
+import msgspec
+
+from tessera.config.model_folder import MAX_SETTINGS_BYTES, decode, read_bytes, read_json, regular_file
+from tessera.config.pooler import ACTIVATIONS, DenseConfig, Pooling
+from tessera.errors import ModelError, printable
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+_LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
+_MODES: Mapping[str, Pooling] = MappingProxyType(
+    {
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+        "pooling_mode_weightedmean_tokens": "weighted_mean",
+        "pooling_mode_lasttoken": "last",
+    }
+)
+_NAMES: Mapping[str, Pooling] = MappingProxyType(
+    {
+        "cls": "cls",
+        "mean": "mean",
+        "max": "max",
+        "mean_sqrt_len_tokens": "mean_sqrt_len",
+        "weightedmean": "weighted_mean",
+        "lasttoken": "last",
+    }
+)
+MAX_MODULES = 16
+MAX_SIZE = 2**20
+MAX_PROMPTS = 256
+MAX_PROMPT_CHARS = 2**14
+
+
+@dataclass(frozen=True)
+class SentenceTransformers:
+    """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization."""
+
+    pooling: Pooling
+    # The folder of the module that says so.
+    pooling_from: str
+    # Whether the tokens of a prompt are pooled too.
+    include_prompt: bool = True
+    dense: tuple[DenseConfig, ...] = ()
+    # Whether vectors are normalized.
+    normalize: bool = False
+    # Texts put in front of others, by name.
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    # Longest text that the model was made for, in tokens; None if the files do not say.
+    max_tokens: int | None = None
+
+
+class _Module(msgspec.Struct):
+    type: str
+    path: str = ""
+
+
+def read_modules(folder: Path) -> SentenceTransformers | None:
+    """None for a folder without modules.json. Raises ModelError for modules that are not known."""
+    content = read_bytes(folder, MODULES, MAX_SETTINGS_BYTES)
+    if content is None:
+        return None
+    modules = decode(content, folder / MODULES, list[_Module], "a list of modules")
+    where = printable(folder / MODULES)
+    if not modules or len(modules) > MAX_MODULES:
+        raise ModelError(f"'{where}' names {len(modules)} modules; 1 to {MAX_MODULES} are supported.")
+    said: dict[str, Any] = {}
+    dense: list[DenseConfig] = []
+    for module in modules:
+        kind = module.type.rpartition(".")[2]
+        if "/" in module.path or module.path in (".", ".."):
+            raise ModelError(f"'{where}' names the folder '{printable(module.path, 60)}', which is not one beside it.")
+        if kind == "Pooling":
+            said |= _pooling(folder, module.path)
+        elif kind == "Dense" and "pooling" in said:
+            dense.append(_dense(folder, module.path))
+        elif kind == "Normalize":
+            said["normalize"] = True
+        elif kind not in ("Transformer", "Dropout"):
+            raise ModelError(
+                f"'{where}' names the module {printable(module.type, 80)}, which is not supported; there are "
+                "Transformer, Pooling, Dense behind it, and Normalize."
+            )
+    if "pooling" not in said:
+        raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
+    return SentenceTransformers(**said, dense=tuple(dense), **_settings(folder), max_tokens=_max_tokens(folder))
+
+
+def _module_json(folder: Path, path: str) -> dict[str, Any]:
+    content = read_json(folder, f"{path}/config.json")
+    if content is None:
+        raise ModelError(f"'{printable(folder / path)}' has no config.json; download it again.")
+    return content
+
+
+def _pooling(folder: Path, path: str) -> dict[str, Any]:
+    said = _module_json(folder, path)
+    named = said.get("pooling_mode")
+    modes = [mode for name, mode in _MODES.items() if said.get(name) is True]
+    if isinstance(named, str):
+        modes = [_NAMES[named]] if named in _NAMES else []
+    if len(modes) != 1:
+        raise ModelError(
+            f"'{printable(folder / path / 'config.json')}' asks for {len(modes)} ways of pooling that are known; one "
+            f"of {', '.join(_NAMES)} is supported."
+        )
+    return {"pooling": modes[0], "pooling_from": path, "include_prompt": said.get("include_prompt") is not False}
+
+
+def _dense(folder: Path, path: str) -> DenseConfig:
+    said, where = _module_json(folder, path), printable(folder / path)
+    inner, outer = said.get("in_features"), said.get("out_features")
+    if not (_is_size(inner) and _is_size(outer)):
+        raise ModelError(f"'{where}' has a config.json without in_features and out_features.")
+    activation = str(said.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2].lower()
+    if activation not in ACTIVATIONS:
+        raise ModelError(
+            f"'{where}' asks for the activation {printable(activation, 40)}; there are {', '.join(ACTIVATIONS)}."
+        )
+    if regular_file(folder, f"{path}/model.safetensors") is None:
+        raise ModelError(
+            f"'{where}' has no model.safetensors; weights in other files are not read, because they can run code: save "
+            "the model again with sentence-transformers."
+        )
+    return DenseConfig(path, inner, outer, bias=said.get("bias") is not False, activation=activation)
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 1 <= value <= MAX_SIZE
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    said = read_json(folder, SETTINGS) or {}
+    prompts = said.get("prompts") or {}
+    fits = isinstance(prompts, dict) and len(prompts) <= MAX_PROMPTS
+    if not fits or not all(isinstance(text, str) and len(text) <= MAX_PROMPT_CHARS for text in prompts.values()):
+        raise ModelError(
+            f"prompts in '{printable(folder / SETTINGS)}' must be up to {MAX_PROMPTS} texts of up to "
+            f"{MAX_PROMPT_CHARS:,} characters, by name."
+        )
+    default = said.get("default_prompt_name")
+    return {"prompts": prompts, "default_prompt": default if default in prompts else None}
+
+
+def _max_tokens(folder: Path) -> int | None:
+    said: Sequence[Any] = [(read_json(folder, name) or {}).get("max_seq_length") for name in _LIMITS]
+    return next((one for one in said if type(one) is int and 1 <= one < 2**31), None)

@@ -1,0 +1,106 @@
+"""What a model is served for: whether it generates, and how it pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from tessera.config.checkpoint import Checkpoint
+from tessera.config.engine import ModelOptions
+from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling
+from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
+from tessera.errors import ConfigError, printable
+from tessera.pooling_params import PoolingTask
+
+_GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
+    {True: ("last", "the last token's"), False: ("cls", "the first token's")}
+)
+"""By whether a token sees only those before it."""
+_EMBED: tuple[PoolingTask, ...] = ("embed", "token_embed")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """generates: whether tokens are sampled. pooler: None if it only generates. max_tokens: longest text that its
+    modules were made for; None if they do not say."""
+
+    generates: bool
+    pooler: PoolerConfig | None
+    max_tokens: int | None = None
+
+
+def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
+    """From the name of the architecture, the folder's modules and the user's --runner, --convert and --pooler-config.
+    Raises ConfigError for a flag that the model cannot follow, ModelError for unsupported modules."""
+    architecture = str(checkpoint.config["architectures"][0])
+    modules, causal = read_modules(checkpoint.folder), architecture.endswith(_GENERATES)
+    convert = options.convert
+    if convert == "auto":
+        convert = "none" if causal and (modules is None or options.runner == "generate") else "embed"
+    generates = causal and (options.runner == "generate" or (options.runner == "auto" and modules is None))
+    if options.runner == "generate" and not causal:
+        raise ConfigError(
+            f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
+        )
+    if not generates and convert == "none":
+        convert = "embed"
+    if convert == "none":
+        if options.pooler_config is not None:
+            raise ConfigError("pooler_config needs --convert embed for a model that generates.", param="pooler_config")
+        return Tasks(generates, None)
+    pooler = _embedding(checkpoint, modules, causal=causal)
+    pooler = _overridden(pooler, options.pooler_config or {})
+    return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
+
+
+def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:
+    hidden = checkpoint.text.get("hidden_size") or checkpoint.text.get("dim") or 0
+    matryoshka = checkpoint.config.get("matryoshka_dimensions")
+    sizes = tuple(size for size in matryoshka if type(size) is int) if isinstance(matryoshka, list) else None
+    if modules is None:
+        pooling, what = _DEFAULTS[causal]
+        note = f"vectors are {what} hidden states, normalized, as there is no {MODULES}; --pooler-config changes it"
+        return PoolerConfig(_EMBED, pooling, dimensions=hidden, matryoshka=sizes, notes=(note,))
+    dimensions = modules.dense[-1].out_features if modules.dense else hidden
+    return PoolerConfig(
+        _EMBED,
+        modules.pooling,
+        dense=modules.dense,
+        normalize=modules.normalize,
+        dimensions=dimensions,
+        matryoshka=sizes,
+        prompts=modules.prompts,
+        default_prompt=modules.default_prompt,
+        include_prompt=modules.include_prompt,
+        notes=(f"pooling is {modules.pooling}, as {modules.pooling_from}/config.json says",),
+    )
+
+
+_KEYS = ("pooling_type", "seq_pooling_type", "normalize", "use_activation", "dimensions")
+
+
+def _overridden(pooler: PoolerConfig, said: Mapping[str, Any]) -> PoolerConfig:
+    """said: --pooler-config, with vLLM's names. Raises ConfigError."""
+    name = "pooler_config"
+    for key in said.keys() - set(_KEYS):
+        raise ConfigError(f"{name} does not support the key '{key}'; it takes {', '.join(_KEYS)}.", param=name)
+    pooling = said.get("seq_pooling_type", said.get("pooling_type"))
+    if pooling is not None:
+        chosen = next((one for one in POOLINGS if one == str(pooling).lower()), None)
+        if chosen is None:
+            raise ConfigError(f"{name}: pooling_type must be one of {', '.join(POOLINGS).upper()}.", param=name)
+        pooler = replace(pooler, pooling=chosen, notes=(f"pooling is {chosen}, as --pooler-config says",))
+    normalize = said.get("normalize", said.get("use_activation"))
+    if normalize is not None:
+        if not isinstance(normalize, bool):
+            raise ConfigError(f"{name}: normalize must be true or false.", param=name)
+        pooler = replace(pooler, normalize=normalize)
+    dimensions = said.get("dimensions")
+    if dimensions is not None:
+        if type(dimensions) is not int or not 1 <= dimensions <= pooler.dimensions:
+            raise ConfigError(f"{name}: dimensions must be 1 to {pooler.dimensions}.", param=name)
+        pooler = replace(pooler, dimensions=dimensions)
+    return pooler

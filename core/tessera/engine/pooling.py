@@ -1,0 +1,79 @@
+"""What a request that pools may still choose once the engine has its numbers: how many of them, and what makes vectors
+of length 1 or probabilities of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.config.pooler import PoolerConfig
+from tessera.errors import RequestError
+from tessera.pooling_params import PoolingParams, PoolingTask
+
+FLAGS = "--convert embed"
+"""What makes a chat model answer with vectors."""
+_DOES = {
+    "embed": "embed texts",
+    "token_embed": "embed tokens",
+    "classify": "classify texts",
+    "token_classify": "classify tokens",
+}
+_VECTORS = ("embed", "token_embed")
+
+
+def check_pooling(params: PoolingParams, pooler: PoolerConfig | None) -> PoolerConfig:
+    """Returns the model's pooler. Raises RequestError if it has none, or not for this task or number of dimensions."""
+    if pooler is None:
+        raise RequestError(
+            f"This model generates text and does not {_DOES[params.task]}; serve one that does, or start the server "
+            f"with {FLAGS}.",
+            param="model",
+        )
+    if params.task not in pooler.tasks:
+        does = " and ".join(_DOES[task] for task in pooler.tasks)
+        raise RequestError(f"This model does not {_DOES[params.task]}; it can {does}.", param="task")
+    if params.dimensions is not None:
+        _check_dimensions(params.dimensions, params.task, pooler)
+    return pooler
+
+
+def _check_dimensions(dimensions: int, task: PoolingTask, pooler: PoolerConfig) -> None:
+    most, some = pooler.dimensions, pooler.matryoshka
+    if task not in _VECTORS:
+        raise RequestError("dimensions are of vectors; leave them out.", param="dimensions")
+    if dimensions > most:
+        raise RequestError(f"dimensions is {dimensions}, but this model's vectors have {most}.", param="dimensions")
+    if some is not None and dimensions != most and dimensions not in some:
+        sizes = ", ".join(map(str, (*some, most)))
+        raise RequestError(
+            f"dimensions is {dimensions}, but this model's vectors were made for {sizes}; choose one of them.",
+            param="dimensions",
+        )
+
+
+def activated(values: Array, params: PoolingParams, pooler: PoolerConfig) -> Array:
+    """values [..., numbers] float32 of the model's head, as the request wants them."""
+    if params.task in _VECTORS:
+        values = values[..., : params.dimensions]
+        return _normalized(values) if _wanted(params, pooler.normalize) else values
+    if not _wanted(params, True):
+        return values
+    if pooler.activation == "sigmoid":
+        return np.exp(-np.logaddexp(np.float32(0), -values))
+    return _softmax(values) if pooler.activation == "softmax" else values
+
+
+def _wanted(params: PoolingParams, default: bool) -> bool:
+    return default if params.use_activation is None else params.use_activation
+
+
+def _normalized(values: Array) -> Array:
+    lengths = np.linalg.norm(values, axis=-1, keepdims=True)
+    result: Array = values / np.maximum(lengths, np.float32(1e-12))
+    return result
+
+
+def _softmax(values: Array) -> Array:
+    weights = np.exp(values - values.max(axis=-1, keepdims=True))
+    result: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return result
