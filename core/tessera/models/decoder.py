@@ -17,7 +17,7 @@ from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.qkv import APART, QKVLayout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts
+from tessera.platform.model import Hidden, ModelFacts
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Decoder:
             num_layers=len(config.layers),
             max_positions=config.max_positions,
             dtype=build.dtype,
-            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            caches=build.caches,
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
         )
