@@ -455,7 +455,7 @@ def _at_each_size(
         case = replace(usual, rows=rows_by_kind(size)["mixed"], block_size=size)
         made = trial(target, backend, case)
         made.run()
-        check(FilledCache(made, backend.kv_cache_layout(case.spec().cache, size)))
+        check(FilledCache(made, backend.kv_cache_layout(case.cache, size)))
     return PASSED
 
 
