@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.checkpoint import Checkpoint
+from tessera.config.classification import classification
 from tessera.config.engine import ModelOptions
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
@@ -15,6 +16,9 @@ from tessera.errors import ConfigError, printable
 from tessera.pooling_params import PoolingTask
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(
+    {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
+)
 _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
     {True: ("last", "the last token's"), False: ("cls", "the first token's")}
 )
@@ -36,6 +40,8 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     """From the name of the architecture, the folder's modules and the user's --runner, --convert and --pooler-config.
     Raises ConfigError for a flag that the model cannot follow, ModelError for unsupported modules."""
     architecture = str(checkpoint.config["architectures"][0])
+    if architecture.endswith((*_CLASSIFIERS,)):
+        return Tasks(False, _classifier(checkpoint, architecture, options))
     modules, causal = read_modules(checkpoint.folder), architecture.endswith(_GENERATES)
     convert = options.convert
     if convert == "auto":
@@ -54,6 +60,22 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     pooler = _embedding(checkpoint, modules, causal=causal)
     pooler = _overridden(pooler, options.pooler_config or {})
     return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
+
+
+def _classifier(checkpoint: Checkpoint, architecture: str, options: ModelOptions) -> PoolerConfig:
+    if options.runner == "generate":
+        raise ConfigError(
+            f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
+        )
+    if options.pooler_config is not None:
+        raise ConfigError(
+            f"pooler_config is for embeddings; {printable(architecture, 60)} classifies as its files say.",
+            param="pooler_config",
+        )
+    labels, activation = classification(checkpoint.config)
+    task = next(task for name, task in _CLASSIFIERS.items() if architecture.endswith(name))
+    # The model's head knows which states it takes; "mean" stands for several.
+    return PoolerConfig((task,), "mean", labels=labels, activation=activation)
 
 
 def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:

@@ -21,11 +21,14 @@ from tessera.layers.weights import Parameter
 from tessera.models.fields import ConfigFields
 from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
+from tessera.platform.feature import Column
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead, SamplingHead
 
 TYPE_BOUNDARY = "type_boundary"
 """The column of the input batch that says where the second text of a pair begins: a position, for each token."""
+NO_SECOND_TEXT = 2**31 - 1
+"""The value of that column for a text alone."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Embeddings:
             self.position = PositionEmbedding(build, f"{prefix}.position_embeddings", *rows, n)
         if config.types:
             self.segment = SegmentEmbedding(build, f"{prefix}.token_type_embeddings", config.types, n)
+        if config.types > 1:
+            build.columns.append(Column(TYPE_BOUNDARY, "int32", NO_SECOND_TEXT, each="token", internal=True))
         self.add = build.ops.bind("add", AddSpec(n, build.dtype))
         self.norm = AddLayerNorm(build, norm, n, config.eps, bias=norm_bias)
 
