@@ -19,12 +19,12 @@ from tessera.layers.linear import Linear, WeightShard
 from tessera.layers.qkv import Apart
 from tessera.layers.weights import Parameter
 from tessera.models.encoder import (
+    BertBlock,
     BlockNames,
     Embeddings,
     Encoder,
     EncoderConfig,
-    PostNormBlock,
-    post_norm_blocks,
+    bert_blocks,
     read_encoder,
 )
 from tessera.models.fields import Checkpoint, ConfigFields
@@ -111,7 +111,7 @@ def distilbert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Enco
     base = build.base(["distilbert"], WORD)
     head = HeadConfig(dense="pre_classifier", activation="relu")
     config = read_encoder(fields, max_model_len)
-    blocks = post_norm_blocks(build, config, f"{base}transformer.layer.{{}}", names)
+    blocks = bert_blocks(build, config, f"{base}transformer.layer.{{}}", names)
     return _encoder(build, config, base, head, blocks=blocks)
 
 
@@ -124,7 +124,7 @@ def mpnet(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
     base = build.base(["mpnet"], WORD)
     bias = relative_bias(build, f"{base}encoder.relative_attention_bias", config.layers[0].heads)
     names = BlockNames("attention.attn", Apart("o", "q", "k", "v"), "attention.LayerNorm", "output.LayerNorm")
-    blocks = post_norm_blocks(build, config, f"{base}encoder.layer.{{}}", names, bias)
+    blocks = bert_blocks(build, config, f"{base}encoder.layer.{{}}", names, bias)
     return _encoder(build, config, base, DENSE_THEN_OUT, blocks=blocks)
 
 
@@ -141,7 +141,7 @@ def albert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
     tables = RotaryTable(build)
     made = [
         [
-            PostNormBlock(
+            BertBlock(
                 build,
                 config,
                 config.layers[0],
@@ -179,7 +179,7 @@ def _encoder(
     head: HeadConfig,
     project: str = "",
     *,
-    blocks: Sequence[PostNormBlock] | None = None,
+    blocks: Sequence[BertBlock] | None = None,
 ) -> Encoder:
     """project: the product that maps embeddings to hidden states; blocks: other than BERT's."""
     embeddings = Embeddings(build, config, f"{base}embeddings", f"{base}embeddings.LayerNorm")
@@ -187,7 +187,7 @@ def _encoder(
     if project and (config.embedded != config.hidden or project.startswith("encoder.")):
         mapped = Linear(build, [WeightShard(f"{base}{project}", config.hidden, config.embedded)], bias=True)
     if blocks is None:
-        blocks = post_norm_blocks(build, config, f"{base}encoder.layer.{{}}", NAMES)
+        blocks = bert_blocks(build, config, f"{base}encoder.layer.{{}}", NAMES)
     heads = bert_heads(build, config, head)
     return Encoder(build, config, embeddings=embeddings, blocks=blocks, heads=heads, project=mapped)
 

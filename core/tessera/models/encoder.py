@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from tessera.layers.norm import AddLayerNorm
 from tessera.layers.pooling import embedding_heads
 from tessera.layers.qkv import QKVLayout
 from tessera.layers.weights import Parameter
+from tessera.models.decoder import Block
 from tessera.models.fields import ConfigFields
 from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
@@ -53,16 +54,6 @@ class EncoderConfig:
     types: int = 0
     mlp_bias: bool = True
     down_bias: bool = True
-
-
-class EncoderBlock(Protocol):
-    """A block in two halves, as Block of models/decoder.py."""
-
-    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        """Attention. Returns the inputs of transform(), [T, ...] each."""
-
-    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The rest, in which each token is computed on its own."""
 
 
 class Embeddings:
@@ -110,7 +101,7 @@ class Encoder:
         config: EncoderConfig,
         *,
         embeddings: Embeddings,
-        blocks: Sequence[EncoderBlock],
+        blocks: Sequence[Block],
         heads: Mapping[str, PoolingHead],
         project: Any = None,
         norm: AddLayerNorm | None = None,
@@ -171,7 +162,7 @@ class BlockNames:
     gated: tuple[str, GatedNames] | None = None
 
 
-class PostNormBlock:
+class BertBlock:
     """norm(x + attention(x)), then norm(x + mlp(x))."""
 
     def __init__(
@@ -209,13 +200,13 @@ def mlp_of(build: Build, config: EncoderConfig, prefix: str, names: BlockNames) 
     return GatedMLP(build, f"{prefix}.{mlp}", *sizes, bias=config.mlp_bias, down_bias=config.down_bias, names=gated)
 
 
-def post_norm_blocks(
+def bert_blocks(
     build: Build, config: EncoderConfig, prefix: str, names: BlockNames, relative_bias: Parameter | None = None
-) -> list[PostNormBlock]:
+) -> list[BertBlock]:
     """prefix: of a block in the checkpoint; {} stands for its number. relative_bias: as of Attention."""
     tables = RotaryTable(build)
     return [
-        PostNormBlock(build, config, shape, prefix.format(number), names, tables, relative_bias)
+        BertBlock(build, config, shape, prefix.format(number), names, tables, relative_bias)
         for number, shape in enumerate(config.layers)
     ]
 

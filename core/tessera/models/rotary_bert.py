@@ -12,7 +12,7 @@ from tessera.layers.build import Build
 from tessera.layers.mlp import GatedNames
 from tessera.layers.qkv import Joined
 from tessera.models.bert import BERT, DENSE_THEN_OUT, WORD, bert_heads, encoder_fields, pooler_head
-from tessera.models.encoder import BlockNames, Embeddings, Encoder, EncoderConfig, post_norm_blocks, read_encoder
+from tessera.models.encoder import BlockNames, Embeddings, Encoder, EncoderConfig, bert_blocks, read_encoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import read_head_dim
 from tessera.models.rope import RopeReader
@@ -114,6 +114,6 @@ def _encoder(
         build,
         config,
         embeddings=Embeddings(build, config, f"{base}embeddings", f"{base}{norm}"),
-        blocks=post_norm_blocks(build, config, f"{base}{block}", names),
+        blocks=bert_blocks(build, config, f"{base}{block}", names),
         heads=bert_heads(build, config, head),
     )

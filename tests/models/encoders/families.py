@@ -29,7 +29,7 @@ SIZES: Mapping[str, Any] = MappingProxyType(
     }
 )
 LABELS = 3
-LENGTHS = (29, 1, 16, 70, 5, 33, 2, 45)
+LENGTHS = (29, 1, 16, 60, 5, 33, 2, 45)
 PAD = 1
 """A token of no text: positions of RoBERTa pass over it."""
 
@@ -120,7 +120,8 @@ DECODERS: Mapping[str, EncoderFamily] = {
     "qwen2": EncoderFamily("Qwen2", differs=_DECODER),
     "qwen3": EncoderFamily("Qwen3", differs={**_DECODER, "head_dim": 12}),
     "qwen3-moe": EncoderFamily(
-        "Qwen3Moe", differs={**_DECODER, "head_dim": 12, "num_experts": 5, "moe_intermediate_size": 36}
+        "Qwen3Moe",
+        differs={**_DECODER, "head_dim": 12, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36},
     ),
     "gemma": EncoderFamily("Gemma", differs={**_DECODER, "head_dim": 12}),
     "gemma2": EncoderFamily("Gemma2", differs={**_DECODER, "head_dim": 12, "query_pre_attn_scalar": 12}),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.config.pooler import PoolerConfig
+from tessera.pooling_params import PoolingTask
 from tests.models.encoders.families import DECODERS, ENCODERS, LABELS, hidden_states, logits, texts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
@@ -21,11 +22,14 @@ TOLERANCE = 1e-4
 TEXT, TOKEN = "ForSequenceClassification", "ForTokenClassification"
 NO_TOKEN_HEAD = ("gemma3", "gemma3-causal", "olmo2")
 """Families without a class for tokens in transformers."""
-CLASSIFIER = PoolerConfig(("classify", "token_classify"), "cls", labels=("x",) * LABELS)
 
 
-def pooled(folder: Path, platform: str, task: Any, **options: Any) -> list[np.ndarray]:
-    with EngineRun(folder, platform, max_num_batched_tokens=160, **options) as run:
+def classifier(task: PoolingTask) -> PoolerConfig:
+    return PoolerConfig((task,), "cls", labels=("x",) * LABELS)
+
+
+def pooled(folder: Path, platform: str, task: PoolingTask, **options: Any) -> list[np.ndarray]:
+    with EngineRun(folder, platform, max_model_len=64, max_num_batched_tokens=160, **options) as run:
         keys = [run.pool(text, task) for text in texts()]
         run.finish()
         return [run.pooled[key] for key in keys]
@@ -48,14 +52,14 @@ def test_hidden_states(saved, family, platform):
 @pytest.mark.parametrize("family", [*ENCODERS, *DECODERS])
 def test_logits_of_texts(saved, family):
     folder, model = saved(family, TEXT)
-    found = pooled(folder, "cpu", "classify", pooler=CLASSIFIER)
+    found = pooled(folder, "cpu", "classify", pooler=classifier("classify"))
     assert_close(found, logits(model, texts()))
 
 
 @pytest.mark.parametrize("family", [name for name in (*ENCODERS, *DECODERS) if name not in NO_TOKEN_HEAD])
 def test_logits_of_tokens(saved, family):
     folder, model = saved(family, TOKEN)
-    found = pooled(folder, "cpu", "token_classify", pooler=CLASSIFIER)
+    found = pooled(folder, "cpu", "token_classify", pooler=classifier("token_classify"))
     assert_close(found, logits(model, texts()))
 
 
@@ -69,5 +73,5 @@ def test_two_ranks(saved, family):
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_head_on_two_ranks(saved, family):
     folder, model = saved(family, TEXT)
-    found = pooled(folder, "cpu", "classify", pooler=CLASSIFIER, executor=THREADS, tensor_parallel_size=2)
+    found = pooled(folder, "cpu", "classify", pooler=classifier("classify"), executor=THREADS, tensor_parallel_size=2)
     assert_close(found, logits(model, texts()))

@@ -1,4 +1,5 @@
-"""Encoder attention against torch's scaled_dot_product_attention, one row at a time."""
+"""Encoder attention against definitions that share no code with it: the kit's, and torch's
+scaled_dot_product_attention, one row at a time."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from tessera.platform.attention import NO_CACHE, AttentionGroup, LayerSpec
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
+from tessera.testing import TOLERANCES
+from tessera.testing.encoder_attention import EncoderCase, EncoderTrial, encoder_cases
 from tessera.testing.reference import host_device
 
 ROWS = (1, 3, 17, 64, 130, 300)  # more than a tile of queries
@@ -50,6 +53,20 @@ def mixed(layer_spec: LayerSpec, weights: dict[str, Tensor], launch: Launch, x: 
     layer = backend.bind(layer_spec, weights, BoundOps(REFERENCE, device), device)
     plan = backend.plan(launch, AttentionGroup(layer_spec, (0,), NO_CACHE, "trial", device), None)
     return layer.fused(x, launch.positions, [], plan)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{name}-{dtype}")
+        for dtype in ("float32", "bfloat16", "float16")
+        for name, case in encoder_cases(dtype)
+    ],
+)
+def test_encoder_attention_is_the_definition(case: EncoderCase) -> None:
+    trial = EncoderTrial(ReferenceEncoderAttention(), case)
+    for found, expected in zip(trial.run(), trial.expected(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=TOLERANCES[case.dtype], atol=TOLERANCES[case.dtype])
 
 
 @pytest.mark.parametrize(
