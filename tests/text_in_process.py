@@ -13,6 +13,7 @@ from tessera.sampling_params import SamplingParams, changed
 from tessera.text import Tokenizer
 from tessera.text.grammar import special_tokens
 from tessera.text.job_packing import packed
+from tessera.text.tokenizer import EncodedPair, TruncationSide
 from tessera.text.worker import (
     ChatJob,
     Checked,
@@ -27,6 +28,7 @@ from tessera.text.worker import (
     Start,
     Texts,
 )
+from tessera.text_pair import TextPair
 
 T = TypeVar("T")
 
@@ -57,9 +59,30 @@ class TextInProcess:
         add_special_tokens: bool = True,
         *,
         max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
+        numbered: bool = False,
         owner: str = "",
     ) -> list[list[int]]:
-        return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded).ids
+        job = EncodeJob(list(texts), add_special_tokens, max_tokens, truncation_side=truncation_side)
+        job.first = 0 if numbered else None
+        return self._do(job, Encoded).ids
+
+    async def encode_pairs(
+        self,
+        pairs: Sequence[TextPair],
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
+        numbered: bool = False,
+        owner: str = "",
+    ) -> list[EncodedPair]:
+        firsts, seconds = [pair.first for pair in pairs], [pair.second for pair in pairs]
+        job = EncodeJob(firsts, add_special_tokens, max_tokens, second=seconds, truncation_side=truncation_side)
+        job.first = 0 if numbered else None
+        encoded = self._do(job, Encoded)
+        assert encoded.boundaries is not None
+        return [EncodedPair(*pair) for pair in zip(encoded.ids, encoded.boundaries, strict=True)]
 
     async def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, *, below: int = 0, owner: str = ""

@@ -6,18 +6,23 @@ import asyncio
 import itertools
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from tessera.arrays import Array
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from tessera.engine.input_processor import Prompt
+from tessera.config.pooler import PoolerConfig
+from tessera.engine.input_processor import NO_COLUMNS, InputProcessor, PooledPrompt, Prompt
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
+from tessera.engine.pooling import activated
 from tessera.errors import EngineDeadError, RequestError
-from tessera.request import NO_ARGS, CompletionOutput, Logprob, RequestOutput
+from tessera.pooling_params import PoolingParams
+from tessera.request import NO_ARGS, CompletionOutput, Logprob, PoolingOutput, PoolingRequestOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, changed
 from tessera.text import Tokenizer
 from tests.text_in_process import TextInProcess
@@ -42,7 +47,7 @@ def byte_tokenizer(response_template: str = "") -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<bos>"])
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
+        single="<bos> $A", pair="<bos> $A $B:1", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
     )
     return Tokenizer(tokenizer, {"bos_token": "<bos>"}, {"default": TEMPLATE}, response_template)
 
@@ -101,6 +106,26 @@ class Call:
 
 
 @dataclass
+class PooledCall:
+    prompt: PooledPrompt
+    params: PoolingParams
+    request_id: str
+    priority: int
+    cache_salt: str
+    tenant: str
+    feature_args: Mapping[str, str]
+
+
+def numbers(ids: Sequence[int], params: PoolingParams, pooler: PoolerConfig) -> Array:
+    """What the model's head makes of a prompt: each token adds a row of a table, and the sum is the text's."""
+    vectors = params.task in ("embed", "token_embed")
+    width = pooler.dimensions if vectors else max(len(pooler.labels), 1)
+    table = np.random.default_rng(width).standard_normal((257, width)).astype(np.float32)
+    rows: Array = table[np.asarray(ids)]
+    return rows if params.task.startswith("token_") else rows.sum(axis=0)
+
+
+@dataclass
 class Script:
     """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the
     token of number error_at. hang_at: the number of a token that never comes. scores: probabilities of tokens that
@@ -130,12 +155,21 @@ class FakeEngine:
     steps: int = 0
     tokenized: int = 0
     template: str | None = None
+    # How the model pools, and whether it generates too.
+    pooler: PoolerConfig | None = None
+    generates: bool = True
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+    pooled: list[PooledCall] = field(default_factory=list)
     text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
             self.text = TextInProcess(self.tokenizer, self.template)
-        self.config = EngineConfig(ModelConfig("somewhere/model", MODEL, {}, 257, MAX_MODEL_LEN), "fake:Platform")
+        self.config = EngineConfig(
+            ModelConfig("somewhere/model", MODEL, self.checkpoint, 257, MAX_MODEL_LEN), "fake:Platform"
+        )
+        model = replace(self.config.model, pooler=self.pooler, generates=self.generates)
+        self.config = replace(self.config, model=model)
         self._dead = asyncio.Event()
         self._closed = asyncio.Event()
 
@@ -200,6 +234,49 @@ class FakeEngine:
         self._check_limits(ids, params)
         room = self.info.max_model_len - len(ids)
         return Prompt(text, np.asarray(ids, np.int32), params.max_tokens or room, params)
+
+    async def prepare_pooled(
+        self,
+        prompt: Sequence[int],
+        params: PoolingParams,
+        *,
+        pooled_from: int = 0,
+        columns: Mapping[str, float] = NO_COLUMNS,
+    ) -> PooledPrompt:
+        inputs = InputProcessor(self.config, self.tokenizer, self.info.max_model_len)
+        return inputs.prepare_pooled(prompt, params, text=None, pooled_from=pooled_from, columns=columns)
+
+    async def encode(
+        self,
+        prompt: PooledPrompt,
+        params: PoolingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        feature_args: Mapping[str, str] = NO_ARGS,
+        client: str = "",
+    ) -> PoolingRequestOutput:
+        assert request_id not in self.running
+        owner = (priority, cache_salt, tenant, feature_args)
+        self.pooled.append(PooledCall(prompt, params, request_id, *owner))
+        self._admit()
+        self.running.add(request_id)
+        finished = False
+        try:
+            await self._wait(len(self.pooled) - 1)
+            self.steps += 1
+            finished = True
+        finally:
+            self.running.discard(request_id)
+            if not finished:
+                self.aborted.append(request_id)
+        ids = prompt.ids.tolist()
+        assert self.pooler is not None
+        data = activated(numbers(ids, params, self.pooler), params, self.pooler)
+        cached = self.script.num_cached_tokens
+        return PoolingRequestOutput(request_id, PoolingOutput(data), ids, num_cached_tokens=cached)
 
     def _admit(self) -> None:
         if not self.health.alive:

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.server import decode, http
+from tessera.server import decode, http, prompt_field
 from tessera.server.decode import LONG_BODY
 from tessera.server.http import json_response
-from tessera.server.openai import prompts
-from tessera.server.settings import Limits
 from tests.server.conftest import Api
 
 
@@ -28,7 +26,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return before(decoder, data, field)
 
     monkeypatch.setattr(decode, "decoded", noted)
-    monkeypatch.setattr(prompts, "decoded", noted)
+    monkeypatch.setattr(prompt_field, "decoded", noted)
     return threads
 
 
@@ -65,14 +63,15 @@ async def test_unknown_fields_of_a_long_body_count(api: Api) -> None:
 
 def test_lists_of_ids_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
-    before = prompts.decoded
+    before = prompt_field.decoded
 
     def noted(decoder: Any, data: bytes, field: str = "") -> Any:
         seen.append(data)
         return before(decoder, data, field)
 
-    monkeypatch.setattr(prompts, "decoded", noted)
-    assert prompts.decode_prompt(b"[[1, 2], [3]]", Limits()) == ([], [[1, 2], [3]])
+    monkeypatch.setattr(prompt_field, "decoded", noted)
+    field = prompt_field.PromptField("prompt", 2, "prompts")
+    assert field.decode(b"[[1, 2], [3]]").ids == [[1, 2], [3]]
     assert seen[1:] == [b"[1, 2]", b"[3]"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tessera.config import SchedulerConfig
 from tessera.errors import OverloadedError
 from tessera.server.generation.output import merged
-from tessera.server.limits import RateLimitError, TenantShares, TokenAdmission
+from tessera.server.limits import AnswerAdmission, RateLimitError, TenantShares
 from tessera.server.settings import AnswerLimits, Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, FakeInfo, Script
@@ -147,7 +147,7 @@ def test_a_tenant_leaves_memory_for_the_bodies_of_others():
 
 
 def test_a_key_may_ask_for_its_share_of_tokens_and_all_for_no_more_than_there_are():
-    asked = TokenAdmission(100)
+    asked = AnswerAdmission(100, "tokens", "n")
     with asked.admit("a", 1000), pytest.raises(OverloadedError, match="ask for less"), asked.admit("b", 1):
         pass  # only the first is alone
     with asked.admit("a", 20), asked.admit("b", 25), asked.admit("c", 50):

@@ -33,6 +33,7 @@ from tessera.server.openai import chat, completions
 from tessera.server.openai.stored_chats import StoredChats
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
+from tessera.server.pooling import routes as pooling
 from tessera.server.responses import conversations
 from tessera.server.responses import routes as responses
 from tessera.server.security import ApiKeys, Cors, Hosts
@@ -61,7 +62,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     chats = StoredChats(context, store)
     answering = chat.route(context, chats.answer)
     routes: list[Route] = [*chats.routes(answering)]
-    for family in (completions, messages, decisions, tokenization, status):
+    for family in (completions, messages, decisions, pooling, tokenization, status):
         routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]

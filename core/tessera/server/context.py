@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
-from tessera.server.limits import TokenAdmission
+from tessera.server.limits import AnswerAdmission
 from tessera.server.loop_watch import LoopWatch
+from tessera.server.model_tasks import check_generates
 from tessera.server.served_model import ServedModel, served_models
 from tessera.server.settings import ServerSettings
 
@@ -33,7 +34,12 @@ class ServerContext:
         self.assembly = Assembly()
         self.loop = LoopWatch()
         places = engine.info.max_num_seqs + engine.config.scheduler.max_waiting
-        self.token_admission = TokenAdmission(settings.max_asked_tokens or places * engine.info.max_model_len)
+        self.token_admission = AnswerAdmission(
+            settings.max_asked_tokens or places * engine.info.max_model_len, "tokens", "n, max_tokens, logprobs"
+        )
+        """Of the tokens that requests may generate, each counted once more for every log probability."""
+        self.number_admission = AnswerAdmission(settings.limits.all_pooled_numbers, "numbers", "input")
+        """Of the numbers that requests which pool get."""
         self.starters: list[Callable[[], None]] = []
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -60,4 +66,10 @@ class ServerContext:
         model = self.model(name)
         if not model.engine.health.alive:
             raise EngineDeadError("The engine is not running.")
+        return model
+
+    def generating_model(self, name: str | None) -> ServedModel:
+        """As running_model(); raises RequestError too, for a model that answers with numbers only."""
+        model = self.running_model(name)
+        check_generates(model.engine.config.model)
         return model

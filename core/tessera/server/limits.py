@@ -172,29 +172,31 @@ class TenantShares:
         return self._all <= size
 
 
-class TokenAdmission:
-    """The tokens that all requests in progress may generate, each counted once more for every log probability. A
-    request is taken in any case if there is no other. limit: as of TenantShares."""
+class AnswerAdmission:
+    """What the answers of all requests in progress may hold together. A request is taken in any case if there is no
+    other. limit: as of TenantShares. what: it is, in errors, as "tokens". fields: that ask for it."""
 
-    def __init__(self, limit: int) -> None:
-        self._tokens = TenantShares(limit)
+    def __init__(self, limit: int, what: str, fields: str) -> None:
+        self._sizes = TenantShares(limit)
+        self._what = what
+        self._fields = fields
 
     @contextmanager
-    def admit(self, tenant: str, tokens: int) -> Iterator[None]:
-        """Holds the tokens of a request until it ends. Raises RateLimitError or OverloadedError."""
-        self._tokens.add(tenant, tokens)
+    def admit(self, tenant: str, size: int) -> Iterator[None]:
+        """Holds the size of a request's answer until it ends. Raises RateLimitError or OverloadedError."""
+        self._sizes.add(tenant, size)
         try:
-            if not self._tokens.is_alone(tokens) and self._tokens.is_full(tenant, tokens):
-                raise self._refusal(tenant, tokens)
+            if not self._sizes.is_alone(size) and self._sizes.is_full(tenant, size):
+                raise self._refusal(tenant, size)
             yield
         finally:
-            self._tokens.add(tenant, -tokens)
+            self._sizes.add(tenant, -size)
 
-    def _refusal(self, tenant: str, tokens: int) -> TesseraError:
-        less = "try again, or ask for less (n, max_tokens, logprobs)."
-        if self._tokens.is_over_share(tenant, tokens):
-            return RateLimitError(f"This API key's requests in progress ask for too many tokens: {less}")
-        return OverloadedError(f"The requests in progress ask for too many tokens: {less}")
+    def _refusal(self, tenant: str, size: int) -> TesseraError:
+        what = f"requests in progress ask for too many {self._what}: try again, or ask for less ({self._fields})."
+        if self._sizes.is_over_share(tenant, size):
+            return RateLimitError(f"This API key's {what}")
+        return OverloadedError(f"The {what}")
 
 
 class CountedBody:

@@ -34,7 +34,7 @@ EVENT_STREAM = "text/event-stream"
 _JSON = "application/json"
 _REFERENCE = "#/components/schemas/{name}"
 
-Schemas = Mapping[type[msgspec.Struct], Mapping[str, Any]]
+Schemas = Mapping[Any, Mapping[str, Any]]
 
 
 def field_schema(**schema: Any) -> msgspec.Meta:
@@ -60,13 +60,13 @@ class JsonRoute(APIRoute):
         *,
         methods: Sequence[str] = ("GET",),
         body: type[msgspec.Struct] | None = None,
-        answer: type[msgspec.Struct] | None = None,
+        answer: Any = None,
         body_type: str = _JSON,
         media_type: str = _JSON,
         stream: str = "",
     ) -> None:
-        """body, answer: the structs of the request and the response, for the document; body_type, media_type: their
-        media types. stream: the media type of a response in pieces; "" for none."""
+        """body: the struct of the request, and answer: that of the response, or a list of such, for the document;
+        body_type, media_type: their media types. stream: the media type of a response in pieces; "" for none."""
         allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
         self.handler_or_app = endpoint
         super().__init__(
@@ -88,7 +88,7 @@ class JsonRoute(APIRoute):
         return match, found
 
     @property
-    def kinds(self) -> list[type[msgspec.Struct]]:
+    def kinds(self) -> list[Any]:
         """The structs of its requests and responses."""
         return [kind for kind in (self.body, self.answer) if kind is not None]
 
@@ -161,7 +161,7 @@ class MethodRoutes(JsonRoute):
         await self._routes[scope["method"]].app(scope, receive, send)
 
     @property
-    def kinds(self) -> list[type[msgspec.Struct]]:
+    def kinds(self) -> list[Any]:
         return [kind for route in self._routes.values() for kind in route.kinds]
 
     def operations(self, schemas: Schemas, error: type[msgspec.Struct]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def openapi(
     root_path: the path prefix that a reverse proxy adds."""
     routes = list(routes)
     own = [route for route in routes if isinstance(route, JsonRoute)]
-    kinds: list[type[msgspec.Struct]] = [ErrorBody, *errors.values()]
+    kinds: list[Any] = [ErrorBody, *errors.values()]
     kinds += dict.fromkeys(kind for route in own for kind in route.kinds)
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     named = dict(zip(kinds, references, strict=True))

@@ -29,6 +29,16 @@ class Limits:
     prompts: int = flag(64, "Maximum prompts of a completions request.", name="max_prompts", low=1, high=2**16)
     n: int = flag(128, "Maximum answers of a prompt (n).", name="max_n", low=1, high=_MAX_N)
     choices: int = flag(512, "Maximum answers of a request: prompts times n.", name="max_choices", low=1, high=2**20)
+    pooled_inputs: int = flag(
+        2048, "Maximum inputs of an embeddings request, and documents of a reranking one.", name="max_inputs", low=1,
+        high=2**16,
+    )  # fmt: skip
+    # of all pairs of texts of a request, the query counted once for each document
+    pair_chars: int = 64 * 2**20
+    # of all vectors of an answer
+    pooled_numbers: int = 2**24
+    # of the vectors of all requests in progress together
+    all_pooled_numbers: int = 2**28
     # of a prompt, after the chat template
     prompt_chars: int = 8 * 2**20
     # in a chat, as are the next two

@@ -18,6 +18,7 @@ from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
 from tessera.server.loop_watch import LoopWatch
+from tessera.server.model_tasks import tasks_of
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 
@@ -103,7 +104,14 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
     max_model_len = context.engine.info.max_model_len
     permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
     served = {
-        name: ModelCard(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
+        name: ModelCard(
+            id=name,
+            created=context.created,
+            root=root,
+            max_model_len=max_model_len,
+            permission=permission,
+            tasks=tasks_of(model.engine.config.model),
+        )
         for name, model in context.models.items()
         if not model.parent
     } | {
@@ -114,6 +122,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
             parent=model.parent,
             max_model_len=max_model_len,
             permission=permission,
+            tasks=tasks_of(model.engine.config.model),
         )
         for name, model in context.models.items()
         if model.parent

@@ -3,21 +3,19 @@ names them."""
 
 from __future__ import annotations
 
-_TEXT_ONLY = "models here generate text."
+_TEXT_ONLY = "models here take text."
 _NATIVE = "use OpenAI's completions or chat completions, whose paths begin with /v1."
 _AGENTS = "this server answers an agent that runs elsewhere, by chat completions, responses or messages."
 _AT_START = "the operator decides it when the server starts."
 
 ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Embeddings are", _TEXT_ONLY, ("embeddings", "embedding", "embed", "encode", "api/embed", "api/embeddings")),
+    ("Embeddings at this path are", "use /v1/embeddings.", ("embedding", "encode", "/v1/embed", "embed_sparse")),
     ("Audio is", _TEXT_ONLY, ("audio",)),
     ("Images are", _TEXT_ONLY, ("images",)),
     ("Videos are", _TEXT_ONLY, ("videos",)),
     ("Moderations are", _TEXT_ONLY, ("moderations", "content_provenance_checks", "safety")),
-    ("Reranking is", _TEXT_ONLY, ("rerank", "reranking")),
-    ("Scoring is", _TEXT_ONLY, ("score", "generative_scoring")),
-    ("Pooling is", _TEXT_ONLY, ("pooling",)),
-    ("Classification is", _TEXT_ONLY, ("classify",)),
+    ("Reranking at this path is", "use /rerank.", ("reranking",)),
+    ("Scoring by what a model generates is", "use /v1/decisions.", ("generative_scoring",)),
     ("Fine-tuning is", _TEXT_ONLY, ("fine_tuning", "fine-tunes")),
     ("Vector stores are", _TEXT_ONLY, ("vector_stores",)),
     ("Evaluation is", _TEXT_ONLY, ("evals",)),
@@ -104,7 +102,7 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "This API for token ids is",
         "completions take token ids too.",
-        ("generate", "generate_stream", "generate_from_file", "/inference", "vertex_generate", "vertex", "predict"),
+        ("generate", "generate_stream", "generate_from_file", "/inference", "vertex_generate", "vertex"),
     ),
     (
         "Parsing apart from answering is",

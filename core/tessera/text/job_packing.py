@@ -51,7 +51,7 @@ def _is_long(job: Job) -> bool:
     left: list[Any] = []
     match job:
         case EncodeJob():
-            left = [job.texts]
+            left = [job.texts, job.second]
         case DecodeJob():
             room -= len(job.ids)
         case ChatJob():

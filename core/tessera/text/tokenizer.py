@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import tokenizers
@@ -30,6 +31,7 @@ from tessera.config.model_folder import (
 from tessera.errors import ModelError, RequestError, printable
 from tessera.text.decoder import BytePieces, check_decoder
 from tessera.text.user_text import PromptPiece, SpecialTexts, SpecialToken
+from tessera.text_pair import TextPair
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -40,12 +42,23 @@ _NULL = msgspec.Raw(b"null")
 _NO_MERGES = msgspec.Raw(b"[]")
 _MAX_MESSAGE_CHARS = 300
 
+TruncationSide = Literal["left", "right"]
+
 
 class TokenText(NamedTuple):
     """A token as logprobs show it: its text, with U+FFFD for part of a character, and its exact bytes."""
 
     text: str
     utf8: bytes
+
+
+class EncodedPair(NamedTuple):
+    """A pair of texts in tokens."""
+
+    ids: list[int]
+    # How many of them belong to the first text, with the special tokens around it, by the tokenizer's token types; all
+    # of them if it tells the texts apart by special tokens alone.
+    boundary: int
 
 
 class BrokenTokenizerError(RequestError):
@@ -163,6 +176,7 @@ class Tokenizer(Vocabulary):
         *,
         max_tokens: int | None = None,
         pieces: Sequence[PromptPiece] = (),
+        truncation_side: TruncationSide | None = None,
     ) -> list[int]:
         """The token ids of a text.
 
@@ -170,22 +184,57 @@ class Tokenizer(Vocabulary):
         with. Use False for the output of a chat template, which already contains its special tokens.
         max_tokens: the context available. A text that must exceed it whatever its tokens is refused without encoding.
         pieces: those of the text, if the special tokens in some of them are to be text.
+        truncation_side: a text that is longer than max_tokens is cut there; what is put around it stays.
         Raises RequestError, also for a special token that the tokenizer cannot take as text. An ordinary tokenizer
         takes about one second for a million characters.
         """
-        if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
-            least = -(-len(text) // self.longest_token_chars)
-            raise RequestError(
-                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
-                f"{len(text)} characters, which is at least {least} tokens.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+        if truncation_side is None:
+            self._check_length(len(text), max_tokens)
         literal = any(piece.literal for piece in pieces)
-        ids = self._encode_pieces(pieces, add_special_tokens) if literal else self._encode(text, add_special_tokens)
+        with self._truncation(max_tokens, truncation_side):
+            ids = self._encode_pieces(pieces, add_special_tokens) if literal else self._encode(text, add_special_tokens)
         if add_special_tokens and self._prepends_bos and ids[1:2] == [self.bos_token_id]:
             return ids[1:]
         return ids
+
+    def encode_pair(
+        self,
+        pair: TextPair,
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
+    ) -> EncodedPair:
+        """The token ids of two texts, as tokenizer.json joins them. The longer text is cut first. The arguments and
+        errors are those of encode()."""
+        if truncation_side is None:
+            self._check_length(sum(map(len, pair)), max_tokens)
+        with self._truncation(max_tokens, truncation_side):
+            encoding = self._encoding((pair.first, pair.second), add_special_tokens)
+        ids: list[int] = encoding.ids
+        types: list[int] = encoding.type_ids
+        return EncodedPair(ids, types.index(1) if 1 in types else len(ids))
+
+    def _check_length(self, characters: int, max_tokens: int | None) -> None:
+        if max_tokens is not None and characters > max_tokens * self.longest_token_chars:
+            least = -(-characters // self.longest_token_chars)
+            raise RequestError(
+                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
+                f"{characters} characters, which is at least {least} tokens.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
+    @contextmanager
+    def _truncation(self, max_tokens: int | None, side: TruncationSide | None) -> Iterator[None]:
+        if max_tokens is None or side is None:
+            yield
+            return
+        self._tokenizer.enable_truncation(max_tokens, direction=side)
+        try:
+            yield
+        finally:
+            self._tokenizer.no_truncation()
 
     @cached_property
     def special_texts(self) -> SpecialTexts:
@@ -227,6 +276,10 @@ class Tokenizer(Vocabulary):
         return ids
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
+        return ids
+
+    def _encoding(self, text: str | tuple[str, str], add_special_tokens: bool) -> tokenizers.Encoding:
         try:
             # Unlike `encode`, the batch call releases the GIL; the fast version skips offsets.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -240,8 +293,7 @@ class Tokenizer(Vocabulary):
             if not _is_panic(error):
                 raise
             raise BrokenTokenizerError(_cannot_encode(error), param="prompt") from error
-        ids: list[int] = encoding.ids
-        return ids
+        return encoding
 
 
 def half_a_pair() -> str:

@@ -31,8 +31,9 @@ from tessera.sampling_params import GrammarSource, StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer
 from tessera.text.leniency import compile_leniently
 from tessera.text.template import ChatTemplate
-from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
+from tessera.text.tokenizer import BrokenTokenizerError, EncodedPair, Tokenizer, TruncationSide
 from tessera.text.user_text import PromptPiece, SpecialTexts
+from tessera.text_pair import TextPair
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -145,6 +146,12 @@ class EncodeJob(msgspec.Struct, tag="encode"):
     max_tokens: int | None = None
     listed: bool = False
     spelled: bool = False
+    # The text that belongs to each of `texts`, if these are pairs.
+    second: list[str] | None = None
+    # The side from which a text that is longer than max_tokens is cut; None refuses it.
+    truncation_side: TruncationSide | None = None
+    # The number of the first text among those of its request, to name the one at fault; None names none.
+    first: int | None = None
 
 
 class DecodeJob(msgspec.Struct, tag="decode"):
@@ -173,7 +180,7 @@ class WorkerReady(msgspec.Struct, tag="ready"):
 class Encoded(msgspec.Struct, tag="encoded"):
     """What a chat or texts are in tokens."""
 
-    # Of each text.
+    # Of each text or pair.
     ids: list[list[int]]
     # The chat's prompt, only if requested.
     text: str | None = None
@@ -181,6 +188,8 @@ class Encoded(msgspec.Struct, tag="encoded"):
     reasons: bool | None = None
     # What the prompt has of the answer, if an anchor was given.
     begun: str = ""
+    # Of each pair, how many of its ids belong to the first text.
+    boundaries: list[int] | None = None
 
 
 class Listed(msgspec.Struct, tag="listed"):
@@ -246,13 +255,40 @@ class Texts:
         match job:
             case ChatJob():
                 return self._chat(job)
-            case EncodeJob(texts, add_special_tokens, max_tokens):
-                ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
-                return self._listed(ids[0], spelled=job.spelled) if job.listed else Encoded(ids)
+            case EncodeJob(listed=True):
+                ids = self._encode(job.texts[0], job.add_special_tokens, job.max_tokens)
+                return self._listed(ids, spelled=job.spelled)
+            case EncodeJob():
+                return self._encode_all(job)
             case DecodeJob(tokens, skip_special_tokens, below):
                 if below and tokens and not 0 <= min(tokens) <= max(tokens) < below:
                     raise RequestError(f"tokens must be token ids from 0 to {below - 1}.", param="tokens")
                 return Decoded(msgspec.json.encode(self._tokenizer.decode(tokens, skip_special_tokens)))
+
+    def _encode_all(self, job: EncodeJob) -> Encoded:
+        """Raises RequestError, which names the text at fault if the job says what number it has."""
+        encoded = Encoded([], boundaries=None if job.second is None else [])
+        for index, text in enumerate(job.texts):
+            try:
+                if encoded.boundaries is not None and job.second is not None:
+                    pair = self._encode_pair(job, TextPair(text, job.second[index]))
+                    encoded.ids.append(pair.ids)
+                    encoded.boundaries.append(pair.boundary)
+                else:
+                    side = job.truncation_side
+                    encoded.ids.append(self._encode(text, job.add_special_tokens, job.max_tokens, side=side))
+            except RequestError as error:
+                if job.first is not None and not isinstance(error, BrokenTokenizerError):
+                    error.param = f"prompt[{job.first + index}]"
+                raise
+        return encoded
+
+    def _encode_pair(self, job: EncodeJob, pair: TextPair) -> EncodedPair:
+        encoded = self._tokenizer.encode_pair(
+            pair, job.add_special_tokens, max_tokens=job.max_tokens, truncation_side=job.truncation_side
+        )
+        _check_count(len(encoded.ids), sum(map(len, pair)), job.max_tokens)
+        return encoded
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._compile_cached(job.template)
@@ -276,21 +312,18 @@ class Texts:
         return Encoded([ids], text if job.text else None, reasons, begun)
 
     def _encode(
-        self, text: str, add_special_tokens: bool, max_tokens: int | None, pieces: Sequence[PromptPiece] = ()
+        self,
+        text: str,
+        add_special_tokens: bool,
+        max_tokens: int | None,
+        pieces: Sequence[PromptPiece] = (),
+        side: TruncationSide | None = None,
     ) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
-        ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens, pieces=pieces)
-        if max_tokens is not None and len(ids) > max_tokens:
-            raise RequestError(
-                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
-                f"{len(ids)} tokens.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        most = _MOST_TOKENS + _MOST_TOKENS_PER_CHAR * len(text)
-        if len(ids) > most:
-            said = f"The model's tokenizer makes more than the limit of {most} tokens of this text."
-            raise RequestError(said, param="prompt", code=TextLimitError.code)
+        ids = self._tokenizer.encode(
+            text, add_special_tokens, max_tokens=max_tokens, pieces=pieces, truncation_side=side
+        )
+        _check_count(len(ids), len(text), max_tokens)
         return ids
 
     def _listed(self, ids: list[int], *, spelled: bool) -> Listed:
@@ -299,6 +332,21 @@ class Texts:
 
     def _compile(self, source: str) -> ChatTemplate:
         return ChatTemplate(source, self._tokenizer.special_tokens)
+
+
+def _check_count(tokens: int, characters: int, max_tokens: int | None) -> None:
+    """Raises RequestError for more tokens than there may be. characters: of the text."""
+    if max_tokens is not None and tokens > max_tokens:
+        raise RequestError(
+            f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
+            f"{tokens} tokens.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    most = _MOST_TOKENS + _MOST_TOKENS_PER_CHAR * characters
+    if tokens > most:
+        said = f"The model's tokenizer makes more than the limit of {most} tokens of this text."
+        raise RequestError(said, param="prompt", code=TextLimitError.code)
 
 
 def _within_reasoning(prompt: str, begin: str, end: str) -> bool | None:

@@ -10,14 +10,14 @@ lost, and a job whose client has disconnected is dropped, or ended if it is at w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
 
 from tessera.errors import TextLimitError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams, changed
 from tessera.text.grammar import FIELD, special_tokens
 from tessera.text.job_packing import LONG_JOB, JobPacker
-from tessera.text.tokenizer import Vocabulary
+from tessera.text.tokenizer import EncodedPair, TruncationSide, Vocabulary
 from tessera.text.worker import (
     ChatJob,
     Checked,
@@ -32,6 +32,7 @@ from tessera.text.worker import (
     Start,
 )
 from tessera.text.worker_queue import WorkerQueue
+from tessera.text_pair import TextPair
 
 T = TypeVar("T")
 
@@ -97,13 +98,39 @@ class TextWorkers:
         add_special_tokens: bool = True,
         *,
         max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
+        numbered: bool = False,
         owner: str = "",
     ) -> list[list[int]]:
-        """The token ids of each text; see Tokenizer.encode. owner, errors: as of chat()."""
+        """The token ids of each text; see Tokenizer.encode. numbered: an error's param names the text at fault, as
+        `prompt[3]`. owner, errors: as of chat()."""
         ids: list[list[int]] = []
-        for some in _grouped(texts):
-            ids += (await self._ask(EncodeJob(some, add_special_tokens, max_tokens), Encoded, owner)).ids
+        for some in _grouped(texts, len):
+            job = EncodeJob(some, add_special_tokens, max_tokens, truncation_side=truncation_side)
+            job.first = len(ids) if numbered else None
+            ids += (await self._ask(job, Encoded, owner)).ids
         return ids
+
+    async def encode_pairs(
+        self,
+        pairs: Sequence[TextPair],
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
+        numbered: bool = False,
+        owner: str = "",
+    ) -> list[EncodedPair]:
+        """As encode(), of pairs of texts."""
+        encoded: list[EncodedPair] = []
+        for some in _grouped(pairs, lambda pair: len(pair.first) + len(pair.second)):
+            firsts, seconds = map(list, zip(*some, strict=True))
+            job = EncodeJob(firsts, add_special_tokens, max_tokens, second=seconds, truncation_side=truncation_side)
+            job.first = len(encoded) if numbered else None
+            answer = await self._ask(job, Encoded, owner)
+            assert answer.boundaries is not None
+            encoded += map(EncodedPair, answer.ids, answer.boundaries)
+        return encoded
 
     async def list_tokens(self, job: ChatJob | EncodeJob, owner: str = "") -> Listed:
         """The tokens of one text as JSON, which takes a fifth of the memory of a list. No prompt waits for such a job
@@ -162,15 +189,15 @@ class TextWorkers:
         return answer
 
 
-def _grouped(texts: Sequence[str]) -> Iterator[list[str]]:
+def _grouped(texts: Sequence[T], length: Callable[[T], int]) -> Iterator[list[T]]:
     """The texts in jobs that are not long, but for texts that are, each of which is a job of its own: others take turns
-    with it, and its ids are read at once."""
-    some: list[str] = []
-    length = 0
+    with it, and its ids are read at once. length: of one, in characters."""
+    some: list[T] = []
+    total = 0
     for text in texts:
-        if some and length + len(text) >= LONG_JOB:
+        if some and total + length(text) >= LONG_JOB:
             yield some
-            some, length = [], 0
+            some, total = [], 0
         some.append(text)
-        length += len(text)
+        total += length(text)
     yield some

@@ -50,7 +50,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def read(body: bytes, scope: Scope) -> Deciding:
         asked = await decoder.decode(body)
-        model = context.running_model(asked.model)
+        model = context.generating_model(asked.model)
         if labels is None:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
         return await Deciding.prepare(context, model, asked, labels, scope)

@@ -16,6 +16,8 @@ from tessera.server.openapi import field_schema
 from tessera.server.settings import Limits
 
 Salt = Annotated[str, field_schema(maxLength=Limits.salt_chars)]
+Priority = Annotated[int, field_schema(minimum=-(2**31), maximum=2**31 - 1)]
+RequestId = Annotated[str, field_schema(minLength=1, maxLength=Limits.request_id_chars)]
 _Stop = Annotated[str, field_schema(minLength=1, maxLength=most.MAX_STOP_CHARS)]
 _Share = Annotated[float, field_schema(minimum=0, maximum=1)]
 _Penalty = Annotated[float, field_schema(minimum=-most.MOST_PENALTY, maximum=most.MOST_PENALTY)]
@@ -91,8 +93,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     cache_salt: Salt | None = None
     prompt_cache_key: Salt | None = None
     user: Salt | None = None
-    priority: Annotated[int, field_schema(minimum=-(2**31), maximum=2**31 - 1)] | None = None
-    request_id: Annotated[str, field_schema(minLength=1, maxLength=Limits.request_id_chars)] | None = None
+    priority: Priority | None = None
+    request_id: RequestId | None = None
     return_token_ids: bool | None = None
     logprob_token_ids: Annotated[list[int], field_schema(maxItems=most.MAX_LOGPROB_IDS)] | None = None
     truncate_prompt_tokens: Annotated[int, field_schema(minimum=-1)] | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Scope
 
@@ -15,15 +16,25 @@ from tessera.request import RequestOutput
 from tessera.sampling_params import SamplingParams, with_max_tokens
 from tessera.server.access import name_by_body, request_id_of
 from tessera.server.context import ServerContext
-from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.prompt import TokenizedPrompt
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
 
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PRIORITIES = range(-(2**31), 2**31)
 PRIORITY = "tessera.priority"
 """The key under which the ASGI scope of a request holds a priority that goes before the body's."""
+
+
+class OwnerFields(Protocol):
+    """The fields of every request that the engine runs, GenerationFields among them."""
+
+    user: str | None
+    cache_salt: str | None
+    prompt_cache_key: str | None
+    priority: int | None
+    request_id: str | None
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class RequestOwner:
 
     @classmethod
     def from_request(
-        cls, context: ServerContext, model: ServedModel, request: GenerationFields, scope: Scope
+        cls, context: ServerContext, model: ServedModel, request: OwnerFields, scope: Scope
     ) -> RequestOwner:
         """Raises RequestError."""
         limits = context.settings.limits
@@ -59,14 +70,14 @@ class RequestOwner:
         return vars(self)
 
 
-def _priority(request: GenerationFields, scope: Scope) -> int:
+def _priority(request: OwnerFields, scope: Scope) -> int:
     priority = request.priority or 0
     if priority not in _PRIORITIES:
         raise RequestError("priority must be a 32-bit integer.", param="priority")
     return int(scope.get(PRIORITY, priority))
 
 
-def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
+def _tenant(request: OwnerFields, limits: Limits, scope: Scope) -> str:
     """The tenant for --scheduling-policy fair: that of the API key if it has one, else the request's `user`. If empty,
     the engine uses the cache salt."""
     if request.user is not None and len(request.user) > limits.salt_chars:
@@ -74,7 +85,7 @@ def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
     return tenant_of(scope) or request.user or ""
 
 
-def _cache_salt(request: GenerationFields, limits: Limits) -> str:
+def _cache_salt(request: OwnerFields, limits: Limits) -> str:
     """Requests of a tenant share cached prefixes only if they have the same salt. prompt_cache_key is another name for
     it."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
@@ -94,11 +105,20 @@ class Identity:
     created: int
 
     @classmethod
-    def from_request(cls, model: ServedModel, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
-        """prefix: of the id."""
+    def from_request(
+        cls, model: ServedModel, prefix: str, request: OwnerFields, limits: Limits, scope: Scope
+    ) -> Identity:
+        """prefix: of the id. Raises RequestError."""
         if request.request_id is not None:
+            _check_identifier(request.request_id, limits)
             name_by_body(scope, request.request_id)
         return cls(f"{prefix}-{request_id_of(scope)}", model.name, int(time.time()))
+
+
+def _check_identifier(request_id: str, limits: Limits) -> None:
+    most = limits.request_id_chars
+    if len(request_id) > most or not _IDENTIFIER.fullmatch(request_id):
+        raise RequestError(f"request_id must be 1 to {most} characters of A-Z a-z 0-9 . _ : -.", param="request_id")
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,11 @@ class ChatRun:
         settings = context.settings
         with renamed_fields(field_names):
             check_fields(request, settings.limits)
-            model = context.running_model(request.model)
+            model = context.generating_model(request.model)
             use = _tool_use(settings, model, request)
             params = _sampling_params(settings, model, request)
             method = generation_method(model, request, params)
-            identity = Identity.from_request(model, prefix, request, scope)
+            identity = Identity.from_request(model, prefix, request, settings.limits, scope)
             owner = RequestOwner.from_request(context, model, request, scope)
             if use.tools or request.response_format is not None or request.structured_outputs is not None:
                 params = await prepare_constrained(model, request, use, params, owner.client)

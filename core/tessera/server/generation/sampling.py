@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from tessera.server.generation.prepare import GenerationMethod
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PLAIN = SamplingParams()
 # Request fields that SamplingParams has with the same name and meaning, except those that are read on their own.
 _SAME_FIELDS = tuple(
@@ -107,11 +105,3 @@ def check_fields(request: GenerationFields, limits: Limits) -> None:
         raise RequestError("prompt_logprobs is not supported in a stream: leave out stream.", param="prompt_logprobs")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream=true.", param="stream_options")
-    if request.request_id is not None:
-        _check_identifier(request.request_id, limits)
-
-
-def _check_identifier(request_id: str, limits: Limits) -> None:
-    if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
-        most = limits.request_id_chars
-        raise RequestError(f"request_id must be 1 to {most} characters of A-Z a-z 0-9 . _ : -.", param="request_id")

@@ -30,7 +30,7 @@ from tessera.server.generation.structured import prepare_params, structured_outp
 from tessera.server.openai.chunks import NO_TOKEN_IDS, ChunkWriter, finish, piece, prompt_token_ids, token_ids
 from tessera.server.openai.infill import infilled
 from tessera.server.openai.logprobs import ChoiceLogprobs, EchoedLogprobs, joined, of_prompt
-from tessera.server.openai.prompts import check_prompt_counts, read_prompts
+from tessera.server.openai.prompts import prompt_field, read_prompts
 from tessera.server.openai.protocol import (
     Completion,
     CompletionChoice,
@@ -79,7 +79,7 @@ async def _prepare(context: ServerContext, request: CompletionRequest, scope: Sc
     """Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
     settings = context.settings
     check_fields(request, settings.limits)
-    model = context.running_model(request.model)
+    model = context.generating_model(request.model)
     check_alternatives(request, "logprobs", request.logprobs, model.engine.config.model)
     # The engine generates at least one token; it is left out if the request wants nothing but the echo.
     prompt_only = bool(request.echo) and request.max_tokens == 0
@@ -97,7 +97,7 @@ async def _prepare(context: ServerContext, request: CompletionRequest, scope: Sc
     method = generation_method(model, request, params, request.best_of)
     wrap = infilled(request, model.engine.tokenizer)
     truncation = prompt_truncation(model, request, params.max_tokens)
-    identity = Identity.from_request(model, "cmpl", request, scope)
+    identity = Identity.from_request(model, "cmpl", request, settings.limits, scope)
     owner = RequestOwner.from_request(context, model, request, scope)
     params = await prepare_params(model, grammar, params, owner.client)
     special = request.add_special_tokens is not False
@@ -109,7 +109,8 @@ async def _prepare(context: ServerContext, request: CompletionRequest, scope: Sc
 
 def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
     """Raises RequestError."""
-    check_prompt_counts(envelope, context.settings.limits, context.engine.info.max_model_len)
+    limits = context.settings.limits
+    prompt_field(limits).check(envelope, limits, context.engine.info.max_model_len)
     check_allowed(envelope.raw("allowed_token_ids"), context.engine.config.model.vocab_size)
 
 

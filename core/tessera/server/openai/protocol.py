@@ -16,12 +16,8 @@ from tessera.server.generation.chat import ChatFields, ToolCall
 from tessera.server.generation.fields import GenerationFields, NumLogprobs, PositiveInt
 from tessera.server.generation.logprobs import TokenLogprob
 from tessera.server.generation.usage import TokenUsage
-from tessera.server.openapi import field_schema
+from tessera.server.prompt_field import prompt_schema
 from tessera.server.settings import Limits
-
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_TEXT = {"type": "string", "minLength": 1}
-_PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
 # ---- requests --------------------------------------------------------------------------------------------------------
 
@@ -29,7 +25,7 @@ _PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 class CompletionRequest(GenerationFields, kw_only=True):
     """Prompts to complete: a text, token ids, or a list of either. null is the same as leaving a field out."""
 
-    prompt: Annotated[Raw, field_schema(anyOf=[_TEXT, _IDS, {**_PROMPTS, "items": _TEXT}, {**_PROMPTS, "items": _IDS}])]
+    prompt: Annotated[Raw, prompt_schema(Limits.prompts)]
     echo: bool | None = None
     logprobs: NumLogprobs | None = None
     best_of: PositiveInt | None = None
@@ -173,6 +169,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str
     max_model_len: int
     permission: list[ModelPermission]
+    # what it can be asked for: generate, or those of PoolingTask
+    tasks: list[str]
     object: str = "model"
     owned_by: str = "tessera"
     parent: str | None = None

@@ -1,0 +1,1 @@
+"""Routes of models that answer with numbers: embeddings, scores, ranks and classes."""

@@ -1,0 +1,86 @@
+"""POST /pooling: vLLM's route for the numbers of any task, those of each token among them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from starlette.types import Scope
+
+from tessera.errors import RequestError
+from tessera.pooling_params import TASKS, PoolingParams, PoolingTask
+from tessera.server.assembly import Large
+from tessera.server.context import ServerContext
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.openapi import JsonRoute, field_schema
+from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage, written
+from tessera.server.pooling.encoding import VectorEncoding
+from tessera.server.pooling.fields import VectorFields, input_decoder
+from tessera.server.pooling.inputs import read_inputs
+from tessera.server.pooling.request import PoolingRequest
+from tessera.server.pooling.run import PoolingRun
+
+
+class PoolRequest(VectorFields, kw_only=True):
+    """Texts to make numbers of: a text, token ids, or a list of either; or the messages of a chat. task: if it is left
+    out, the first that the model has. null is the same as leaving a field out."""
+
+    task: Annotated[str, field_schema(enum=[*TASKS])] | None = None
+
+
+class PooledObject(Large, kw_only=True):
+    """data: numbers, of a task of tokens a list of them for each token; or base64 of their bytes."""
+
+    index: int
+    object: str = "pooling"
+    data: list[float] | list[list[float]] | str
+
+
+class PooledList(Large, kw_only=True):
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[PooledObject]
+    usage: PoolingUsage
+
+
+def route(context: ServerContext) -> JsonRoute:
+    decoder = input_decoder(context, PoolRequest)
+
+    async def read(body: bytes, scope: Scope) -> PoolingAnswer:
+        asked = await decoder.decode(body)
+        request = PoolingRequest.from_fields(context, asked, scope, "pool", *_tasks(asked.task, context))
+        encoding = VectorEncoding.from_fields(asked)
+        params = PoolingParams(request.task, dimensions=asked.dimensions, use_activation=asked.activates)
+        special = asked.adds_special_tokens
+        run = await PoolingRun.prepare(request, await read_inputs(request, asked), params, add_special_tokens=special)
+        return PoolingAnswer(partial(_answer, run, encoding))
+
+    return JsonRoute(
+        "/pooling",
+        GenerationEndpoint(read, context),
+        "What the model makes of each text, or of each of its tokens.",
+        methods=("POST",),
+        body=PoolRequest,
+        answer=PooledList,
+    )
+
+
+def _tasks(name: str | None, context: ServerContext) -> tuple[PoolingTask, ...]:
+    """Those that answer the request. Raises RequestError."""
+    if name is None:
+        pooler = context.engine.config.model.pooler
+        return TASKS if pooler is None else pooler.tasks
+    for task in TASKS:
+        if task == name:
+            return (task,)
+    raise RequestError(f"task must be one of {', '.join(TASKS)}.", param="task")
+
+
+async def _answer(run: PoolingRun, encoding: VectorEncoding) -> list[bytes]:
+    outputs, identity = await run.outputs(), run.request.identity
+    usage = PoolingUsage.from_tokens(run.usage())
+    answer = PooledList(id=identity.id, created=identity.created, model=identity.model, data=[], usage=usage)
+    data = (PooledObject(index=index, data=encoding.write(values)) for index, values in enumerate(outputs))
+    return await written(run.request.context.assembly, answer, data, run.num_numbers)

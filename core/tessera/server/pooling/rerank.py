@@ -1,0 +1,130 @@
+"""POST /rerank: the documents that answer a query best, first, by the API that Jina, Cohere and vLLM share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.types import Scope
+
+from tessera.errors import RequestError
+from tessera.server.context import ServerContext
+from tessera.server.decode import RequestDecoder
+from tessera.server.generation.endpoint import GenerationEndpoint
+from tessera.server.generation.prepare import Identity
+from tessera.server.openapi import JsonRoute, field_schema
+from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
+from tessera.server.pooling.fields import UNSERVED, PoolingFields
+from tessera.server.pooling.inputs import PooledInput, listed_texts, search_instructions
+from tessera.server.pooling.request import PoolingRequest
+from tessera.server.pooling.scores import TASKS, PairScores
+from tessera.server.settings import Limits
+
+_UNSERVED = {**UNSERVED, "max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ([], ["text"])}
+
+
+class RerankDocument(msgspec.Struct):
+    text: str
+
+
+class RerankRequest(PoolingFields, kw_only=True):
+    """A query and the documents to put in order. top_n: how many of them the answer has; 0 is all."""
+
+    query: str
+    documents: Annotated[list[str | RerankDocument], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
+    top_n: Annotated[int, field_schema(minimum=0)] | None = None
+    return_documents: bool | None = None
+
+
+class RerankResult(msgspec.Struct, kw_only=True):
+    """index: of the document in the request. document: unless return_documents is false."""
+
+    index: int
+    relevance_score: float
+    document: RerankDocument | UnsetType = UNSET
+
+
+class ApiVersion(msgspec.Struct):
+    version: str = "2"
+
+
+class CountedTokens(msgspec.Struct):
+    input_tokens: int
+
+
+class CohereMeta(msgspec.Struct, kw_only=True):
+    """What Cohere's clients read beside the results."""
+
+    api_version: ApiVersion = msgspec.field(default_factory=ApiVersion)
+    tokens: CountedTokens
+
+
+class RerankAnswer(msgspec.Struct, kw_only=True):
+    """results: from the best one on."""
+
+    id: str
+    object: str = "list"
+    model: str
+    results: list[RerankResult]
+    usage: PoolingUsage
+    meta: CohereMeta
+
+
+def route(context: ServerContext) -> JsonRoute:
+    limits = context.settings.limits
+    large = {"documents": limits.body_bytes, "query": limits.body_bytes}
+    decoder = RequestDecoder(context, RerankRequest, _UNSERVED, large)
+
+    async def read(body: bytes, scope: Scope) -> PoolingAnswer:
+        asked = await decoder.decode(body)
+        request = PoolingRequest.from_fields(context, asked, scope, "rerank", *TASKS)
+        if asked.top_n is not None and asked.top_n < 0:
+            raise RequestError(f"top_n must be at least 0, got {asked.top_n}.", param="top_n")
+        texts = [one if isinstance(one, str) else one.text for one in asked.documents]
+        query, documents = [PooledInput("query", asked.query)], listed_texts("documents", texts, limits)
+        activation, names = asked.use_activation, search_instructions(request)
+        pairs = await PairScores.prepare(request, query, documents, use_activation=activation, instructions=names)
+        shown = texts if asked.return_documents is not False else None
+        return PoolingAnswer(Ranking(pairs, request.identity, asked.top_n or len(texts), shown).answer)
+
+    return JsonRoute(
+        "/rerank",
+        GenerationEndpoint(read, context),
+        "Documents in the order in which they answer a query.",
+        methods=("POST",),
+        body=RerankRequest,
+        answer=RerankAnswer,
+    )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    pairs: PairScores
+    identity: Identity
+    # results that are returned
+    most: int
+    # the documents, if results show them
+    documents: Sequence[str] | None
+
+    async def answer(self) -> RerankAnswer:
+        scores = await self.pairs.scores()
+        usage = PoolingUsage.from_tokens(self.pairs.usage())
+        return RerankAnswer(
+            id=self.identity.id,
+            model=self.identity.model,
+            results=[self._result(index, scores[index]) for index in ranked(scores)[: self.most]],
+            usage=usage,
+            meta=CohereMeta(tokens=CountedTokens(usage.prompt_tokens)),
+        )
+
+    def _result(self, index: int, score: float) -> RerankResult:
+        document = UNSET if self.documents is None else RerankDocument(self.documents[index])
+        return RerankResult(index=index, relevance_score=score, document=document)
+
+
+def ranked(scores: Sequence[float]) -> list[int]:
+    """The numbers of the scores, the highest first; of equal ones, the first."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index])

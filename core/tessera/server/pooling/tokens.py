@@ -1,0 +1,135 @@
+"""Makes checked prompts of what a request wants numbers of."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tessera.engine.input_processor import PooledPrompt
+from tessera.errors import RequestError
+from tessera.pooling_params import PoolingParams
+from tessera.server.pooling.inputs import PooledInput
+from tessera.server.pooling.request import PoolingRequest
+from tessera.server.settings import Limits
+from tessera.text.workers import TextWorkers
+from tessera.text_pair import TextPair, type_columns
+
+_NUMBERED = re.compile(r"prompt(\[(?P<number>\d+)\])?")
+_AT_ONCE = 64
+"""Inputs that are checked before others may run."""
+
+
+class InputTokens(NamedTuple):
+    ids: Sequence[int]
+    # How many of them belong to the first text of a pair; None for what is no pair.
+    boundary: int | None = None
+
+
+async def prepare_inputs(
+    request: PoolingRequest, inputs: Sequence[PooledInput], params: PoolingParams, *, add_special_tokens: bool = True
+) -> list[PooledPrompt]:
+    """Tokenizes the inputs and checks each against every limit, before any of them runs. Raises RequestError, which
+    names the input at fault, and TextWorkerError."""
+    engine, cut = request.model.engine, request.cut
+    check_texts(inputs, request.context.settings.limits)
+    tokens = await _tokenize(request, inputs, add_special_tokens=add_special_tokens)
+    lengths = await _instruction_lengths(request, inputs)
+    if cut.side is not None:
+        # For token ids: texts have been cut before anything was put around them.
+        params = msgspec.structs.replace(params, truncate_prompt_tokens=cut.max_tokens, truncation_side=cut.side)
+    prompts = []
+    for index, one in enumerate(inputs):
+        if index % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        ids, boundary = tokens[index]
+        with _placed([one]):
+            start = lengths.get(one.instruction, 0)
+            columns = type_columns(engine.config.model.checkpoint, boundary)
+            prompts.append(await engine.prepare_pooled(ids, params, pooled_from=start, columns=columns))
+    return prompts
+
+
+def check_texts(inputs: Sequence[PooledInput], limits: Limits) -> None:
+    """Raises RequestError for a text that is empty or too long, and for pairs that are too long together."""
+    pair_chars = 0
+    for one in inputs:
+        pair = one.value if isinstance(one.value, TextPair) else None
+        texts = (one.value,) if isinstance(one.value, str) else pair or ()
+        if not all(texts):
+            raise RequestError(f"{one.place} is empty: it must have at least one character.", param=one.place)
+        if any(len(text) > limits.prompt_chars for text in texts):
+            raise RequestError(f"{one.place} must be at most {limits.prompt_chars} characters long.", param=one.place)
+        pair_chars += 0 if pair is None else len(pair.first) + len(pair.second)
+    if pair_chars > limits.pair_chars:
+        raise RequestError(
+            f"All pairs together must be at most {limits.pair_chars} characters long, got {pair_chars}.",
+            param=inputs[0].place.partition("[")[0],
+        )
+
+
+async def _tokenize(
+    request: PoolingRequest, inputs: Sequence[PooledInput], *, add_special_tokens: bool
+) -> Mapping[int, InputTokens]:
+    """By the number of the input. Raises RequestError, TextWorkerError."""
+    tokens: dict[int, InputTokens] = {}
+    texts: dict[int, str] = {}
+    pairs: dict[int, TextPair] = {}
+    for index, one in enumerate(inputs):
+        if isinstance(one.value, str):
+            texts[index] = one.value
+        elif isinstance(one.value, TextPair):
+            pairs[index] = one.value
+        else:
+            tokens[index] = InputTokens(one.value)
+    how: dict[str, Any] = {
+        "max_tokens": request.cut.max_tokens,
+        "truncation_side": request.cut.side,
+        "numbered": True,
+        "owner": request.owner.client,
+    }
+    with _placed([inputs[index] for index in texts]):
+        ids = await _workers(request).encode([*texts.values()], add_special_tokens, **how) if texts else []
+    with _placed([inputs[index] for index in pairs]):
+        encoded = await _workers(request).encode_pairs([*pairs.values()], add_special_tokens, **how) if pairs else []
+    tokens.update(zip(texts, map(InputTokens, ids), strict=True))
+    tokens.update(zip(pairs, (InputTokens(pair.ids, pair.boundary) for pair in encoded), strict=True))
+    return tokens
+
+
+def _workers(request: PoolingRequest) -> TextWorkers:
+    """Raises RequestError if there is no tokenizer."""
+    if request.model.text is None:
+        raise RequestError("This server has no tokenizer: send token ids.", param="prompt")
+    return request.model.text
+
+
+async def _instruction_lengths(request: PoolingRequest, inputs: Sequence[PooledInput]) -> Mapping[str, int]:
+    """The tokens of each instruction, where the model leaves them out of what it pools; else none."""
+    texts = sorted({one.instruction for one in inputs} - {""})
+    if request.pooler.include_prompt or not texts:
+        return {}
+    workers = _workers(request)
+    lengths = {}
+    for text, ids in zip(texts, await workers.encode(texts, owner=request.owner.client), strict=True):
+        while ids and ids[-1] in workers.vocabulary.special_ids:  # which stands behind the whole text
+            ids.pop()
+        lengths[text] = len(ids)
+    return lengths
+
+
+@contextmanager
+def _placed(inputs: Sequence[PooledInput]) -> Iterator[None]:
+    """Errors name the one of the inputs that they call prompt[number], or the only one."""
+    try:
+        yield
+    except RequestError as error:
+        numbered = _NUMBERED.fullmatch(error.param or "")
+        if numbered is None:
+            raise
+        place = inputs[int(numbered["number"] or 0)].place
+        raise type(error)(f"{place}: {error.message}", param=place, code=error.code) from error
