@@ -12,18 +12,39 @@ if TYPE_CHECKING:
     from tessera.llm import LLM
     from tessera.llm.inputs import PromptType, TextPrompt, TokensPrompt
     from tessera.lora import LoRARequest
-    from tessera.request import CompletionOutput, RequestOutput
+    from tessera.pooling_params import PoolingParams
+    from tessera.request import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        RequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
     from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __all__ = [
     "LLM",
     "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "LoRARequest",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -33,12 +54,21 @@ __all__ = [
 _PLACES = {
     "LLM": "tessera.llm",
     "BeamSearchParams": "tessera.engine.beam_search",
+    "ClassificationOutput": "tessera.request",
+    "ClassificationRequestOutput": "tessera.request",
     "CompletionOutput": "tessera.request",
+    "EmbeddingOutput": "tessera.request",
+    "EmbeddingRequestOutput": "tessera.request",
     "LoRARequest": "tessera.lora",
+    "PoolingOutput": "tessera.request",
+    "PoolingParams": "tessera.pooling_params",
+    "PoolingRequestOutput": "tessera.request",
     "PromptType": "tessera.llm.inputs",
     "RequestOutput": "tessera.request",
     "RequestOutputKind": "tessera.sampling_params",
     "SamplingParams": "tessera.sampling_params",
+    "ScoringOutput": "tessera.request",
+    "ScoringRequestOutput": "tessera.request",
     "StructuredOutputsParams": "tessera.sampling_params",
     "TextPrompt": "tessera.llm.inputs",
     "TokensPrompt": "tessera.llm.inputs",

@@ -3,17 +3,11 @@ field. Checks that depend on the model are made when the request is built (engin
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import msgspec
 
+from tessera.config.pooler import TASKS, PoolerConfig, PoolingTask
 from tessera.errors import RequestError
 
-PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
-"""embed: a vector for the text. classify: a number for each label; a reranker has one label. token_embed and
-token_classify: the same for each token."""
-
-TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
 MAX_DIMENSIONS = 2**16
 
 
@@ -45,3 +39,9 @@ class RequestPooling(msgspec.Struct, frozen=True, array_like=True):
     every_token: bool = False
     # The position of the first token that is pooled: those before it are an instruction that only the others see.
     start: int = 0
+
+    @classmethod
+    def from_config(cls, pooler: PoolerConfig, task: PoolingTask, start: int = 0) -> RequestPooling:
+        """Of a model that pools like this. start: of the first token behind an instruction."""
+        every_token = task in ("token_embed", "token_classify") or pooler.pooling != "last"
+        return cls(task, every_token, 0 if pooler.include_prompt else start)

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from tessera.arrays import Array, int32
 from tessera.config import build_config
-from tessera.config.pooler import PoolerConfig
+from tessera.config.pooler import PoolerConfig, PoolingTask
 from tessera.engine.engine import Engine
 from tessera.lora import lora_args
 from tessera.platform import Platform
 from tessera.plugins import load_path
-from tessera.pooling_params import PoolingTask
+from tessera.pooling_params import RequestPooling
 from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
@@ -143,7 +143,7 @@ class EngineRun:
         key, pooler = len(self.answers), self.engine.config.model.pooler
         assert pooler is not None
         self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
-        pooling = pooler.request(task, start)
+        pooling = RequestPooling.from_config(pooler, task, start)
         self.engine.add(Request(key, str(key), int32(prompt), SamplingParams(), 0, 0, pooling=pooling))
         return key
 

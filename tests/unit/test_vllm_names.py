@@ -70,7 +70,6 @@ def test_each_keyword_of_llm_is_served_or_known_but_not_both(name):
         ("distributed_executor_backend", "mp"),
         ("cpu_offload_gb", 0),
         ("swap_space", 0),
-        ("runner", "generate"),
         ("async_scheduling", True),
         ("model_impl", "auto"),
         ("use_tqdm_on_load", True),
@@ -125,7 +124,7 @@ def test_each_method_is_there_or_named(name):
         assert words.startswith(f"{keyword}: ") or "has no effect" in words
 
 
-@pytest.mark.parametrize("name", [*PARTS["LLM attributes"], "encode", "sleep", "collective_rpc", "start_profile"])
+@pytest.mark.parametrize("name", [*PARTS["LLM attributes"], "reward", "sleep", "collective_rpc", "start_profile"])
 def test_an_attribute_that_is_not_there_is_named(name):
     with pytest.raises(AttributeError, match=rf"^{name}: .+\.$"):
         getattr(LLM.__new__(LLM), name)

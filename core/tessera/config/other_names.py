@@ -68,7 +68,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
         "/metrics is always served": "--metrics",
         "models take text alone": "--[no-]language-model-only --[no-]skip-mm-profiling",
         "that is how it is here": """
-            --runner=auto|generate --convert=auto|none --tokenizer-mode=auto|hf --config-format=auto|hf
+            --tokenizer-mode=auto|hf --config-format=auto|hf
             --model-impl=auto --logprobs-mode=raw_logprobs --response-role=assistant --prefix-caching-hash-algo=sha256
             --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
             --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
@@ -130,13 +130,9 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             SamplingParams(logits_processors)
         """,
         # ---- the model and its weights
-        ": models generate text here; serve embeddings and scores with another program.": """
-            --runner --convert --pooler-config --[no-]enable-flash-late-interaction --max-lora-cls-labels LLM.encode
-            LLM.embed LLM.classify LLM.score LLM.reward tessera.PoolingParams tessera.PoolingOutput
-            tessera.PoolingRequestOutput tessera.EmbeddingOutput tessera.EmbeddingRequestOutput
-            tessera.ClassificationOutput tessera.ClassificationRequestOutput tessera.ScoringOutput
-            tessera.ScoringRequestOutput
-        """,
+        ": similarities of tokens are computed on the host; remove it.": "--[no-]enable-flash-late-interaction",
+        ": adapters do not change a classifier's labels; remove it.": "--max-lora-cls-labels",
+        ": use encode(pooling_task='classify').": "LLM.reward",
         ": the tokenizer is the model's tokenizer.json; remove it, or use --tokenizer.": "--tokenizer-mode",
         ": the configuration is the model's config.json; change it there.": """
             --hf-config-path --hf-overrides --config-format --[no-]disable-sliding-window
@@ -313,6 +309,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": the template shows the form of its content; remove it.": "call(chat_template_content_format)",
         ": use SamplingParams(truncate_prompt_tokens=N), or token ids.": "call(tokenization_kwargs)",
         ": an answer is a completion; remove it.": "call(output_type)",
+        ": a pair is joined as the tokenizer joins texts; remove it.": "score(chat_template)",
         ": a call resets the prefix cache alone; remove it.": "call(reset_running_requests) call(reset_connector)",
         ": beams have neither adapters, priorities nor limits of their own; remove it.": """
             beam_search(lora_request) beam_search(priority) beam_search(concurrency_limit)

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from tessera.pooling_params import PoolingTask, RequestPooling
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+"""embed: a vector for the text. classify: a number for each label; a reranker has one label. token_embed and
+token_classify: the same for each token."""
+TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
 
 Pooling = Literal["last", "cls", "mean", "max", "weighted_mean", "mean_sqrt_len"]
 """Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean,
@@ -59,8 +62,3 @@ class PoolerConfig:
     include_prompt: bool = True
     # Lines about where this comes from, to say at start-up.
     notes: tuple[str, ...] = ()
-
-    def request(self, task: PoolingTask, start: int = 0) -> RequestPooling:
-        """What the engine needs to know of a request for a task. start: the position of the first token to pool."""
-        every_token = task in ("token_embed", "token_classify") or self.pooling != "last"
-        return RequestPooling(task, every_token, 0 if self.include_prompt else start)

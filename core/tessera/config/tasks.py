@@ -10,10 +10,9 @@ from typing import Any
 from tessera.config.checkpoint import Checkpoint
 from tessera.config.classification import classification
 from tessera.config.engine import ModelOptions
-from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling
+from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
 from tessera.errors import ConfigError, printable
-from tessera.pooling_params import PoolingTask
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(

@@ -24,6 +24,7 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import EngineMetrics
+from tessera.engine.pooling import text_limit
 from tessera.errors import EngineDeadError, RequestError
 from tessera.platform.runner import Progress
 from tessera.pooling_params import PoolingParams
@@ -33,6 +34,7 @@ from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.text.tokenizer import TruncationSide
     from tessera.text.workers import TextWorkers
 
 T = TypeVar("T")
@@ -170,10 +172,13 @@ class AsyncEngine:
     ) -> PooledPrompt:
         """Tokenizes a prompt and checks every limit, as encode() does, without submitting it. pooled_from: the position
         of the first token behind an instruction. columns: of the input batch. Raises RequestError, TextWorkerError."""
-        text = prompt if isinstance(prompt, str) else None
-        limit = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
-        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, limit)
+        if isinstance(prompt, str):
+            most, side = text_limit(params, self.config.model.max_model_len)
+            ids: Sequence[int] = await self._encoded(prompt, add_special_tokens, client, most, side)
+        else:
+            ids = prompt
         prepare = self._handle.front_end.prepare_pooled
+        text = prompt if isinstance(prompt, str) else None
         check = partial(prepare, ids, params, text=text, pooled_from=pooled_from, columns=columns)
         return await self._run(check, len(ids) >= LONG_PROMPT)
 
@@ -209,10 +214,19 @@ class AsyncEngine:
             self._handle.check_alive()
         return await asyncio.get_running_loop().run_in_executor(self._checking, check)
 
-    async def _encoded(self, text: str, add_special_tokens: bool, client: str, max_tokens: int | None) -> list[int]:
+    async def _encoded(
+        self,
+        text: str,
+        add_special_tokens: bool,
+        client: str,
+        max_tokens: int | None,
+        truncation_side: TruncationSide | None = None,
+    ) -> list[int]:
         if self.text is None:
             raise no_tokenizer()
-        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=max_tokens, owner=client)
+        (ids,) = await self.text.encode(
+            [text], add_special_tokens, max_tokens=max_tokens, truncation_side=truncation_side, owner=client
+        )
         return ids
 
     async def abort(self, request_id: str) -> None:

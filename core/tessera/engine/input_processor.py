@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.engine.pooling import check_pooling
+from tessera.engine.pooling import check_pooling, text_limit
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams, RequestPooling
@@ -120,11 +120,12 @@ class InputProcessor:
         """The same for a request that pools. pooled_from: the position of the first token behind an instruction.
         columns: of the input batch. Raises RequestError."""
         pooler = check_pooling(params, self._model.pooler)
-        truncation = Truncation.from_params(
-            params.truncate_prompt_tokens, params.truncation_side, max_model_len=self._max_model_len, max_tokens=0,
-        )  # fmt: skip
-        checked = self._checked(ids if truncation is None else truncation.apply(ids), answers=False)
-        return PooledPrompt(text, checked, params, pooler.request(params.task, pooled_from), columns)
+        most, side = text_limit(params, self._max_model_len)
+        kept = ids if side is None else Truncation(most, right=side == "right").apply(ids)
+        checked = self._checked(kept, answers=False)
+        return PooledPrompt(
+            text, checked, params, RequestPooling.from_config(pooler, params.task, pooled_from), columns
+        )
 
     def pooling_request(
         self, prompt: PooledPrompt, request_id: str, *, arrival: float, priority: int, cache_salt: str,

@@ -3,12 +3,16 @@ of length 1 or probabilities of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.pooler import PoolerConfig
+from tessera.config.pooler import PoolerConfig, PoolingTask
+from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
-from tessera.pooling_params import PoolingParams, PoolingTask
+from tessera.pooling_params import PoolingParams
+from tessera.text.tokenizer import TruncationSide
 
 FLAGS = "--convert embed"
 """What makes a chat model answer with vectors."""
@@ -77,3 +81,36 @@ def _softmax(values: Array) -> Array:
     weights = np.exp(values - values.max(axis=-1, keepdims=True))
     result: Array = weights / weights.sum(axis=-1, keepdims=True)
     return result
+
+
+def text_limit(params: PoolingParams, max_model_len: int) -> tuple[int, TruncationSide | None]:
+    """The most tokens of a text, and the side from which a longer one is cut; None: it is refused. By default it is cut
+    from the right: what begins a text says most of it. Raises RequestError."""
+    truncation = Truncation.from_params(
+        params.truncate_prompt_tokens, params.truncation_side, max_model_len=max_model_len, max_tokens=0
+    )
+    if truncation is None:
+        return max_model_len, None
+    return truncation.num_tokens, "left" if params.truncation_side == "left" else "right"
+
+
+def instructed(prompt: str | Sequence[int], pooler: PoolerConfig | None) -> str | Sequence[int]:
+    """A text with the model's default instruction in front, if it has one; token ids stay as they are."""
+    if pooler is None or pooler.default_prompt is None or not isinstance(prompt, str):
+        return prompt
+    return pooler.prompts[pooler.default_prompt] + prompt
+
+
+def check_scores(pooler: PoolerConfig | None) -> PoolerConfig:
+    """Raises RequestError for a model that gives no score of two texts."""
+    if pooler is not None and ("embed" in pooler.tasks or len(pooler.labels) == 1):
+        return pooler
+    has = (
+        "generates text" if pooler is None else f"has {len(pooler.labels)} labels, and a score is that of a single one"
+    )
+    raise RequestError(f"This model {has}; use one that embeds texts, or a reranker.", param="model")
+
+
+def cosine(first: Array, second: Array) -> float:
+    """first, second: [numbers] of any length."""
+    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12))

@@ -16,6 +16,7 @@ import msgspec
 from tessera.config import build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import check_names
+from tessera.config.pooler import PoolingTask
 from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
 from tessera.engine.input_processor import (
@@ -28,6 +29,7 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
+from tessera.engine.pooling import check_scores, cosine, instructed, text_limit
 from tessera.errors import RequestError
 from tessera.llm.inputs import (
     Conversations,
@@ -39,14 +41,23 @@ from tessera.llm.inputs import (
     lora_args_of,
     prompts_of,
     refuse_others,
+    text_pairs,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
-from tessera.pooling_params import PoolingParams, PoolingTask
-from tessera.request import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
+from tessera.pooling_params import PoolingParams
+from tessera.request import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
 from tessera.text.blocking_workers import BlockingTextWorkers
 from tessera.text.worker import ChatJob, Start
+from tessera.text_pair import TextPair, type_columns
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
 """The flags that LLM accepts. The others are for servers: limits of a request queue, names of --lora-modules."""
@@ -191,8 +202,8 @@ class LLM:
         RequestError before anything runs, and EngineStepError if a step fails."""
         refuse_others("encode", others)
         self._offline.check_usable()
-        texts = prompts_of(prompts, None)
         pooler = self._offline.config.model.pooler
+        texts = [instructed(prompt, pooler) for prompt in prompts_of(prompts, None)]
         task = pooling_task or ("embed" if pooler is None else pooler.tasks[0])
         params = for_each("pooling_params", pooling_params or PoolingParams(task), PoolingParams, len(texts))
         ranks = for_each("priority", priority or 0, int, len(texts))
@@ -234,6 +245,47 @@ class LLM:
             prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm, lora_request=lora_request
         )
         return [ClassificationRequestOutput.from_pooling(output) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: bool | MakeBar = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequests = None,
+        **others: Any,
+    ) -> list[ScoringRequestOutput]:
+        """How well pairs of texts belong together: each of data_1 with that of the same place in data_2, or one text
+        with all of data_2. A model with one label reads both texts at once; of a model that embeds, it is the cosine of
+        their vectors. Raises the same errors as encode()."""
+        refuse_others("score", others)
+        self._offline.check_usable()
+        pairs = text_pairs(data_1, data_2)
+        pooler = check_scores(self._offline.config.model.pooler)
+        args = lora_args_of(lora_request, 1, enabled=self._offline.config.lora.enable)[0]
+        if "classify" in pooler.tasks:
+            params = pooling_params or PoolingParams("classify")
+            jobs = [
+                self._offline.job(self._pooled(at, pair, params), feature_args=args) for at, pair in enumerate(pairs)
+            ]
+            outputs = [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
+            return [
+                ScoringRequestOutput(one.request_id, ScoringOutput(float(one.outputs.data[0])), one.prompt_token_ids)
+                for one in outputs
+            ]
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        params = pooling_params or PoolingParams()
+        vectors = self.encode(texts, params, pooling_task="embed", use_tqdm=use_tqdm, lora_request=lora_request)
+        by_text = dict(zip(texts, vectors, strict=True))
+        return [
+            ScoringRequestOutput(
+                f"{by_text[pair.first].request_id}_{by_text[pair.second].request_id}",
+                ScoringOutput(cosine(*(by_text[text].outputs.data for text in pair))),
+                by_text[pair.first].prompt_token_ids + by_text[pair.second].prompt_token_ids,
+            )
+            for pair in pairs
+        ]
 
     def beam_search(
         self,
@@ -394,12 +446,21 @@ class LLM:
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
-    def _pooled(self, index: int, prompt: str | Sequence[int], params: PoolingParams) -> PooledPrompt:
+    def _pooled(self, index: int, prompt: str | Sequence[int] | TextPair, params: PoolingParams) -> PooledPrompt:
         """The same for a prompt that is pooled."""
+        front, text = self._offline.front, prompt if isinstance(prompt, str) else None
         try:
-            limit = self._offline.max_model_len if params.truncate_prompt_tokens is None else None
-            ids, text = self._tokenized(prompt, limit) if isinstance(prompt, str) else (prompt, None)
-            return self._offline.front.prepare_pooled(ids, params, text=text)
+            if not isinstance(prompt, str | TextPair):
+                return front.prepare_pooled(prompt, params)
+            if self._text is None:
+                raise no_tokenizer()
+            most, side = text_limit(params, self._offline.max_model_len)
+            if isinstance(prompt, TextPair):
+                (pair,) = self._text.encode_pairs([prompt], max_tokens=most, truncation_side=side)
+                columns = type_columns(self._offline.config.model.checkpoint, pair.boundary)
+                return front.prepare_pooled(pair.ids, params, columns=columns)
+            (ids,) = self._text.encode([prompt], max_tokens=most, truncation_side=side)
+            return front.prepare_pooled(ids, params, text=text)
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 

@@ -29,7 +29,7 @@ from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
 from tessera.platform.lora import LoraWeights
-from tessera.platform.model import Hidden, Model, Product, SamplingHead
+from tessera.platform.model import Hidden, Model, PoolingHead, Product, SamplingHead
 from tessera.platform.ops import Attached, BoundOps, HotCall, Packed, Wrapper
 from tessera.step import RowOpened
 
@@ -190,7 +190,10 @@ class AdaptedModel:
 
     def __init__(self, model: Model, feature: LoraInWorker) -> None:
         self.model, self.feature, self.facts = model, feature, model.facts
-        self.pooling = model.pooling
+
+    @property
+    def pooling(self) -> Mapping[str, PoolingHead]:
+        return self.model.pooling
 
     @property
     def head(self) -> SamplingHead:

@@ -208,7 +208,7 @@ class CoreRunner(ModelRunner):
     def _pooling(self) -> list[RequestPooling]:
         """What requests may ask of each task that the model has."""
         pooler = self.services.config.model.pooler
-        return [] if pooler is None else [pooler.request(task) for task in pooler.tasks]
+        return [] if pooler is None else [RequestPooling.from_config(pooler, task) for task in pooler.tasks]
 
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""
@@ -267,7 +267,7 @@ class CoreRunner(ModelRunner):
         self.links.allocate(self.model.facts, self.buffers, self.device)
         for observer in self.observers:
             observer.allocate(plan, self.device)
-        if self.links.is_last:
+        if self.links.is_last and self.services.config.model.pooler is not None:
             self.pooler = Pooler(self.model.pooling, self.batch, self.device)
         if self.links.is_last and self.model.facts.generates:
             self._allocate_sampling()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tessera.config import ModelConfig
+from tessera.config.pooler import PoolingTask
 from tessera.errors import RequestError
-from tessera.pooling_params import PoolingTask
 
 GENERATE = "generate"
 _DOES: Mapping[str, str] = MappingProxyType(

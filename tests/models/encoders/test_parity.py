@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.config.pooler import PoolerConfig
-from tessera.pooling_params import PoolingTask
+from tessera.config.pooler import PoolerConfig, PoolingTask
 from tests.models.encoders.families import DECODERS, ENCODERS, LABELS, hidden_states, logits, texts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS

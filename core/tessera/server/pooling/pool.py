@@ -7,8 +7,9 @@ from typing import Annotated
 
 from starlette.types import Scope
 
+from tessera.config.pooler import TASKS, PoolingTask
 from tessera.errors import RequestError
-from tessera.pooling_params import TASKS, PoolingParams, PoolingTask
+from tessera.pooling_params import PoolingParams
 from tessera.server.assembly import Large
 from tessera.server.context import ServerContext
 from tessera.server.generation.endpoint import GenerationEndpoint

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from tessera.config.pooler import PoolerConfig
+from tessera.config.pooler import PoolerConfig, PoolingTask
 from tessera.engine.truncation import Truncation
-from tessera.pooling_params import PoolingTask
 from tessera.server.context import ServerContext
 from tessera.server.generation.prepare import Identity, RequestOwner
 from tessera.server.model_tasks import check_pools
@@ -33,7 +32,7 @@ class Cut(NamedTuple):
         right: what begins a text says most of it. Raises RequestError."""
         if num_tokens == -1:
             num_tokens = max_model_len
-        truncation = Truncation.from_params(num_tokens, side, max_model_len=max_model_len, max_tokens=None)
+        truncation = Truncation.from_params(num_tokens, side, max_model_len=max_model_len, max_tokens=0)
         if truncation is None:
             return cls(max_model_len)
         return cls(truncation.num_tokens, "left" if side == "left" else "right")

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.arrays import Array
+from tessera.config.pooler import PoolingTask
 from tessera.errors import RequestError
-from tessera.pooling_params import PoolingParams, PoolingTask
+from tessera.pooling_params import PoolingParams
 from tessera.server.generation.usage import TokenUsage
 from tessera.server.pooling.inputs import PooledInput, with_instruction
 from tessera.server.pooling.request import PoolingRequest
