@@ -25,7 +25,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.feature import Column
-from tessera.platform.model import Product
+from tessera.platform.model import LayerCache, Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, QuantSpec
 from tessera.quantization.weights import NotQuantized, Weights
@@ -123,6 +123,12 @@ class Build:
     def register_parameter(self, parameter: Parameter) -> Parameter:
         self.parameters.append(parameter)
         return parameter
+
+    @property
+    def caches(self) -> tuple[LayerCache, ...]:
+        """ModelFacts.caches of the layers bound so far."""
+        kept = ((bound.spec.layer, bound.spec.cache) for bound in self.mixers)
+        return tuple(LayerCache(layer, cache) for layer, cache in kept if cache is not None)
 
     def cache(self, kv_heads: int, head_dim: int, window: int | None) -> FullAttentionSpec:
         """The cache of an attention layer."""

@@ -18,7 +18,7 @@ from tessera.layers.pooling import embedding_heads
 from tessera.layers.qkv import APART, QKVLayout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts, PoolingHead
+from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Decoder:
             num_layers=len(config.layers),
             max_positions=config.max_positions,
             dtype=build.dtype,
-            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            caches=build.caches,
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
             generates=build.generates,
