@@ -50,6 +50,9 @@ class Stored(Protocol):
     def differ(self, names: Sequence[str], dtype: str) -> bool:
         """Whether it holds several of these weights, and not all with the same values in `dtype`."""
 
+    def holds(self, name: str) -> bool:
+        """Whether there is a weight of this name."""
+
 
 class Build:
     """The context of one model on one rank."""
@@ -109,6 +112,13 @@ class Build:
             "different values; the head is read from the checkpoint"
         )
         return False
+
+    def base(self, names: Sequence[str], tensor: str) -> str:
+        """What a checkpoint has in front of the weights of a model without its head: one of `names` and a dot, or
+        nothing if it was saved without a head. tensor: a weight that every such model has."""
+        if self.stored is None:
+            return f"{names[0]}."
+        return next((f"{name}." for name in names if self.stored.holds(f"{name}.{tensor}")), "")
 
     def layers(self, number: int) -> range:
         """Which of the model's layers this pipeline stage has: all, if there is one stage. If they do not divide

@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
-from tessera.layers.mlp import Experts, GatedMLP, MixtureOfExperts
+from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
 from tessera.layers.qkv import APART, QKVLayout
@@ -189,7 +189,7 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
         config.inner,
         config.activation,
         bias=config.mlp_bias,
-        joined=config.joined_mlp,
+        names=GatedNames(joined=config.joined_mlp),
     )
 
 

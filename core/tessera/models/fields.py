@@ -19,7 +19,9 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Checkpoints' names of activations to those of the ops."""
