@@ -138,13 +138,23 @@ class EngineRun:
         )
         return key
 
-    def pool(self, prompt: Sequence[int], task: PoolingTask = "embed", *, start: int = 0) -> int:
+    def pool(
+        self,
+        prompt: Sequence[int],
+        task: PoolingTask = "embed",
+        *,
+        start: int = 0,
+        columns: Mapping[str, float] | None = None,
+    ) -> int:
         """start: the position of the first token that is pooled."""
         key, pooler = len(self.answers), self.engine.config.model.pooler
         assert pooler is not None
         self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
         pooling = RequestPooling.from_config(pooler, task, start)
-        self.engine.add(Request(key, str(key), int32(prompt), SamplingParams(), 0, 0, pooling=pooling))
+        request = Request(
+            key, str(key), int32(prompt), SamplingParams(), 0, 0, columns=dict(columns or {}), pooling=pooling
+        )
+        self.engine.add(request)
         return key
 
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int = 12, **params: Any) -> list[list[int]]:

@@ -26,10 +26,9 @@ from tessera.platform.feature import Column
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead, SamplingHead
 
-TYPE_BOUNDARY = "type_boundary"
-"""The column of the input batch that says where the second text of a pair begins: a position, for each token."""
-NO_SECOND_TEXT = 2**31 - 1
-"""The value of that column for a text alone."""
+TYPE_BOUNDARY = Column("type_boundary", "int32", default=2**31 - 1, each="token")
+"""Of the input batch: the position from which on a text's tokens have the type 1, as those of the second text of a pair
+have."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,19 @@ class Embeddings:
         if config.first_position is not None:
             rows = config.positions, config.first_position
             self.position = PositionEmbedding(build, f"{prefix}.position_embeddings", *rows, n)
+        if config.types > 1:
+            build.columns.append(TYPE_BOUNDARY)
         if config.types:
             self.segment = SegmentEmbedding(build, f"{prefix}.token_type_embeddings", config.types, n)
-        if config.types > 1:
-            build.columns.append(Column(TYPE_BOUNDARY, "int32", NO_SECOND_TEXT, each="token", internal=True))
         self.add = build.ops.bind("add", AddSpec(n, build.dtype))
         self.norm = AddLayerNorm(build, norm, n, config.eps, bias=norm_bias)
 
     def __call__(self, words: Tensor, launch: Launch) -> Tensor:
         """words [T, n] -> [T, n]"""
         position = None if self.position is None else self.position(launch.positions)
-        segment = None if self.segment is None else self.segment(launch.positions, launch.columns.get(TYPE_BOUNDARY))
+        segment = (
+            None if self.segment is None else self.segment(launch.positions, launch.columns.get(TYPE_BOUNDARY.name))
+        )
         both = position if segment is None else segment if position is None else self.add(segment, position)
         return self.norm(words, both)[0]
 

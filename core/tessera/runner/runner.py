@@ -151,7 +151,7 @@ class CoreRunner(ModelRunner):
         """The loaded model, without its figures in bytes."""
         services, build, facts = self.services, self.build, self.model.facts
         notes = (*facts.notes, *describe_skipped_weights(build.weights), *describe_kv(build), *notes)
-        columns = [column for feature in self.features for column in feature.columns()]
+        columns = [column for feature in self.features for column in feature.columns()] + self.build.columns
         return LoadedModel(
             facts=replace(facts, notes=notes),
             needs=tuple(self._needs()),

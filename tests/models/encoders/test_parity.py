@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tessera.config.pooler import PoolerConfig, PoolingTask
@@ -74,3 +77,58 @@ def test_a_head_on_two_ranks(saved, family):
     folder, model = saved(family, TEXT)
     found = pooled(folder, "cpu", "classify", pooler=classifier("classify"), executor=THREADS, tensor_parallel_size=2)
     assert_close(found, logits(model, texts()))
+
+
+BOUNDARIES = (9, None, 16, 21, 1, None, 1, 44)
+"""Where the second text of each begins; None: there is one text."""
+
+
+@pytest.mark.parametrize("platform", ["cpu", "strict"])
+@pytest.mark.parametrize("family", ["bert", "electra", "albert", "nomic"])
+def test_types_of_tokens(saved, family, platform):
+    folder, model = saved(family, "Model")
+    with EngineRun(folder, platform, max_model_len=64, max_num_batched_tokens=160) as run:
+        columns = [{} if at is None else {"type_boundary": at} for at in BOUNDARIES]
+        keys = [run.pool(text, "token_embed", columns=one) for text, one in zip(texts(), columns, strict=True)]
+        run.finish()
+        found = [run.pooled[key] for key in keys]
+    types = [
+        torch.tensor([[int(at is not None and place >= at) for place in range(len(text))]])
+        for text, at in zip(texts(), BOUNDARIES, strict=True)
+    ]
+    wanted = [hidden_states(model, [text], token_type_ids=kinds)[0] for text, kinds in zip(texts(), types, strict=True)]
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3-causal"])
+def test_a_decoder_without_its_head(saved, family):
+    folder, model = saved(family, "Model")
+    assert_close(pooled(folder, "cpu", "token_embed"), hidden_states(model, texts()))
+
+
+MASKED = ["bert", "roberta", "electra", "distilbert", "mpnet", "albert", "modernbert", "nomic", "gte", "jina-v3"]
+
+
+@pytest.mark.parametrize("family", MASKED)
+def test_a_model_with_a_head_that_is_not_served(saved, family):
+    folder, model = saved(family, "ForMaskedLM")
+    assert_close(pooled(folder, "cpu", "token_embed"), hidden_states(model.base_model, texts()))
+
+
+def test_a_model_whose_files_have_no_head_though_config_json_names_one(saved, tmp_path):
+    folder, model = saved("mpnet", "Model")
+    copy = shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**config, "architectures": ["MPNetForMaskedLM"]}), encoding="utf-8")
+    assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
+
+
+def test_names_of_norms_that_were_tensorflows(saved, tmp_path):
+    folder, model = saved("bert", "Model")
+    copy = shutil.copytree(folder, tmp_path / "model")
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in load_file(copy / "model.safetensors").items()
+    }
+    save_file(tensors, copy / "model.safetensors")
+    assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
