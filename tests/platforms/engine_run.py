@@ -8,12 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tessera.arrays import int32
+from tessera.arrays import Array, int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
 from tessera.lora import lora_args
 from tessera.platform import Platform
 from tessera.plugins import load_path
+from tessera.pooling_params import PoolingTask
 from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
@@ -82,6 +83,7 @@ class EngineRun:
         self.stop_tokens: dict[int, int | None] = {}
         self.finished: dict[int, FinishedRequest] = {}
         self.cached: dict[int, int] = {}
+        self.pooled: dict[int, Array] = {}
 
     @property
     def executor(self) -> WatchedExecutor:
@@ -132,6 +134,15 @@ class EngineRun:
         )
         return key
 
+    def pool(self, prompt: Sequence[int], task: PoolingTask = "embed", *, start: int = 0) -> int:
+        """start: the position of the first token that is pooled."""
+        key, pooler = len(self.answers), self.engine.config.model.pooler
+        assert pooler is not None
+        self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
+        pooling = pooler.request(task, start)
+        self.engine.add(Request(key, str(key), int32(prompt), SamplingParams(), 0, 0, pooling=pooling))
+        return key
+
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int = 12, **params: Any) -> list[list[int]]:
         """The answers to all at once; request i has seed i."""
         keys = [self.add(prompt, max_tokens, **{"seed": seed, **params}) for seed, prompt in enumerate(prompts)]
@@ -174,6 +185,9 @@ class EngineRun:
             self.scored[of.key].append(of.prompt_logprobs)
         for started in outputs.started:
             self.cached.setdefault(started.key, started.num_cached_tokens)
+        for pooled in outputs.pooled:
+            assert pooled.key not in self.pooled
+            self.pooled[pooled.key] = pooled.values
         self._end(outputs.finished)
 
     def _end(self, ended: Sequence[FinishedRequest]) -> None:

@@ -82,23 +82,23 @@ def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, 
 _KEYS = ("pooling_type", "seq_pooling_type", "normalize", "use_activation", "dimensions")
 
 
-def _overridden(pooler: PoolerConfig, said: Mapping[str, Any]) -> PoolerConfig:
-    """said: --pooler-config, with vLLM's names. Raises ConfigError."""
+def _overridden(pooler: PoolerConfig, flag: Mapping[str, Any]) -> PoolerConfig:
+    """flag: --pooler-config, with vLLM's names. Raises ConfigError."""
     name = "pooler_config"
-    for key in said.keys() - set(_KEYS):
+    for key in flag.keys() - set(_KEYS):
         raise ConfigError(f"{name} does not support the key '{key}'; it takes {', '.join(_KEYS)}.", param=name)
-    pooling = said.get("seq_pooling_type", said.get("pooling_type"))
+    pooling = flag.get("seq_pooling_type", flag.get("pooling_type"))
     if pooling is not None:
         chosen = next((one for one in POOLINGS if one == str(pooling).lower()), None)
         if chosen is None:
             raise ConfigError(f"{name}: pooling_type must be one of {', '.join(POOLINGS).upper()}.", param=name)
         pooler = replace(pooler, pooling=chosen, notes=(f"pooling is {chosen}, as --pooler-config says",))
-    normalize = said.get("normalize", said.get("use_activation"))
+    normalize = flag.get("normalize", flag.get("use_activation"))
     if normalize is not None:
         if not isinstance(normalize, bool):
             raise ConfigError(f"{name}: normalize must be true or false.", param=name)
         pooler = replace(pooler, normalize=normalize)
-    dimensions = said.get("dimensions")
+    dimensions = flag.get("dimensions")
     if dimensions is not None:
         if type(dimensions) is not int or not 1 <= dimensions <= pooler.dimensions:
             raise ConfigError(f"{name}: dimensions must be 1 to {pooler.dimensions}.", param=name)

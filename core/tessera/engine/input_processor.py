@@ -107,7 +107,7 @@ class InputProcessor:
             params.truncate_prompt_tokens,
             params.truncation_side,
             max_model_len=self._max_model_len,
-            max_tokens=params.max_tokens,
+            max_tokens=params.max_tokens or 1,
         )
         checked = self._checked(ids if truncation is None else truncation.apply(ids))
         max_tokens = self._bounded(checked.size, params.max_tokens)

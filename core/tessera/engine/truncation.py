@@ -20,15 +20,15 @@ class Truncation:
 
     @classmethod
     def from_params(
-        cls, num_tokens: int | None, side: str | None, *, max_model_len: int, max_tokens: int | None
+        cls, num_tokens: int | None, side: str | None, *, max_model_len: int, max_tokens: int
     ) -> Truncation | None:
-        """num_tokens: truncate_prompt_tokens; -1 leaves room for the answer's max_tokens, of which None is one token.
+        """num_tokens: truncate_prompt_tokens; -1 leaves room for the answer's max_tokens.
         side: truncation_side; None is left. None if the prompt is to stay whole. Raises RequestError."""
         check_side(side)
         if num_tokens is None:
             return None
         if num_tokens == -1:
-            num_tokens = max(max_model_len - (max_tokens or 1), 1)
+            num_tokens = max(max_model_len - max_tokens, 1)
         if not 1 <= num_tokens <= max_model_len:
             raise RequestError(
                 f"truncate_prompt_tokens must be 1 to {max_model_len}, the model's context, or -1 for what fits in it, "

@@ -24,6 +24,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
+from tessera.platform.feature import Column
 from tessera.platform.model import Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, QuantSpec
@@ -75,6 +76,7 @@ class Build:
         self.kv, self.split, self.stored = kv, split, stored
         self.pooler, self.generates = pooler, generates
         self.notes: list[str] = []  # lines about the model, to say at start-up
+        self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number
         self.first_layer = 0  # the model's number of the first of them

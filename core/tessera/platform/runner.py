@@ -102,6 +102,10 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
             "--speculative-config: SchedulerOutput.drafts, a token sampled at each position, StepOutput.counts; "
             "tessera.platform has write_drafts(), sampled_at() and step_output()"
         ),
+        "pooling": (
+            "models that answer with numbers: RowOpened.pooling; a row that has it samples nothing, and "
+            "StepOutput.pooled has what the heads in Model.pooling make of its prompt once it is computed"
+        ),
         "stages": (
             "--pipeline-parallel-size: RunnerServices.groups['pipeline']; each stage names its own layers in "
             "LoadedModel.needs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -199,7 +200,7 @@ class CoreRunner(ModelRunner):
         for stacks in self.memory.stacks:
             for stack in stacks:
                 stack.zero_()
-        most = max(self._pooling(), key=lambda one: one.every_token, default=None)
+        most = max(self._pooling(), key=attrgetter("every_token"), default=None)
         for step in largest_steps(config, plan, self.shapes.rules(), most):
             self.sample(self.execute(step))
         self.links.discard_tokens()

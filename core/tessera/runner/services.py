@@ -196,6 +196,7 @@ class Services:
 
     def input_batch(self, plan: CachePlan) -> CoreInputBatch:
         columns = [column for feature in self._features for column in feature.columns()]
+        columns += [] if self.build is None else self.build.columns
         model = self.config.model
         return CoreInputBatch(plan, columns, eos=model.eos_token_ids, vocab=model.vocab_size)
 

@@ -35,6 +35,11 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
         )
 
 
+_QUANTIZED, _POOLING = "quantized checkpoints", "models that answer with numbers"
+_INSTEAD = {_QUANTIZED: "use the unquantized model", _POOLING: "use one that generates text, or another platform"}
+"""What to do where a platform's own runner does not take these; where it is a flag, to remove it."""
+
+
 class Worker:
     """One worker of an engine: makes the model runner that its executor runs steps with. spec: its rank and devices.
     rendezvous: a URL where the workers meet; unused if there is only one."""
@@ -97,16 +102,17 @@ class Worker:
         stages = config.parallel.pipeline_parallel_size
         asked = (
             ("quantization", f"--quantization {config.model.quantization}", config.model.quantization is not None),
-            ("quantization", "quantized checkpoints", quantized),
+            ("quantization", _QUANTIZED, quantized),
             ("kv_cache_dtype", f"--kv-cache-dtype {config.cache.dtype}", config.cache.dtype != "auto"),
             ("check_kv_cache", "--check-kv-cache", config.cache.check),
             ("lora", "--enable-lora", config.lora.enable),
             ("drafts", "--speculative-config", config.scheduler.speculative is not None),
+            ("pooling", _POOLING, config.model.pooler is not None),
             ("stages", f"--pipeline-parallel-size {stages}", stages > 1),
         )
         for name, what, given in asked:
             if given and name not in own.takes:
-                instead = "remove the flag" if what.startswith("--") else "use the unquantized model"
+                instead = _INSTEAD.get(what, "remove the flag")
                 raise PlatformError(
                     f"platform '{self.platform.name}' runs models its own way, which does not take {what}; {instead}."
                 )

@@ -53,7 +53,7 @@ def prompt_truncation(model: ServedModel, request: GenerationFields, max_tokens:
         request.truncate_prompt_tokens,
         request.truncation_side,
         max_model_len=model.engine.info.max_model_len,
-        max_tokens=max_tokens,
+        max_tokens=max_tokens or 1,
     )
 
 

@@ -1,0 +1,187 @@
+"""What a model is served for: by its architecture, by the modules of its folder, and as the user says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tessera.config import build_config
+from tessera.config.pooler import DenseConfig
+from tessera.errors import ConfigError, ModelError
+
+PLATFORM = "somewhere:Platform"
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+NORMALIZE = {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
+MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048, "hidden_size": 64}
+ENCODER = {**MODEL, "architectures": ["BertModel"]}
+
+
+@pytest.fixture
+def modules(folder):
+    """modules([TRANSFORMER, POOLING], pooling={...}): a folder of sentence-transformers."""
+
+    def write(modules, *, config=ENCODER, pooling=None, dense=None, settings=None, limits=None):
+        path = folder(
+            config__json=config,
+            modules__json=modules,
+            **({} if settings is None else {"config_sentence_transformers__json": settings}),
+            **({} if limits is None else {"sentence_bert_config__json": limits}),
+        )
+        for name, content in (("1_Pooling", pooling), ("2_Dense", dense)):
+            if content is not None:
+                (path / name).mkdir()
+                (path / name / "config.json").write_text(json.dumps(content))
+                (path / name / "model.safetensors").write_text("")
+        return path
+
+    return write
+
+
+def tasks(path, **flags):
+    model = build_config(path, platform=PLATFORM, **flags).model
+    return model.generates, model.pooler
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "generates", "pooling"),
+    [
+        (MODEL, {}, True, None),
+        (MODEL, {"convert": "embed"}, True, "last"),
+        (MODEL, {"runner": "pooling"}, False, "last"),
+        (MODEL, {"runner": "generate", "convert": "embed"}, True, "last"),
+        (ENCODER, {}, False, "cls"),
+        (ENCODER, {"runner": "pooling", "pooler_config": {"pooling_type": "MEAN"}}, False, "mean"),
+    ],
+)
+def test_a_folder_without_modules(folder, config, flags, generates, pooling):
+    able, pooler = tasks(folder(config__json=config), **flags)
+    assert able is generates
+    assert pooling == (None if pooler is None else pooler.pooling)
+    if pooler is not None:
+        assert (pooler.tasks, pooler.dimensions, pooler.normalize) == (("embed", "token_embed"), 64, True)
+        assert len(pooler.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weighted_mean"),
+        ({"pooling_mode_lasttoken": True, "include_prompt": False}, "last"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_ways_of_pooling(modules, content, pooling):
+    generates, pooler = tasks(modules([TRANSFORMER, POOLING], pooling=content))
+    assert not generates
+    assert (pooler.pooling, pooler.normalize, pooler.include_prompt) == (
+        pooling,
+        False,
+        content.get("include_prompt", True),
+    )
+
+
+def test_all_modules_and_settings(modules):
+    dense = {
+        "in_features": 64,
+        "out_features": 24,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    settings = {"prompts": {"query": "Query: ", "document": ""}, "default_prompt_name": "query"}
+    path = modules(
+        [TRANSFORMER, POOLING, DENSE, NORMALIZE],
+        config=MODEL,
+        pooling={"pooling_mode_mean_tokens": True},
+        dense=dense,
+        settings=settings,
+        limits={"max_seq_length": 256},
+    )
+    model = build_config(path, platform=PLATFORM).model
+    pooler = model.pooler
+    assert (model.generates, model.max_model_len) == (False, 256)
+    assert pooler.dense == (DenseConfig("2_Dense", 64, 24, bias=False, activation="identity"),)
+    assert (pooler.dimensions, pooler.normalize, pooler.matryoshka) == (24, True, None)
+    assert (pooler.prompts, pooler.default_prompt) == (settings["prompts"], "query")
+    assert pooler.notes == ("pooling is mean, as 1_Pooling/config.json says",)
+    assert build_config(path, platform=PLATFORM, max_model_len=512).model.max_model_len == 512
+    assert tasks(path, runner="generate") == (True, None)
+
+
+def test_the_user_decides(folder):
+    path = folder(config__json={**ENCODER, "matryoshka_dimensions": [16, 32]})
+    flags = {"pooler_config": {"seq_pooling_type": "MAX", "use_activation": False, "dimensions": 48}}
+    _, pooler = tasks(path, **flags)
+    assert (pooler.pooling, pooler.normalize, pooler.dimensions, pooler.matryoshka) == ("max", False, 48, (16, 32))
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "message"),
+    [
+        (ENCODER, {"runner": "generate"}, "BertModel has no head that generates; leave out --runner"),
+        (MODEL, {"pooler_config": {}}, "pooler_config needs --convert embed"),
+        (ENCODER, {"pooler_config": {"pooling": "MEAN"}}, "does not support the key 'pooling'; it takes pooling_type"),
+        (ENCODER, {"pooler_config": {"pooling_type": "MEDIAN"}}, "pooling_type must be one of LAST, CLS, MEAN"),
+        (ENCODER, {"pooler_config": {"normalize": 1}}, "normalize must be true or false"),
+        (ENCODER, {"pooler_config": {"dimensions": 65}}, "dimensions must be 1 to 64"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, config, flags, message):
+    with pytest.raises(ConfigError, match=message):
+        tasks(folder(config__json=config), **flags)
+
+
+@pytest.mark.parametrize(
+    ("names", "files", "message"),
+    [
+        ([], {}, "names 0 modules"),
+        ([TRANSFORMER], {}, "names no module Pooling"),
+        ([TRANSFORMER, POOLING], {}, "1_Pooling' has no config.json"),
+        ([TRANSFORMER, {**POOLING, "path": "../1_Pooling"}], {}, "names the folder '../1_Pooling'"),
+        ([TRANSFORMER, POOLING], {"pooling": {}}, "asks for 0 ways of pooling"),
+        (
+            [TRANSFORMER, POOLING],
+            {"pooling": {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}},
+            "asks for 2 ways of pooling",
+        ),
+        (
+            [TRANSFORMER, {**POOLING, "type": "elsewhere.CNN"}],
+            {},
+            "names the module elsewhere.CNN, which is not supported",
+        ),
+        (
+            [TRANSFORMER, POOLING, DENSE],
+            {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": True}},
+            "without in_features",
+        ),
+        (
+            [TRANSFORMER, POOLING, DENSE],
+            {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2,
+             "activation_function": "torch.nn.modules.activation.Mish"}},
+            "asks for the activation mish",
+        ),
+        (
+            [TRANSFORMER, POOLING],
+            {"pooling": {"pooling_mode": "mean"}, "settings": {"prompts": {"query": 3}}},
+            "must be up to 256 texts",
+        ),
+    ],
+)  # fmt: skip
+def test_broken_modules_are_one_line(modules, names, files, message):
+    with pytest.raises(ModelError, match=message) as raised:
+        tasks(modules(names, **files))
+    assert "\n" not in raised.value.message
+
+
+def test_dense_weights_that_can_run_code_are_not_read(modules):
+    dense = {"in_features": 64, "out_features": 2}
+    path = modules([TRANSFORMER, POOLING, DENSE], pooling={"pooling_mode": "mean"}, dense=dense)
+    (path / "2_Dense" / "model.safetensors").rename(path / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"has no model\.safetensors; weights in other files are not read"):
+        tasks(path)
