@@ -26,6 +26,7 @@ from tessera.server.batches.storage import Storage
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import Running, in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.pooling_models import pooling_engine
 from tests.server.test_errors import LEAKS, check_error
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -262,10 +263,10 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"input_file_id": None}, 400, "input_file_id", "input_file_id: expected str, got null."),
     ({}, 404, "input_file_id", "The file does not exist."),
     (
-        {"endpoint": "/v1/embeddings"},
+        {"endpoint": "/v1/messages"},
         400,
         "endpoint",
-        "endpoint must be that of chat completions, completions or responses",
+        "endpoint must be one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings",
     ),
     ({"completion_window": "1h"}, 400, "completion_window", "completion_window must be 24h."),
     ({"metadata": {str(n): "x" for n in range(17)}}, 400, "metadata", "at most 16 names"),
@@ -590,3 +591,23 @@ async def test_what_a_batch_is_doing_is_logged_by_its_id(caplog):
     async with serving(FakeEngine()) as (_, client):
         batch = await ended(client, await begun(client, many(2)))
     assert f"Batch {batch.id} is completed: 2 requests, 0 of them failed." in caplog.text
+
+
+# ---- models that answer with numbers ---------------------------------------------------------------------------------
+
+
+async def test_embeddings_scores_and_ranks_run_in_batches():
+    bodies = {
+        "/v1/embeddings": {"input": ["Hi", "there"]},
+        "/v1/score": {"text_1": "Hi", "text_2": ["a", "b"]},
+        "/v1/rerank": {"query": "Hi", "documents": ["a", "b"]},
+    }
+    async with serving(pooling_engine()) as (_, client):
+        for url, body in bodies.items():
+            made = {"custom_id": "a", "method": "POST", "url": url, "body": {"model": MODEL, **body}}
+            batch = await ended(client, await begun(client, json.dumps(made).encode(), url))
+            assert batch.request_counts.completed == 1
+            (one,) = (await results(client, batch.output_file_id)).values()
+            answer = one["response"]["body"]
+            assert len(answer["results" if url == "/v1/rerank" else "data"]) == 2
+            assert batch.usage.input_tokens == answer["usage"]["prompt_tokens"] > 0

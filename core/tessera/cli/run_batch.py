@@ -54,7 +54,7 @@ class FileOptions:
 
 _FILE_FLAGS = flags_of(FileOptions, "files")
 _NAMES = "served_model_name"
-_ANSWERS = ("tool_call_parser", "reasoning_parser", "max_prompts", "max_n", "max_choices")
+_ANSWERS = ("tool_call_parser", "reasoning_parser", "max_prompts", "max_inputs", "max_n", "max_choices")
 _ANSWER_FLAGS = tuple(replace(one, group="answers", common=False) for one in SERVER_FLAGS if one.name in _ANSWERS)
 _MODEL_FLAGS = tuple(replace(one, common=one.name in ("served_model_name", "max_model_len", "max_num_seqs"))
                      for one in (*ENGINE_FLAGS, *TEMPLATE_FLAGS))  # fmt: skip
@@ -148,6 +148,7 @@ async def _run(
     from tessera.server.context import ServerContext
     from tessera.server.openai import chat, completions
     from tessera.server.openai.stored_chats import StoredChats
+    from tessera.server.pooling import routes as pooling
     from tessera.server.responses import routes as responses
     from tessera.server.store import Store
 
@@ -159,6 +160,7 @@ async def _run(
                 context = ServerContext(engine, settings)
                 answering = chat.route(context, StoredChats(context, store).answer)
                 routes = [answering, *completions.routes(context), *responses.routes(context, store)]
+                routes += pooling.routes(context)
                 progress.begin()
                 await Runner(Endpoints(routes), WholeRoom(context), results, progress).run(source, "")
         except asyncio.CancelledError:

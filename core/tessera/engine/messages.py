@@ -267,4 +267,5 @@ def _adds_up(outputs: EngineCoreOutputs | None) -> bool:
 
 def _well_formed(request: Request) -> bool:
     prompt = request.prompt
-    return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and request.max_tokens > 0
+    wants = request.max_tokens > 0 or request.pooling is not None
+    return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and wants

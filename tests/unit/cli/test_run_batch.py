@@ -20,6 +20,7 @@ from tessera.server.batches import runner
 from tessera.server.batches.input_file import InputFile, RequestEntry
 from tessera.server.batches.results import BatchResults
 from tests.server.fake_engine import FakeEngine, Script
+from tests.server.pooling_models import EMBEDDER
 
 CHAT = "/v1/chat/completions"
 PLATFORM = "a_platform.module:Platform"
@@ -113,7 +114,7 @@ def test_what_has_a_result_is_skipped(engine, files, capsys):
 WRONG = [
     ("{\n", "Line 1 of '", "is wrong: The line is not valid JSON"),
     (line("a") + line("a") + "{\n", "Line 2 of '", "is wrong (and 1 more): The custom_id is that of line 1 too"),
-    (line("a", url="/v1/embeddings"), "Line 1 of '", "url must be that of chat completions, completions or responses."),
+    (line("a", url="/v1/messages"), "Line 1 of '", "url must be one of /v1/chat/completions, /v1/completions, "),
     ("", "'", "is wrong: The file has no requests."),
 ]
 
@@ -227,3 +228,13 @@ def test_progress_is_a_line(tmp_path, monkeypatch, stream, shown):
     progress()
     progress()  # too soon for another
     assert stream.getvalue() == shown
+
+
+def test_texts_are_embedded(engine, files):
+    engine.config = replace(engine.config, model=replace(engine.config.model, pooler=EMBEDDER, generates=False))
+    engine.pooler = EMBEDDER
+    made = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": ["Hi", "there"]}}
+    files[0].write_text(json.dumps(made))
+    assert run_batch(files) == 0
+    answer = results_of(files)["a"]["response"]["body"]
+    assert [len(one["embedding"]) for one in answer["data"]] == [EMBEDDER.dimensions] * 2

@@ -55,7 +55,7 @@ class Batches:
         asked = await self._decoder.decode(await read_body(request.receive))
         tenant = tenant_of(request.scope)
         if asked.endpoint not in ENDPOINTS:
-            raise RequestError("endpoint must be that of chat completions, completions or responses.", param="endpoint")
+            raise RequestError(f"endpoint must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
         if asked.completion_window != WINDOW:
             raise RequestError(f"completion_window must be {WINDOW}.", param="completion_window")
         check_metadata(asked.metadata)

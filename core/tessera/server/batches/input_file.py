@@ -116,11 +116,7 @@ class _Reading:
         if asked.method != "POST":
             return BatchError("invalid_method", "method must be POST.", param="method")
         if asked.url not in self._urls:
-            what = (
-                "the endpoint of the batch"
-                if len(self._urls) == 1
-                else "that of chat completions, completions or responses"
-            )
+            what = "the endpoint of the batch" if len(self._urls) == 1 else f"one of {', '.join(self._urls)}"
             return BatchError("invalid_url", f"url must be {what}.", param="url")
         if not bytes(asked.body).startswith(b"{"):
             return BatchError("invalid_request", "body must be an object.", param="body")

@@ -9,7 +9,10 @@ import msgspec
 
 from tessera.server.openapi import field_schema
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ENDPOINTS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses"),
+    *("/v1/embeddings", "/v1/rerank", "/v1/score"),
+)
 """The routes that a batch may ask."""
 WINDOW = "24h"
 PURPOSES = ("batch", "assistants", "evals", "fine-tune", "user_data", "vision")

@@ -1,4 +1,4 @@
-"""Ollama's routes: /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version."""
+"""Ollama's routes: /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version, and those of embed.py."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from tessera.server.error_forms import Form
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
+from tessera.server.model_tasks import GENERATE, tasks_of
+from tessera.server.ollama import embed
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
     AnswerLine,
@@ -57,6 +59,9 @@ _UNSERVED_OF_PROMPTS: Mapping[str, Values] = {
     "suffix": ("",),
     "template": ("",),
 }
+
+
+_CAPABILITIES = {GENERATE: "completion", "embed": "embedding"}
 
 
 class OllamaError(msgspec.Struct):
@@ -117,6 +122,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             body=ShowRequest,
             answer=ShownModel,
         ),
+        *embed.routes(context),
         JsonRoute("/api/version", served.version, "The version, by Ollama's API.", answer=VersionAnswer),
     ]
 
@@ -136,7 +142,9 @@ class Served:
         asked = decoded(self._decoder, await read_body(request.receive))
         model = self._context.model(name_of(self._context, asked.model or asked.name or ""))
         family, known = self._details().family, model.format
-        capabilities = ["completion"]
+        tasks = tasks_of(model.engine.config.model)
+        capabilities = [name for task, name in _CAPABILITIES.items() if task in tasks]
+        known = known if GENERATE in tasks else None
         capabilities += ["tools"] if known is not None and known.calls is not None else []
         capabilities += ["thinking"] if known is not None and known.reasoning is not None else []
         info = {

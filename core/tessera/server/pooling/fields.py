@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from tessera.errors import RequestError
 from tessera.pooling_params import MAX_DIMENSIONS
@@ -55,7 +55,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
 class InputFields(PoolingFields, kw_only=True):
     """Texts by themselves: `input`, or the chat in `messages` as one text."""
 
-    input: Annotated[Raw, prompt_schema(Limits.pooled_inputs)] = Raw(b"")
+    input: Annotated[Raw, prompt_schema(Limits.pooled_inputs)] | UnsetType = UNSET
     messages: Annotated[list[ChatMessage], field_schema(minItems=1, maxItems=Limits.messages)] | None = None
     add_special_tokens: bool | None = None
     prompt_name: PromptName | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UnsetType
+
 from tessera.errors import RequestError
 from tessera.server.generation.chat import ChatFields
 from tessera.server.generation.prompt import render
@@ -32,13 +34,14 @@ class PooledInput(NamedTuple):
 
 async def read_inputs(request: PoolingRequest, fields: InputFields) -> list[PooledInput]:
     """Raises RequestError, TextWorkerError."""
-    has_input = bytes(fields.input) not in (b"", b"null")
+    raw = fields.input
+    has_input = not isinstance(raw, UnsetType) and bytes(raw) != b"null"
     if has_input == (fields.messages is not None):
         raise RequestError("Send either input or messages.", param="input")
-    if fields.messages is not None:
+    if isinstance(raw, UnsetType) or fields.messages is not None:
         return [await _chat_input(request, fields)]
     field = PromptField("input", request.context.settings.limits.pooled_inputs, "inputs")
-    prompts = await field.read(fields.input, request.context.assembly)
+    prompts = await field.read(raw, request.context.assembly)
     return with_instruction(request, listed(field.name, prompts), fields.prompt_name)
 
 

@@ -34,7 +34,7 @@ class PooledObject(Large, kw_only=True):
 
     index: int
     object: str = "pooling"
-    data: list[float] | list[list[float]] | str
+    data: list[float | list[float]] | str
 
 
 class PooledList(Large, kw_only=True):
