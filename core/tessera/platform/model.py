@@ -125,9 +125,10 @@ class Model(Protocol):
 
     facts: ModelFacts
 
-    # By the tasks that requests may have (PoolingTask); {} for a model that only generates, and on all pipeline stages
-    # but the last.
-    pooling: Mapping[str, PoolingHead]
+    @property
+    def pooling(self) -> Mapping[str, PoolingHead]:
+        """By the tasks that requests may have (PoolingTask); {} on all pipeline stages but the last. Only looked at
+        where the configuration has a pooler."""
 
     @property
     def head(self) -> SamplingHead:
