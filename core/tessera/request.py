@@ -189,3 +189,21 @@ class ClassificationRequestOutput:
     @classmethod
     def from_pooling(cls, output: PoolingRequestOutput) -> ClassificationRequestOutput:
         return cls(output.request_id, ClassificationOutput(output.outputs.data.tolist()), output.prompt_token_ids)
+
+
+@dataclass
+class ScoringOutput:
+    """score: how well two texts belong together."""
+
+    score: float
+
+
+@dataclass
+class ScoringRequestOutput:
+    """The score of a pair of texts."""
+
+    request_id: str
+    outputs: ScoringOutput
+    # Of both texts.
+    prompt_token_ids: list[int]
+    finished: bool = True

@@ -28,6 +28,7 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
+from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.errors import RequestError
 from tessera.llm.inputs import (
     Conversations,
@@ -41,12 +42,21 @@ from tessera.llm.inputs import (
     refuse_others,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
+from tessera.llm.scores import numbered_pairs, scored, texts_to_score
 from tessera.pooling_params import PoolingParams, PoolingTask
-from tessera.request import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
+from tessera.request import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringRequestOutput,
+)
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
 from tessera.text.blocking_workers import BlockingTextWorkers
+from tessera.text.tokenizer import TruncationSide
 from tessera.text.worker import ChatJob, Start
+from tessera.text_pair import TextPair, type_columns
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
 """The flags that LLM accepts. The others are for servers: limits of a request queue, names of --lora-modules."""
@@ -234,6 +244,55 @@ class LLM:
             prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm, lora_request=lora_request
         )
         return [ClassificationRequestOutput.from_pooling(output) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_activation: bool | None = None,
+        use_tqdm: bool | MakeBar = True,
+        lora_request: LoRARequests = None,
+        **others: Any,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts belong together: one with one, one with each of several, or each of several with the one in
+        its place. use_activation: of a model that reads both texts at once; False leaves its number as it is. Raises
+        RequestError before anything runs, and EngineStepError if a step fails."""
+        refuse_others("score", others)
+        self._offline.check_usable()
+        first, second = texts_to_score(data_1, data_2)
+        task = scoring_task(self._offline.config.model.pooler)
+        params = msgspec.structs.replace(
+            scoring_params(task, use_activation), truncate_prompt_tokens=truncate_prompt_tokens, truncation_side="right"
+        )
+        if task == READS_PAIRS:
+            pairs = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
+            prompts, numbers = self._pairs(pairs, params), None
+        else:
+            prompts = [self._pooled(index, text, params) for index, text in enumerate([*first, *second])]
+            numbers = numbered_pairs(len(first), len(second))
+        feature_args = lora_args_of(lora_request, len(prompts), enabled=self._offline.config.lora.enable)
+        jobs = [
+            self._offline.job(prompt, feature_args=args) for prompt, args in zip(prompts, feature_args, strict=True)
+        ]
+        outputs = [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
+        return scored(task, outputs, numbers)
+
+    def _pairs(self, pairs: Sequence[TextPair], params: PoolingParams) -> list[PooledPrompt]:
+        """The prompts of a model that reads two texts at once."""
+        if self._text is None:
+            raise no_tokenizer()
+        most, model = self._offline.max_model_len, self._offline.config.model
+        kept = params.truncate_prompt_tokens
+        side: TruncationSide | None = None if kept is None else "right"
+        encoded = self._text.encode_pairs(
+            pairs, max_tokens=most if kept in (None, -1) else min(kept, most), truncation_side=side
+        )
+        return [
+            self._offline.front.prepare_pooled(pair.ids, params, columns=type_columns(model.checkpoint, pair.boundary))
+            for pair in encoded
+        ]
 
     def beam_search(
         self,

@@ -9,8 +9,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tessera.sampling_params import SamplingParams
+from tessera.text.tokenizer import EncodedPair, TruncationSide
 from tessera.text.worker import ChatJob, Encoded, Start
 from tessera.text.workers import TextWorkers
+from tessera.text_pair import TextPair
 
 T = TypeVar("T")
 
@@ -43,6 +45,13 @@ class BlockingTextWorkers:
         self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
     ) -> list[list[int]]:
         return self._run(self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens))
+
+    def encode_pairs(
+        self, pairs: Sequence[TextPair], *, max_tokens: int, truncation_side: TruncationSide | None = None
+    ) -> list[EncodedPair]:
+        return self._run(
+            self._workers.encode_pairs(pairs, max_tokens=max_tokens, truncation_side=truncation_side, numbered=True)
+        )
 
     def check_grammar(self, params: SamplingParams) -> SamplingParams:
         return params if params.structured_outputs is None else self._run(self._workers.check_grammar(params))
