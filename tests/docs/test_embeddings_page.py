@@ -74,8 +74,10 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         (programs / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "NO_PROXY": "127.0.0.1"}
     page = PAGE.replace("--convert embed &", "--convert embed --port 8000 &").replace("8000", str(free_port()))
+    for file in ("vector.py", "search.py", "offline.py"):
+        (tmp_path / file).touch()
     with Shell(tmp_path, environment) as shell:
-        assert follow(page, shell) == 7
+        assert follow(page, shell) == 10
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
