@@ -124,8 +124,8 @@ def _kinds(keys: Any) -> str:
 def served(target: Target) -> tuple[ModelFacts, EngineConfig]:
     claimed = target.platform.capabilities.dtypes
     dtype = "bfloat16" if "bfloat16" in claimed else claimed[0]
-    spec = AttentionCase(((1, 1),), heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, dtype=dtype).spec()
-    caches = tuple(LayerCache(layer, spec.cache) for layer in range(LAYERS))
+    cache = AttentionCase(((1, 1),), heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, dtype=dtype).cache
+    caches = tuple(LayerCache(layer, cache) for layer in range(LAYERS))
     facts = ModelFacts("LlamaForCausalLM", VOCAB, HIDDEN, LAYERS, MAX_MODEL_LEN, dtype, caches)
     config = EngineConfig(
         model=ModelConfig("", "served", {}, VOCAB, MAX_MODEL_LEN, dtype=dtype),

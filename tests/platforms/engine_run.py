@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tessera.arrays import Array, int32
 from tessera.config import build_config
+from tessera.config.pooler import PoolerConfig
 from tessera.engine.engine import Engine
 from tessera.lora import lora_args
 from tessera.platform import Platform
@@ -49,6 +50,7 @@ class EngineRun:
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
         levels: Mapping[str, int] | None = None,
+        pooler: PoolerConfig | None = None,
         **flags: Any,
     ) -> None:
         path = numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform)
@@ -67,6 +69,8 @@ class EngineRun:
             config = dataclasses.replace(
                 config, model=dataclasses.replace(config.model, eos_token_ids=tuple(eos_token_ids))
             )
+        if pooler is not None:
+            config = dataclasses.replace(config, model=dataclasses.replace(config.model, pooler=pooler))
         config = dataclasses.replace(
             config,
             model=dataclasses.replace(config.model, tokenizer=tokenizer),
@@ -134,13 +138,23 @@ class EngineRun:
         )
         return key
 
-    def pool(self, prompt: Sequence[int], task: PoolingTask = "embed", *, start: int = 0) -> int:
+    def pool(
+        self,
+        prompt: Sequence[int],
+        task: PoolingTask = "embed",
+        *,
+        start: int = 0,
+        columns: Mapping[str, float] | None = None,
+    ) -> int:
         """start: the position of the first token that is pooled."""
         key, pooler = len(self.answers), self.engine.config.model.pooler
         assert pooler is not None
         self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
         pooling = pooler.request(task, start)
-        self.engine.add(Request(key, str(key), int32(prompt), SamplingParams(), 0, 0, pooling=pooling))
+        request = Request(
+            key, str(key), int32(prompt), SamplingParams(), 0, 0, columns=dict(columns or {}), pooling=pooling
+        )
+        self.engine.add(request)
         return key
 
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int = 12, **params: Any) -> list[list[int]]:

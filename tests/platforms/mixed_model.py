@@ -23,7 +23,7 @@ from tessera.layers.rotary import Rope
 from tessera.platform import Op
 from tessera.platform.attention import Caches, LayerSpec, StateSpec
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts
+from tessera.platform.model import Hidden, ModelFacts
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 101, 72, 88, 6, 2, 12
 WINDOW, EPS, CAP = 10, 1e-6, 1.5
@@ -98,7 +98,7 @@ class MixedModel:
             num_layers=len(KINDS),
             max_positions=max_model_len,
             dtype=build.dtype,
-            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            caches=build.caches,
             prefix_cacheable=False,  # a StateSpec is what it is after the last token
         )
 

@@ -40,6 +40,8 @@ MAX_SIZES: Mapping[str, int] = MappingProxyType(
 would be built module by module before loading the weights showed the error."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+# Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
+_PADDED_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
 # transformers' defaults for fields that published configurations omit.
 _LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048})
 
@@ -67,6 +69,8 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
         find_weights(folder)
     field = next((name for name in _POSITIONS if text.get(name) is not None), None)
     made_for = _LEFT_OUT.get(str(text.get("model_type"))) if field is None else _count(folder, text, field)
+    if made_for is not None and text.get("model_type") in _PADDED_POSITIONS:
+        made_for = max(1, made_for - 1 - _count(folder, {"pad_token_id": 1, **text}, "pad_token_id"))
     usual, most_positions = (None, None) if made_for is None else scaled(text, made_for)
     return Checkpoint(folder, config, text, _count(folder, text, "vocab_size"), usual, most_positions)
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tessera.errors import PlatformError
+from tessera.errors import ConfigError, PlatformError
 
 if TYPE_CHECKING:
     from tessera.config.engine import EngineConfig
@@ -17,9 +17,12 @@ OPEN = ("scheduler.", "cache.block_size", "cache.prefix_caching")
 """Prefixes of the fields that have not been read at that point."""
 
 
-def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tuple[EngineConfig, list[str]]:
+def fill_defaults(
+    config: EngineConfig, defaults: Mapping[str, Default], *, chunkable: bool = True
+) -> tuple[EngineConfig, list[str]]:
     """The configuration with a platform's defaults ("scheduler.max_num_seqs") for fields that the user did not set, and
-    a log line for each. Raises PlatformError."""
+    a log line for each. chunkable: ModelFacts.chunkable; without, prompts are not split and a step has room for the
+    longest. Raises PlatformError, and ConfigError where the user has set less room."""
     notes = []
     for path, default in defaults.items():
         filled = _replaced(config, path.split("."), default.value, path)
@@ -31,7 +34,20 @@ def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tupl
         if path not in config.explicit_fields:
             config = filled
             notes.append(f"{path} = {default.value}: {default.reason}")
-    return _coherent(config, notes)
+    return _coherent(config if chunkable else _with_whole_prompts(config), notes)
+
+
+def _with_whole_prompts(config: EngineConfig) -> EngineConfig:
+    """For a model that reads a prompt in one step. Raises ConfigError if the user has set less room in a step."""
+    scheduler, longest = config.scheduler, config.model.max_model_len
+    path = "scheduler.max_num_batched_tokens"
+    if path in config.explicit_fields and scheduler.max_num_batched_tokens < longest:
+        raise ConfigError(
+            f"This model reads a text of up to {longest} tokens in one step, but --max-num-batched-tokens is "
+            f"{scheduler.max_num_batched_tokens}; raise it, or lower --max-model-len.",
+            param=path,
+        )
+    return dataclasses.replace(config, scheduler=dataclasses.replace(scheduler, chunked_prefill=False))
 
 
 def _coherent(config: EngineConfig, notes: list[str]) -> tuple[EngineConfig, list[str]]:

@@ -79,7 +79,7 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
     notes: the choices made while building it, and those defaults. Raises the same errors as start_up()."""
     stages = loader.load(report)
     facts = merge_stages(stages).facts
-    config, defaults = fill_defaults(config, loader.platform.defaults(facts))
+    config, defaults = fill_defaults(config, loader.platform.defaults(facts), chunkable=facts.chunkable)
     notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)

@@ -41,6 +41,8 @@ class AttentionShape:
     head_norm: bool = False  # queries and keys are normalized per head
     whole_norm: bool = False  # queries and keys are normalized over all heads
     norm_offset: float = 0.0  # added to norm weights
+    causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
+    relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
 
 
 TABLE_BYTES = 6
@@ -77,7 +79,8 @@ class RotaryTable:
 class Attention:
     """(x, residual) -> (mixed, residual); output() then maps mixed to this rank's partial sum. The returned residual is
     what the output is added to: x if there was none. norm: the input norm and its name, or None if x needs no norm.
-    layout: of the checkpoint's projections."""
+    layout: of the checkpoint's projections. relative_bias: the weight of that name (AttentionBackend.bind), with this
+    rank's heads."""
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Attention:
         shape: AttentionShape,
         tables: RotaryTable,
         layout: QKVLayout = APART,
+        relative_bias: Tensor | Parameter | None = None,
     ) -> None:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
@@ -97,23 +101,30 @@ class Attention:
         self.output = Linear(build, [output], bias=shape.output_bias)
         self.qk_norm = QKNorm(build, prefix, shape, q_rows, kv_rows) if shape.whole_norm else None
         head_norm = Norm(shape.eps, shape.norm_offset).spec(shape.head_dim, build.dtype) if shape.head_norm else None
+        kv_heads = heads.kv[1] - heads.kv[0]
         self.spec = LayerSpec(
             layer=len(build.mixers),
-            kind="attention",
+            kind="attention" if shape.causal else "encoder_attention",
             num_heads=heads.q[1] - heads.q[0],
-            num_kv_heads=heads.kv[1] - heads.kv[0],
+            num_kv_heads=kv_heads,
             head_dim=shape.head_dim,
             scale=shape.scale,
             dtype=build.dtype,
-            cache=build.cache(heads.kv[1] - heads.kv[0], shape.head_dim, shape.window),
+            cache=build.cache(kv_heads, shape.head_dim, shape.window) if shape.causal else None,
             rotary=None if shape.rope is None else RotarySpec(shape.head_dim, shape.rope.dim),
             q_norm=head_norm,
             k_norm=head_norm,
             window=shape.window,
             softcap=shape.softcap,
+            relative_reach=shape.relative_reach,
         )
         weights = LateWeights()
-        weights.add_kv_scales(build, prefix)
+        if shape.causal:
+            weights.add_kv_scales(build, prefix)
+        if isinstance(relative_bias, Parameter):
+            weights.parameters["relative_bias"] = relative_bias
+        elif relative_bias is not None:
+            weights["relative_bias"] = relative_bias
         if shape.rope is not None:
             weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:

@@ -25,7 +25,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.feature import Column
-from tessera.platform.model import Product
+from tessera.platform.model import LayerCache, Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, QuantSpec
 from tessera.quantization.weights import NotQuantized, Weights
@@ -49,6 +49,9 @@ class Stored(Protocol):
 
     def differ(self, names: Sequence[str], dtype: str) -> bool:
         """Whether it holds several of these weights, and not all with the same values in `dtype`."""
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a weight of this name."""
 
 
 class Build:
@@ -110,6 +113,13 @@ class Build:
         )
         return False
 
+    def base(self, names: Sequence[str], tensor: str) -> str:
+        """What a checkpoint has in front of the weights of a model without its head: one of `names` and a dot, or
+        nothing if it was saved without a head. tensor: a weight that every such model has."""
+        if self.stored is None:
+            return f"{names[0]}."
+        return next((f"{name}." for name in names if self.stored.holds(f"{name}.{tensor}")), "")
+
     def layers(self, number: int) -> range:
         """Which of the model's layers this pipeline stage has: all, if there is one stage. If they do not divide
         evenly, the first stages have one more, since the last one also has the head. Raises ModelError."""
@@ -123,6 +133,12 @@ class Build:
     def register_parameter(self, parameter: Parameter) -> Parameter:
         self.parameters.append(parameter)
         return parameter
+
+    @property
+    def caches(self) -> tuple[LayerCache, ...]:
+        """ModelFacts.caches of the layers bound so far."""
+        kept = ((bound.spec.layer, bound.spec.cache) for bound in self.mixers)
+        return tuple(LayerCache(layer, cache) for layer, cache in kept if cache is not None)
 
     def cache(self, kv_heads: int, head_dim: int, window: int | None) -> FullAttentionSpec:
         """The cache of an attention layer."""

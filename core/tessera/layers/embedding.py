@@ -7,12 +7,21 @@ from torch import Tensor
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.layers.linear import product_parameter
 from tessera.layers.weights import Parameter
-from tessera.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, PackedEmbeddingSpec, SampleSpec
+from tessera.ops import (
+    EmbeddingSpec,
+    LinearSpec,
+    LogitsSampleSpec,
+    PackedEmbeddingSpec,
+    SampleSpec,
+    SegmentEmbeddingSpec,
+)
 from tessera.ops.sampling import bind_finish
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.quantization import Part
 
 HEAD = "lm_head"
+TABLE = "a table to look up in, which is no product"
+"""Why such a weight is never quantized."""
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int, *, tied: bool) -> tuple[Part, int]:
@@ -43,7 +52,7 @@ class Embedding:
     ) -> None:
         part, start = vocabulary_part(build, name, vocab, n, tied=tied)
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
-        build.weights.skip(name, "a table to look up in, which is no product")
+        build.weights.skip(name, TABLE)
         self.complete = build.group.all_reduce if whole else _as_it_is
         self.parameter = build.register_parameter(
             Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
@@ -52,6 +61,44 @@ class Embedding:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         return self.complete(self.call(tokens, self.parameter.tensor))
+
+
+class PositionEmbedding:
+    """[T] positions -> [T, n], whole on every rank. first: the row of position 0 in a table of `rows`."""
+
+    def __init__(self, build: Build, name: str, rows: int, first: int, n: int) -> None:
+        part = Part(f"{name}.weight", (rows, n), (first, rows))
+        spec = EmbeddingSpec(rows - first, n, build.dtype)
+        build.weights.skip(name, TABLE)
+        self.parameter = build.register_parameter(
+            Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        )
+        self.call = build.ops.bind("embedding", spec)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        result: Tensor = self.call(positions, self.parameter.tensor)
+        return result
+
+
+class SegmentEmbedding:
+    """[T, n], whole on every rank: of the token's type, in a table of `rows`."""
+
+    def __init__(self, build: Build, name: str, rows: int, n: int) -> None:
+        spec = SegmentEmbeddingSpec(rows, n, build.dtype)
+        build.weights.skip(name, TABLE)
+        self.rows = rows
+        self.parameter = build.register_parameter(
+            Parameter(
+                {"weight": [Part(f"{name}.weight", (rows, n))]},
+                lambda raw, into: build.ops.prepare("segment_embedding", spec, raw, into),
+            )
+        )
+        self.call = build.ops.bind("segment_embedding", spec)
+
+    def __call__(self, positions: Tensor, boundaries: Tensor | None) -> Tensor:
+        """boundaries [T]: where tokens of type 1 begin; None: all are of type 0."""
+        result: Tensor = self.call(positions, boundaries if self.rows > 1 else None, self.parameter.tensor)
+        return result
 
 
 class PackedEmbedding:

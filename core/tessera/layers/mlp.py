@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.linear import Linear, WeightShard, product_parameter
+from tessera.layers.linear import Bounds, Linear, WeightShard, product_parameter
 from tessera.layers.weights import Parameter
 from tessera.ops import (
     ActivationSpec,
@@ -28,8 +28,32 @@ ROUTER = "routers choose, and are small"
 """Why routers are never quantized."""
 
 
+@dataclass(frozen=True)
+class GatedNames:
+    """What a checkpoint calls the weights of a gated MLP, behind its prefix."""
+
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    # the tensor that holds gate and up, one after the other, if it has one
+    joined: str | None = None
+    # whether up comes before gate in it
+    up_first: bool = False
+
+    def gate_up(self, prefix: str, inner: int, hidden: int, part: Bounds) -> list[WeightShard]:
+        """The shards, gate before up. part: this rank's part of the inner size."""
+        if self.joined is None:
+            return [WeightShard(f"{prefix}.{name}", inner, hidden, part) for name in (self.gate, self.up)]
+        firsts = (inner, 0) if self.up_first else (0, inner)
+        rows = [(first + part[0], first + part[1]) for first in firsts]
+        return [WeightShard(f"{prefix}.{self.joined}", 2 * inner, hidden, half) for half in rows]
+
+
+GATED = GatedNames()
+
+
 class GatedMLP:
-    """joined: the name of the checkpoint tensor that holds gate and up, one after the other, if it has one."""
+    """down_bias: whether the last product has a bias; None: as the others."""
 
     def __init__(
         self,
@@ -40,19 +64,13 @@ class GatedMLP:
         activation: str,
         *,
         bias: bool = False,
-        joined: str | None = None,
+        down_bias: bool | None = None,
+        names: GatedNames = GATED,
     ) -> None:
-        start, stop = build.shard(inner, "the inner size of the MLP")
-        if joined is None:
-            sources = [
-                WeightShard(f"{prefix}.{name}", inner, hidden, (start, stop)) for name in ("gate_proj", "up_proj")
-            ]
-        else:
-            rows = (start, stop), (inner + start, inner + stop)
-            sources = [WeightShard(f"{prefix}.{joined}", 2 * inner, hidden, half) for half in rows]
-        self.gate_up = Linear(build, sources, bias=bias)
-        down = WeightShard(f"{prefix}.down_proj", hidden, inner, columns=(start, stop))
-        self.down = Linear(build, [down], bias=bias)
+        start, stop = part = build.shard(inner, "the inner size of the MLP")
+        self.gate_up = Linear(build, names.gate_up(prefix, inner, hidden, part), bias=bias)
+        down = WeightShard(f"{prefix}.{names.down}", hidden, inner, columns=part)
+        self.down = Linear(build, [down], bias=bias if down_bias is None else down_bias)
         gate = GateSpec(stop - start, build.dtype, activation)
         if isinstance(self.gate_up.spec, LinearSpec):
             spec = GatedMLPSpec(self.gate_up.spec, gate, self.down.single)

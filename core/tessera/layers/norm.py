@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tessera.layers.build import Build
@@ -96,21 +97,24 @@ class NormAdd:
         return result
 
 
-def layer_norm_parameter(build: Build, name: str, spec: LayerNormSpec) -> Parameter:
-    """A layer norm's weight and bias [n] from the checkpoint."""
-    parts = {
-        "weight": [Part(f"{name}.weight", (spec.n,), fill=1.0)],
-        "bias": [Part(f"{name}.bias", (spec.n,), fill=0.0)],
-    }
-    return build.register_parameter(
-        Parameter(parts, lambda raw, into: build.ops.prepare("layer_norm", spec, raw, into))
-    )
+def layer_norm_parameter(build: Build, name: str, spec: LayerNormSpec, *, bias: bool = True) -> Parameter:
+    """A layer norm's weight and bias [n] from the checkpoint; zeros if it has no bias. Checkpoints that once were
+    TensorFlow's call them gamma and beta."""
+    parts = {"weight": [Part(f"{name}.weight", (spec.n,), fill=1.0, also=(f"{name}.gamma",))]}
+    if bias:
+        parts["bias"] = [Part(f"{name}.bias", (spec.n,), fill=0.0, also=(f"{name}.beta",))]
+
+    def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
+        raw.setdefault("bias", torch.zeros_like(raw["weight"]))
+        return build.ops.prepare("layer_norm", spec, raw, into)
+
+    return build.register_parameter(Parameter(parts, prepare))
 
 
 class LayerNorm:
-    def __init__(self, build: Build, name: str, n: int, eps: float) -> None:
+    def __init__(self, build: Build, name: str, n: int, eps: float, *, bias: bool = True) -> None:
         spec = LayerNormSpec(n, build.dtype, eps)
-        self.parameter = layer_norm_parameter(build, name, spec)
+        self.parameter = layer_norm_parameter(build, name, spec, bias=bias)
         self.call = build.ops.bind("layer_norm", spec)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -121,9 +125,9 @@ class LayerNorm:
 class AddLayerNorm:
     """(x, residual) -> (norm(x + residual), x + residual). x is first reduced over the ranks."""
 
-    def __init__(self, build: Build, name: str, n: int, eps: float) -> None:
+    def __init__(self, build: Build, name: str, n: int, eps: float, *, bias: bool = True) -> None:
         spec = AddLayerNormSpec(LayerNormSpec(n, build.dtype, eps), build.reduce)
-        self.parameter = layer_norm_parameter(build, name, spec.norm)
+        self.parameter = layer_norm_parameter(build, name, spec.norm, bias=bias)
         self.call = build.ops.bind("add_layer_norm", spec)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -21,20 +21,37 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
-class Dense:
-    """act(x W^T + b) in float32, whole on every rank: [n, in_features] -> [n, out_features]."""
+class Float32Parameter:
+    """A weight of a head in float32, whole on every rank, and its bias. bias: its shape; None: there is none."""
 
-    def __init__(self, build: Build, config: DenseConfig) -> None:
-        name, n = f"{config.name}.linear", config.out_features
-        parts = {"weight": [Part(f"{name}.weight", (n, config.in_features), dtype="float32")]}
-        if config.bias:
-            parts["bias"] = [Part(f"{name}.bias", (n,), dtype="float32")]
+    def __init__(self, build: Build, name: str, shape: tuple[int, ...], bias: tuple[int, ...] | None) -> None:
+        parts = {"weight": [Part(f"{name}.weight", shape, dtype="float32")]}
+        if bias is not None:
+            parts["bias"] = [Part(f"{name}.bias", bias, dtype="float32")]
         self.parameter = build.register_parameter(Parameter(parts, _as_it_is))
-        self.activation = ACTIVATIONS[config.activation]
+
+    @property
+    def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        weights = self.parameter.packed
+        return weights["weight"], weights.get("bias")
+
+
+class Dense:
+    """act(x W^T + b) in float32, whole on every rank: [n, k] -> [n, m]. name: in the checkpoint."""
+
+    def __init__(
+        self, build: Build, name: str, k: int, m: int, *, bias: bool = True, activation: str = "identity"
+    ) -> None:
+        self.parameter = Float32Parameter(build, name, (m, k), (m,) if bias else None)
+        self.activation = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights = self.parameter.packed
-        return self.activation(F.linear(x, weights["weight"], weights.get("bias")))
+        return self.activation(F.linear(x, *self.parameter.weight_and_bias))
+
+
+def _dense(build: Build, config: DenseConfig) -> Dense:
+    sizes = config.in_features, config.out_features
+    return Dense(build, f"{config.name}.linear", *sizes, bias=config.bias, activation=config.activation)
 
 
 class EmbeddingHead:
@@ -60,7 +77,7 @@ def embedding_heads(build: Build) -> dict[str, PoolingHead]:
         return {}
     wanted = [task for task in ("embed", "token_embed") if task in config.tasks]
     build.notes += config.notes
-    dense = [Dense(build, one) for one in config.dense] if wanted else []
+    dense = [_dense(build, one) for one in config.dense] if wanted else []
     return {task: EmbeddingHead(config.pooling if task == "embed" else "all", dense) for task in wanted}
 
 

@@ -40,13 +40,16 @@ class Apart:
     """Three separate tensors."""
 
     output: str = "o_proj"
+    q: str = "q_proj"
+    k: str = "k_proj"
+    v: str = "v_proj"
 
     def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
         return [
-            WeightShard(f"{prefix}.q_proj", wide, hidden, heads.rows(heads.q)),
-            WeightShard(f"{prefix}.k_proj", narrow, hidden, heads.rows(heads.kv)),
-            WeightShard(f"{prefix}.v_proj", narrow, hidden, heads.rows(heads.kv)),
+            WeightShard(f"{prefix}.{self.q}", wide, hidden, heads.rows(heads.q)),
+            WeightShard(f"{prefix}.{self.k}", narrow, hidden, heads.rows(heads.kv)),
+            WeightShard(f"{prefix}.{self.v}", narrow, hidden, heads.rows(heads.kv)),
         ]
 
 

@@ -35,8 +35,8 @@ COMPARED = 1 << 22
 
 
 class WeightSource(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. differ(): as in layers.build.Stored. release()
-    gives up resources held for reading, until the next part is read."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. differ() and holds() are those of
+    layers.build.Stored. release() gives up resources held for reading, until the next part is read."""
 
     # of its matrices
     dtype: str
@@ -49,6 +49,7 @@ class WeightSource(Protocol):
 
     def read(self, part: Part) -> Tensor: ...
     def differ(self, names: Sequence[str], dtype: str) -> bool: ...
+    def holds(self, name: str) -> bool: ...
     def release(self) -> None: ...
 
 

@@ -50,6 +50,10 @@ class Dummy:
         """They are as config.json says."""
         return False
 
+    def holds(self, name: str) -> bool:
+        """They have every name."""
+        return True
+
     def release(self) -> None:
         self._draws.clear()
 

@@ -9,16 +9,21 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tessera.errors import ModelError
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
+from tessera.layers.classification import HeadConfig, classification_heads
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
-from tessera.layers.mlp import Experts, GatedMLP, MixtureOfExperts
+from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
 from tessera.layers.qkv import APART, QKVLayout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts, PoolingHead
+from tessera.platform.model import Hidden, ModelFacts, PoolingHead
+
+SCORE = HeadConfig("score", classifier_bias=False, pooling="last")
+TOKEN_SCORE = HeadConfig("score")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class DecoderConfig:
     residual_multiplier: float = 1.0  # scales what a block adds
     logits_scale: float = 1.0
     logits_cap: float = 0.0
+    text_head: HeadConfig = SCORE  # of a classifier of texts
+    token_head: HeadConfig = TOKEN_SCORE  # and of one of tokens
 
 
 class Block(Protocol):
@@ -81,7 +88,13 @@ class Decoder:
         self.config = config
         self.embedding, self.blocks, self.norm, self._head = embedding, blocks, norm, head
         self.is_last_stage = build.is_last_stage
-        self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)
+        heads = classification_heads(build, config.hidden, config.text_head, config.token_head)
+        self.pooling: Mapping[str, PoolingHead] = {**embedding_heads(build), **heads}
+        causal = all(layer.causal for layer in config.layers)
+        if build.generates and not causal:
+            raise ModelError(
+                f"{config.architecture} has no causal mask here, so it cannot generate; add --runner pooling."
+            )
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,
@@ -89,9 +102,11 @@ class Decoder:
             num_layers=len(config.layers),
             max_positions=config.max_positions,
             dtype=build.dtype,
-            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            caches=build.caches,
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
+            chunkable=causal,
+            prefix_cacheable=causal,
             generates=build.generates,
         )
 
@@ -189,7 +204,7 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
         config.inner,
         config.activation,
         bias=config.mlp_bias,
-        joined=config.joined_mlp,
+        names=GatedNames(joined=config.joined_mlp),
     )
 
 

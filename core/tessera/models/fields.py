@@ -19,10 +19,17 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Checkpoints' names of activations to those of the ops."""
+
+
+def renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    """With the fields that have names of their own under the common ones too. names: own to common."""
+    return {**checkpoint, **{common: checkpoint[own] for own, common in names.items() if own in checkpoint}}
 
 
 class ConfigFields:

@@ -105,8 +105,9 @@ def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """Ignores attn_logit_softcapping, as transformers does for this model."""
-    fields = _causal(ConfigFields(checkpoint, _GEMMA3))
+    """Ignores attn_logit_softcapping, as transformers does for this model. Also EmbeddingGemma, whose tokens see the
+    whole text, or half a window before and behind them."""
+    fields = ConfigFields(checkpoint, _GEMMA3)
     number, pattern = fields.count("num_hidden_layers"), fields.count("sliding_window_pattern")
     kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
     reader = RopeReader(fields, read_head_dim(fields), max_model_len)
@@ -116,11 +117,12 @@ def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
         FULL: reader.read_rope(full, fields.positive("rope_theta")),
         SLIDING: reader.read_rope(said.table(SLIDING), fields.positive("rope_local_base_freq")),
     }
-    shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True)
-    layers = [
-        replace(layer, rope=ropes[kind])
-        for layer, kind in zip(windowed(shape, by_kind(fields, kinds)), kinds, strict=True)
-    ]
+    causal = not fields.flag("use_bidirectional_attention")
+    shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True, causal=causal)
+    windows = by_kind(fields, kinds)
+    if not causal:
+        windows = [None if window is None else window // 2 + 1 for window in windows]
+    layers = [replace(layer, rope=ropes[kind]) for layer, kind in zip(windowed(shape, windows), kinds, strict=True)]
     return _sandwich(build, fields, layers)
 
 

@@ -1,5 +1,5 @@
 """Llama, and families with the same structure: Mistral and Mixtral (windows, experts), Granite (multipliers), SmolLM3
-(layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding)."""
+(layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding), EuroBERT (an encoder)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
+from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames, Experts
 from tessera.layers.qkv import Joined
 from tessera.models.decoder import Decoder, build_decoder
@@ -29,6 +30,8 @@ from tessera.models.rope import RopeReader
 from tessera.ops import RouteSpec
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
+_EUROBERT: dict[str, Any] = {"rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "classifier_pooling": "late"}
+_EUROBERT_POOLINGS = {"bos": "cls", "mean": "mean", "late": "mean"}
 _MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}
 _MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6}
 _GRANITE = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
@@ -46,6 +49,23 @@ def llama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint)
     shape = read_attention(fields, max_model_len, **read_biases(fields))
     return build_decoder(build, read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("mlp_bias")))
+
+
+def eurobert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = ConfigFields(checkpoint, _EUROBERT)
+    shape = read_attention(fields, max_model_len, causal=False, **read_biases(fields))
+    pooling = str(fields.get("classifier_pooling"))
+    if pooling not in _EUROBERT_POOLINGS:
+        raise ModelError(f"classifier_pooling must be one of {', '.join(_EUROBERT_POOLINGS)} in config.json.")
+    head = HeadConfig(dense="dense", activation="gelu", pooling=_EUROBERT_POOLINGS[pooling], late=pooling == "late")
+    config = read_decoder(
+        fields,
+        repeated(fields, shape),
+        mlp_bias=fields.flag("mlp_bias"),
+        text_head=head,
+        token_head=HeadConfig(),
+    )
+    return build_decoder(build, config)
 
 
 def mistral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

@@ -63,6 +63,7 @@ def read_attention(
         "scale": head_dim**-0.5,
         "rope": rope or RopeReader(fields, head_dim, max_model_len).read(),
         "max_positions": max_model_len,
+        "causal": fields.flag("is_causal", default=True),
     }
     if "eps" not in differs:
         values["eps"] = fields.number("rms_norm_eps")

@@ -17,7 +17,7 @@ from tessera.ops.tensors import DTYPES, HIDDEN, LARGE_VOCAB, ROUNDED_ONCE, VOCAB
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 
-__all__ = ["EmbeddingSpec", "JoinedLinearSpec", "LinearSpec", "PackedEmbeddingSpec"]
+__all__ = ["EmbeddingSpec", "JoinedLinearSpec", "LinearSpec", "PackedEmbeddingSpec", "SegmentEmbeddingSpec"]
 
 _STRETCH = 1 << 22  # elements of a weight that are converted to float32 at a time
 
@@ -72,6 +72,45 @@ def _large_embeddings() -> Iterator[tuple[EmbeddingSpec, int]]:
 
 def _embedding_inputs(spec: EmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
     return _token_ids(spec.rows, spec.sharded, make), make.normal(spec.rows, spec.n, dtype=spec.dtype)
+
+
+# ---- segment_embedding
+
+
+@dataclass(frozen=True)
+class SegmentEmbeddingSpec:
+    """The embedding of a token's type: row 1 of a [rows, n] weight from a text's boundary on, row 0 before it."""
+
+    rows: int
+    n: int
+    dtype: str
+
+
+def segment_embedding(
+    spec: SegmentEmbeddingSpec,
+    positions: Tensor,
+    boundaries: Tensor | None,
+    weight: Tensor,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """positions [T] int32; boundaries [T] int32 or None; weight [rows, n] act -> [T, n] act
+
+    boundaries: the position of the first token of the second text, for each token; None, where no text has one."""
+    if boundaries is None:
+        return into(weight[0].repeat(len(positions), 1), out)
+    return into(torch.where((positions >= boundaries)[:, None], weight[1], weight[0]), out)
+
+
+def _segment_embeddings() -> Iterator[SegmentEmbeddingSpec]:
+    for dtype in DTYPES:
+        yield SegmentEmbeddingSpec(2, 40, dtype)
+        yield SegmentEmbeddingSpec(1, 129, dtype)
+
+
+def _segment_embedding_inputs(spec: SegmentEmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
+    positions, boundaries = make.integers(0, 50, make.tokens), make.integers(0, 50, make.tokens)
+    return positions, boundaries if spec.rows > 1 else None, make.normal(spec.rows, spec.n, dtype=spec.dtype)
 
 
 def _token_ids(rows: int, sharded: bool, make: TrialInputs) -> Tensor:
@@ -267,6 +306,11 @@ OPS = (
         "embedding", "core", embedding,
         sample_specs=_embeddings, large_samples=_large_embeddings, inputs=_embedding_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: EmbeddingSpec(VOCAB, HIDDEN, dtype),
+    ),
+    Op(
+        "segment_embedding", "core", segment_embedding,
+        sample_specs=_segment_embeddings, inputs=_segment_embedding_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: SegmentEmbeddingSpec(2, HIDDEN, dtype),
     ),
     Op(
         "linear", "core", linear,

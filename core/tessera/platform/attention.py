@@ -1,5 +1,5 @@
-"""Attention over blocks and other state: what a layer keeps, what a backend needs, where the bytes are, and the bound
-layer."""
+"""Attention over blocks, over other state, and within a launch alone: what a layer keeps, what a backend needs, where
+the bytes are, and the bound layer."""
 
 from __future__ import annotations
 
@@ -60,11 +60,12 @@ CacheSpec = FullAttentionSpec | SlidingWindowSpec | StateSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer of attention, or of another mixer over state."""
+    """One layer of attention, or of another mixer of tokens."""
 
-    # number among the layers of the model, or of its pipeline stage, that have a cache
+    # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
-    # "attention", or the name of a state mixer
+    # "attention"; "encoder_attention", where each token sees all tokens of its row in the launch, those after it too;
+    # or the name of a state mixer
     kind: str
     # of queries, on this rank
     num_heads: int
@@ -76,15 +77,16 @@ class LayerSpec:
     scale: float
     # of activations
     dtype: str
-    # what it keeps
-    cache: CacheSpec
+    # what it keeps; None for a layer that keeps nothing between steps, as encoder_attention
+    cache: CacheSpec | None
     # None: queries and keys are not turned
     rotary: RotarySpec | None = None
     # RMS norm over each head of queries, before rotary
     q_norm: NormSpec | None = None
     # RMS norm over each head of keys, before rotary
     k_norm: NormSpec | None = None
-    # tokens that a query sees, itself included; None: all before it
+    # tokens that a query sees, itself included; None: all before it. In encoder_attention a query sees the keys at
+    # distances below it on both sides; None: all of its row
     window: int | None = None
     # largest absolute score
     softcap: float | None = None
@@ -92,6 +94,9 @@ class LayerSpec:
     sinks: bool = False
     # constants of a state mixer, by name
     options: tuple[tuple[str, float], ...] = ()
+    # how many distances between a query and a key, from 0 on, the weight "relative_bias" tells apart, in
+    # encoder_attention; 0: nothing is added to scores
+    relative_reach: int = 0
 
 
 def layer_place(spec: LayerSpec) -> str:
@@ -103,7 +108,9 @@ def layer_place(spec: LayerSpec) -> str:
         parts.append(f"soft cap {spec.softcap:g}")
     if spec.sinks:
         parts.append("sinks")
-    if getattr(spec.cache, "quant", None) is not None:
+    if spec.relative_reach:
+        parts.append(f"a bias for distances below {spec.relative_reach}")
+    if isinstance(spec.cache, FullAttentionSpec) and spec.cache.quant is not None:
         parts.append(f"keys and values in {spec.cache.dtype}")
     return ", ".join(parts)
 
@@ -231,9 +238,8 @@ class AttentionLayer(Mixer):
         return self.attend(q, caches, plan).flatten(1)
 
 
-class HeadsLayer(AttentionLayer):
-    """An attention layer that computes q, k and v with the bound ops: split, QK norm, rotary. A subclass adds write()
-    and attend()."""
+class HeadsInput:
+    """Computes q, k and v of a layer with the bound ops: split, QK norm, rotary."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
         self.spec, self.weights = spec, weights
@@ -254,11 +260,32 @@ class HeadsLayer(AttentionLayer):
         return q, k, v
 
 
+class HeadsLayer(HeadsInput, AttentionLayer):
+    """An attention layer that computes q, k and v with the bound ops. A subclass adds write() and attend()."""
+
+
+class EncoderLayer(HeadsInput, Mixer):
+    """A layer of encoder_attention that computes q, k and v with the bound ops. A subclass adds attend()."""
+
+    @abstractmethod
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+        """q [T, H, D], k and v [T, Hk, D] -> [T, H, D]. Each token sees the tokens of its own row, within the window.
+        Padding may hold NaN, which must not reach the rows; its result may be anything."""
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        q, k, v = self.heads(x, positions)
+        return self.attend(q, k, v, plan).flatten(1)
+
+
+NO_CACHE = -1
+"""Instead of the number of a cache group."""
+
+
 @dataclass(frozen=True)
 class AttentionGroup:
     """Layers that share a plan: they are in one cache group, one backend runs them, and their specs differ in nothing
     but the number of the layer. spec: of the first. number: of the cache group, by which a Launch lists slots and
-    tables. name: of no other group of the model, for the names of buffers."""
+    tables; NO_CACHE for layers that keep nothing. name: of no other group of the model, for the names of buffers."""
 
     spec: LayerSpec
     layers: tuple[int, ...]
@@ -268,8 +295,8 @@ class AttentionGroup:
 
 
 class AttentionBackend(ABC):
-    """One implementation of attention over blocks, or of another mixer over StateSpec. fallback: it is core's
-    reference, which --no-fallback forbids."""
+    """One implementation of attention over blocks, of another mixer over StateSpec, or of encoder_attention. fallback:
+    it is core's reference, which --no-fallback forbids."""
 
     name: str
     fallback = False
@@ -280,10 +307,10 @@ class AttentionBackend(ABC):
         on backends in the order of Platform.attention_backends(); the first that returns None is bound. Sees only
         constants."""
 
-    @abstractmethod
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         """What a layer that the backend supports requires of the cache and of launches. Called at load, before the
-        cache exists."""
+        cache exists, for layers that have one. Every backend of such layers has it."""
+        raise PlatformError(f"attention backend '{self.name}' needs constraints() for {type(spec.cache).__name__}.")
 
     def batch_invariant(self, spec: LayerSpec) -> Reason | None:
         """Why a token's result may have other bits if other rows are in the launch, if its prompt is computed in other
@@ -305,8 +332,10 @@ class AttentionBackend(ABC):
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         """Binds one layer. weights: those that the spec has of "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary
-        dim] float32 (cosines, then sines), "sinks" [H] of the layer's dtype, and "k_scale" and "v_scale" [1] float32
-        for a cache in KV_FP8. They may be filled until the model is loaded, so look them up in the hot call."""
+        dim] float32 (cosines, then sines), "sinks" [H] of the layer's dtype, "k_scale" and "v_scale" [1] float32 for a
+        cache in KV_FP8, and "relative_bias" [H, 2 reach - 1] float32, which is added to scores after soft cap: entry
+        key - query + reach - 1, where larger distances count as reach - 1. They may be filled until the model is
+        loaded, so look them up in the hot call."""
 
     @abstractmethod
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """The cache of a layer. layer: its number among all layers of the model (of the pipeline stage) that have a
-    cache."""
+    """The cache of a layer. layer: its number among all layers of the model (of the pipeline stage) that mix
+    tokens."""
 
     layer: int
     spec: CacheSpec
@@ -41,7 +41,7 @@ class ModelFacts:
     max_positions: int
     # of weights and activations
     dtype: str
-    # of the layers of this worker's pipeline stage
+    # of the layers of this worker's pipeline stage that have one
     caches: tuple[LayerCache, ...]
     # whether a prompt may be split anywhere
     chunkable: bool = True

@@ -75,8 +75,9 @@ class CachePlan:
         return sum(group.block_bytes * group.num_blocks for group in self.groups)
 
     def num_requests(self, tokens: int) -> int:
-        """How many requests of this many tokens fit into the cache together; block 0 of each group is not used."""
-        return min(((group.num_blocks - 1) // group.blocks_of(tokens) for group in self.groups), default=0)
+        """How many requests of this many tokens fit into the cache together; block 0 of each group is not used. As many
+        as there are rows, if nothing is kept."""
+        return min(((group.num_blocks - 1) // group.blocks_of(tokens) for group in self.groups), default=self.num_rows)
 
 
 @dataclass(frozen=True)

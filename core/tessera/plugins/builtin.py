@@ -27,7 +27,50 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen3MoeForCausalLM": "tessera.models.qwen:qwen3_moe",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
 }
-"""Architectures that core implements, by their name in config.json."""
+"""Architectures that generate and that core implements, by their name in config.json."""
+
+_HEADS = ("ForMaskedLM", "Model", "ForSequenceClassification", "ForTokenClassification")
+"""What the architectures of an encoder are called, behind the family's name."""
+_ENCODERS: Mapping[str, str] = {
+    "Albert": "tessera.models.bert:albert",
+    "Bert": "tessera.models.bert:bert",
+    "Camembert": "tessera.models.bert:roberta",
+    "DistilBert": "tessera.models.bert:distilbert",
+    "Electra": "tessera.models.bert:electra",
+    "EuroBert": "tessera.models.llama:eurobert",
+    "Gte": "tessera.models.rotary_bert:gte",
+    "JinaEmbeddingsV3": "tessera.models.rotary_bert:jina_v3",
+    "MPNet": "tessera.models.mpnet:mpnet",
+    "ModernBert": "tessera.models.modernbert:modernbert",
+    "New": "tessera.models.rotary_bert:gte",
+    "NomicBert": "tessera.models.rotary_bert:nomic",
+    "Roberta": "tessera.models.bert:roberta",
+    "XLMRoberta": "tessera.models.bert:roberta",
+}
+_DECODERS: Mapping[str, str] = {
+    name: NATIVE_MODELS[f"{name}ForCausalLM"]
+    for name in (
+        "Gemma",
+        "Gemma2",
+        "Llama",
+        "Mistral",
+        "Mixtral",
+        "Olmo2",
+        "Phi3",
+        "Qwen2",
+        "Qwen3",
+        "Qwen3Moe",
+        "SmolLM3",
+    )
+} | {"Gemma3Text": NATIVE_MODELS["Gemma3ForCausalLM"]}
+"""Families of decoders that are also served without their head, or with another."""
+
+POOLING_MODELS: Mapping[str, str] = {
+    **{f"{name}{head}": path for name, path in _ENCODERS.items() for head in _HEADS},
+    **{f"{name}{head}": path for name, path in _DECODERS.items() for head in _HEADS[1:]},
+    "ElectraForPreTraining": _ENCODERS["Electra"],
+}
+"""Architectures that answer with numbers and that core implements."""
 
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
@@ -45,7 +88,7 @@ _FORMATS = {
 
 @hookimpl
 def extensions(registry: Registry) -> None:
-    for architecture, path in NATIVE_MODELS.items():
+    for architecture, path in (*NATIVE_MODELS.items(), *POOLING_MODELS.items()):
         registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)

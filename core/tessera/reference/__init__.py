@@ -1,1 +1,13 @@
 """Attention and state mixers in plain torch: the reference definition of what a backend computes, and the fallback."""
+
+from __future__ import annotations
+
+from tessera.platform.attention import AttentionBackend
+from tessera.reference.attention import ReferenceAttention
+from tessera.reference.encoder_attention import ReferenceEncoderAttention
+from tessera.reference.state import ReferenceLinearAttention
+
+
+def reference_backends() -> tuple[AttentionBackend, ...]:
+    """One for each kind of layer that core defines."""
+    return ReferenceAttention(), ReferenceEncoderAttention(), ReferenceLinearAttention()

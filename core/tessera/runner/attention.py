@@ -1,5 +1,5 @@
-"""The attention layers and other mixers of a model that was built: the caches they need, and which of them share a
-plan."""
+"""The attention layers and other mixers of a model that was built: the caches that they need, if any, and which of them
+share a plan."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from dataclasses import replace
 from functools import partial
 
 from tessera.layers.build import BoundMixer
-from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSpec
+from tessera.platform.attention import NO_CACHE, AttentionBackend, AttentionGroup, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.loaded_model import CacheNeeds
 from tessera.platform.runner import CachePlan
 
 
 def cache_needs(mixers: Sequence[BoundMixer], index_dtype: str, *, separate_planes: bool) -> list[CacheNeeds]:
-    """By layer. index_dtype: Capabilities.index_dtype. separate_planes: GraphRunner.separate_planes."""
+    """Of each layer that has a cache. index_dtype: Capabilities.index_dtype. separate_planes:
+    GraphRunner.separate_planes."""
     needs = []
     for bound in mixers:
-        constraints, cache = bound.backend.constraints(bound.spec), bound.spec.cache
+        cache = bound.spec.cache
+        if cache is None:
+            continue
+        constraints = bound.backend.constraints(bound.spec)
         needs.append(
             CacheNeeds(
                 layer=bound.spec.layer,
@@ -42,7 +46,7 @@ def attention_groups(
     number_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
     alike: dict[tuple[int, str, LayerSpec], list[BoundMixer]] = {}
     for bound in mixers:
-        key = number_of[bound.spec.layer], bound.backend.name, replace(bound.spec, layer=0)
+        key = number_of.get(bound.spec.layer, NO_CACHE), bound.backend.name, replace(bound.spec, layer=0)
         alike.setdefault(key, []).append(bound)
     groups = []
     for (number, name, _), members in alike.items():
@@ -54,5 +58,6 @@ def attention_groups(
 
 def groups_with_host_tables(mixers: Sequence[BoundMixer], plan: CachePlan) -> Collection[int]:
     """The cache groups of which a backend reads block tables on the host."""
-    layers = {bound.spec.layer for bound in mixers if bound.backend.constraints(bound.spec).host_tables}
+    cached = [bound for bound in mixers if bound.spec.cache is not None]
+    layers = {bound.spec.layer for bound in cached if bound.backend.constraints(bound.spec).host_tables}
     return [number for number, group in enumerate(plan.groups) if layers.intersection(group.layers)]

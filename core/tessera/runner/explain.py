@@ -76,7 +76,7 @@ def describe_skipped_weights(weights: Weights) -> Iterator[str]:
 
 def describe_kv(build: Build) -> Iterator[str]:
     """How keys and values are kept, if in fp8 or if the checkpoint says so."""
-    if build.kv != KV_FP8:
+    if build.kv != KV_FP8 or not build.caches:
         return
     if build.weights.kv == KV_FP8:
         yield "keys and values are kept in fp8, with the scales of the checkpoint"

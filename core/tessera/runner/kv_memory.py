@@ -96,8 +96,9 @@ class CacheMemory:
         # The same memory by group, [buffers, num_blocks, ...] for buffers of one size, so that a block is copied in all
         # of them at once, and for each separate plane.
         self.stacks: list[list[Tensor]] = []
-        # By layer, with the shapes and dtypes of its layout: separate ones, or views of the buffers.
-        self.planes: list[Sequence[Tensor]] = [()] * len(self.layouts)
+        # By layer, with the shapes and dtypes of its layout: separate ones, or views of the buffers; none for a layer
+        # without a cache.
+        self.planes: list[Sequence[Tensor]] = [()] * (max(self.layouts, default=-1) + 1)
         # Of the planes of each layer.
         self.places: dict[int, list[PlanePlace]] = {}
         with device.arena("kv") as arena:

@@ -95,7 +95,7 @@ class LaunchBuilder:
         # Cache groups of which launches have block tables on the host too.
         self.host_tables = host_tables
         growing = [group for group in plan.groups if group.kind != "state"]
-        self.smallest_block = min((group.block_size for group in growing), default=1)
+        self.smallest_block = min((group.block_size for group in growing), default=plan.max_model_len)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
         self.windows = tuple(group.window for group in plan.groups)
         self._current: _PlacedLayout | None = None

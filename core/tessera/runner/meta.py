@@ -96,6 +96,9 @@ class Shapes:
     def differ(self, names: Sequence[str], dtype: str) -> bool:
         return self.stored is not None and self.stored.differ(names, dtype)
 
+    def holds(self, name: str) -> bool:
+        return self.stored is None or self.stored.holds(name)
+
     def release(self) -> None:
         """Does nothing: there is nothing to release."""
 

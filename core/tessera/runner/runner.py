@@ -30,8 +30,7 @@ from tessera.platform.runner import CachePlan, ModelRunner, Progress
 from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.pooling_params import RequestPooling
-from tessera.reference.attention import ReferenceAttention
-from tessera.reference.state import ReferenceLinearAttention
+from tessera.reference import reference_backends
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
 from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_launch
 from tessera.runner.explain import describe_kv, describe_skipped_weights, explain
@@ -91,18 +90,19 @@ class CoreRunner(ModelRunner):
         self._use_groups()
         memory = self.device.memory()  # before measuring, which may leave memory allocated
         workspace_bytes = self._measure_workspace()
+        described, config = self._describe(notes), self.services.config
         return replace(
-            self._describe(notes),
+            described,
             weight_bytes=weight_bytes,
             workspace_bytes=workspace_bytes,
-            cache_bytes=cache_bytes(self.services.config, budget, memory, weight_bytes, workspace_bytes),
+            cache_bytes=cache_bytes(config, budget, memory, weight_bytes, workspace_bytes) if described.needs else 0,
             granted_bytes=budget.total,
         )
 
     def _build_model(self) -> Sequence[str]:
         """Returns notes about what was chosen."""
         services, platform = self.services, self.platform
-        backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
+        backends = (*platform.attention_backends(), *reference_backends())
         ops = platform.ops(services.reference())
         weights = services.negotiate_weights()
         self.graphs, notes = self._graph_runner()
@@ -151,7 +151,7 @@ class CoreRunner(ModelRunner):
         """The loaded model, without its figures in bytes."""
         services, build, facts = self.services, self.build, self.model.facts
         notes = (*facts.notes, *describe_skipped_weights(build.weights), *describe_kv(build), *notes)
-        columns = [column for feature in self.features for column in feature.columns()]
+        columns = [column for feature in self.features for column in feature.columns()] + self.build.columns
         return LoadedModel(
             facts=replace(facts, notes=notes),
             needs=tuple(self._needs()),

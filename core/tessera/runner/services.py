@@ -128,7 +128,7 @@ class Services:
     def accept(self, facts: ModelFacts) -> None:
         if self.accepted:
             return
-        self.config, _ = fill_defaults(self.config, self.platform.defaults(facts))
+        self.config, _ = fill_defaults(self.config, self.platform.defaults(facts), chunkable=facts.chunkable)
         problems = [problem.text for problem in self.platform.check(self.config, facts)]
         if problems:
             raise RefusedError("\n".join(problems))

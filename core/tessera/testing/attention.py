@@ -75,12 +75,16 @@ class AttentionCase:
         """Tokens of the longest decode row, at least 1."""
         return max(tokens for tokens, _ in self.rows) if self.verifies else 1
 
+    @property
+    def cache(self) -> FullAttentionSpec:
+        """What the layer keeps."""
+        if self.window is None:
+            return FullAttentionSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant)
+        return SlidingWindowSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant, window=self.window)
+
     def spec(self) -> LayerSpec:
-        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant)
-        if self.window is not None:
-            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant, window=self.window)
         return LayerSpec(
-            0, "attention", self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, cache,
+            0, "attention", self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, self.cache,
             window=self.window, softcap=self.softcap, sinks=self.sinks,
         )  # fmt: skip
 
@@ -291,7 +295,7 @@ class AttentionTrial:
                 row[len(row) // 2] = 0
         if case.numbers == "large":
             self._enlarge(random)
-        self.layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
+        self.layout = self.backend.kv_cache_layout(case.cache, case.block_size)
         self.constraints = self.backend.constraints(spec)
         blocks = [-(-length // case.block_size) for _, length in case.rows]
         numbers = self.numbers(sum(blocks), random)

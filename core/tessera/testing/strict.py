@@ -32,7 +32,8 @@ from tessera.platform.ops import BoundOps, HotCall, Kernel, OpSet, Packed, repla
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import ActSpec, Scheme
 from tessera.platform.shapes import BucketedShapes, ShapePolicy
-from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
+from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer, RowGrid
+from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.testing.attention import poison
 
 if TYPE_CHECKING:
@@ -179,6 +180,18 @@ class StrictAttention(ReferenceAttention):
         for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         assert launch.block_tables_host[group.number] is not None, "asked for in constraints()"
+        return super().plan(launch, group, buffers)
+
+
+class StrictEncoderAttention(ReferenceEncoderAttention):
+    name = "strict-encoder"
+    fallback = False
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> RowGrid:
+        self.current.launch = launch  # as in StrictAttention
         return super().plan(launch, group, buffers)
 
 
@@ -407,7 +420,7 @@ class StrictPlatform(Platform):
         )
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (StrictAttention(self.current),)
+        return StrictAttention(self.current), StrictEncoderAttention(self.current)
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

@@ -62,6 +62,7 @@ class PagedAttention(AttentionBackend):
         return None if spec.cache.quant == KV_INT8 else f"keys and values are kept in {spec.dtype} or int8 alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        assert spec.cache is not None
         return CacheConstraints((block_of(spec.cache),), dense_planes=True)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:

@@ -1,5 +1,5 @@
 """A platform at op depth in plain torch on the host that brings a kernel for every op, quantized products included, and
-backends for keys and values and for state: whatever the kit can try, it tries on this platform."""
+backends for keys and values, for whole texts and for state: whatever the kit can try, it tries on this platform."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tessera.platform import (
     AttentionBackend,
     BoundOps,
     Device,
+    EncoderLayer,
     HeadsLayer,
     Kernel,
     LayerSpec,
@@ -25,6 +26,7 @@ from tessera.platform import (
 )
 from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
+from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
 
@@ -69,6 +71,15 @@ class PlainAttention(ReferenceAttention):
         return self.layer(spec, weights, ops)
 
 
+class PlainEncoder(ReferenceEncoderAttention):
+    name = "plain-encoder"
+    fallback = False
+    layer: type[EncoderLayer] = ReferenceEncoderLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights, ops)
+
+
 class PlainState(ReferenceLinearAttention):
     name = "plain-state"
     fallback = False
@@ -86,4 +97,4 @@ class PlainPlatform(ReferencePlatform):
         return replace(reference, **{name: Own(reference[name]) for name in reference.names()})
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return PlainAttention(), PlainState()
+        return PlainAttention(), PlainEncoder(), PlainState()

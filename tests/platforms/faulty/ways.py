@@ -15,8 +15,10 @@ from tessera.platform import (
     BoundOps,
     Caches,
     Device,
+    EncoderLayer,
     HeadsLayer,
     LaunchShape,
+    LayerSpec,
     LinearSpec,
     MemoryFigures,
     ModelFacts,
@@ -27,10 +29,11 @@ from tessera.platform import (
     StepShape,
     replace,
 )
+from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
-from tests.platforms.faulty.plain import Own, PlainState
+from tests.platforms.faulty.plain import Own, PlainEncoder, PlainState
 from tests.platforms.faulty.steps import _Group
 
 WAYS = Kinds("ways")
@@ -212,6 +215,83 @@ def StateOfAnotherRow(base: Base) -> Base:
 def StateUnfaded(base: Base) -> Base:
     """a chunk of a prompt does not fade the state"""
     return _state(_StateUnfaded)(base)
+
+
+# ---- whole texts
+
+
+def _encoder(made: type[EncoderLayer]) -> Any:
+    class Backend(PlainEncoder):
+        layer = made
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def attention_backends(self) -> list[AttentionBackend]:
+                first, _, *others = super().attention_backends()
+                return [first, Backend(), *others]
+
+        return Faulty
+
+    return plant
+
+
+class _Mirrored(ReferenceEncoderLayer):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
+        self.weights = {**self.weights, "relative_bias": self.weights["relative_bias"].flip(-1)}
+        return super().attend(q, k, v, plan)
+
+
+class _OneWider(ReferenceEncoderLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(dataclasses.replace(spec, window=spec.window and spec.window + 1), weights, ops)
+
+
+class _PaddingSeen(ReferenceEncoderLayer):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
+        k, v = (torch.nan_to_num(each) for each in (k, v))
+        return super().attend(q, k, v, dataclasses.replace(plan, valid=torch.ones_like(plan.valid)))
+
+
+class _KeysOf128(ReferenceEncoderLayer):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
+        near = torch.arange(plan.valid.shape[1], device=q.device) < 128
+        return super().attend(q, k, v, dataclasses.replace(plan, valid=plan.valid & near))
+
+
+class _HeadsInTurn(ReferenceEncoderLayer):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
+        order = torch.arange(self.spec.num_heads).unflatten(0, (-1, self.spec.num_kv_heads)).T.flatten()
+        return super().attend(q[:, order], k, v, plan)[:, order.argsort()]
+
+
+@platform("encoder attention", "op", "encoder")
+def BiasMirrored(base: Base) -> Base:
+    """the bias of a key before a query is that of one after it"""
+    return _encoder(_Mirrored)(base)
+
+
+@platform("encoder attention", "op", "encoder")
+def WindowOfTextsTooWide(base: Base) -> Base:
+    """the window of whole texts has one token more on each side"""
+    return _encoder(_OneWider)(base)
+
+
+@platform("encoder attention", "op", "encoder")
+def PaddingOfTextsSeen(base: Base) -> Base:
+    """shorter texts see as many keys as the longest has"""
+    return _encoder(_PaddingSeen)(base)
+
+
+@platform("encoder attention", "op", "encoder")
+def TextsOf128Tokens(base: Base) -> Base:
+    """keys behind the first 128 of a text are not seen"""
+    return _encoder(_KeysOf128)(base)
+
+
+@platform("encoder attention", "op", "encoder")
+def KeyHeadsOfTextsInTurn(base: Base) -> Base:
+    """in whole texts, heads take turns at the key heads"""
+    return _encoder(_HeadsInTurn)(base)
 
 
 # ---- what is kept between calls

@@ -8,6 +8,7 @@ import pytest
 
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
 from tessera.config.defaults import fill_defaults
+from tessera.errors import ConfigError
 from tessera.platform import memory_defaults
 
 ROWS, TOKENS = "scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"
@@ -61,3 +62,18 @@ def test_a_step_holds_what_it_has_to(made, tokens):
     filled, notes = fill_defaults(made, LARGE)
     assert filled.scheduler.max_num_batched_tokens == tokens
     assert notes[-1].startswith(f"{TOKENS} = {tokens}: a step holds a token of each request")
+
+
+def test_a_model_that_reads_texts_whole_gets_room_for_the_longest():
+    filled, notes = fill_defaults(config(max_model_len=9000), {}, chunkable=False)
+    assert filled.scheduler.max_num_batched_tokens == 9000
+    assert not filled.scheduler.chunked_prefill
+    assert notes == [
+        f"{TOKENS} = 9000: a step holds a token of each request, and without chunked prefill a prompt",
+    ]
+
+
+def test_a_model_that_reads_texts_whole_refuses_less_room():
+    less = config([TOKENS], max_num_batched_tokens=512)
+    with pytest.raises(ConfigError, match="a text of up to 4096 tokens in one step, .* is 512; raise it, or lower"):
+        fill_defaults(less, {}, chunkable=False)

@@ -23,7 +23,7 @@ from tessera.ops.sampling import bind_finish
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden, LayerCache, ModelFacts, PoolingHead
+from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 from tessera.platform.ops import Packed
 
 
@@ -73,7 +73,7 @@ class ThroughTransformers:
             num_layers=len(found.attention),
             max_positions=max_model_len,
             dtype=build.dtype,
-            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            caches=build.caches,
             notes=tuple(build.notes),
             generates=build.generates,
             functional=False,

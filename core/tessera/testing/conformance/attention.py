@@ -43,6 +43,7 @@ from tessera.testing.conformance.case import (
     falls_back,
     named,
 )
+from tessera.testing.conformance.encoder_attention import takes_texts
 from tessera.testing.conformance.leaks import kept_per_call
 from tessera.testing.conformance.ops import placed
 from tessera.testing.conformance.target import Target, reference_ops
@@ -71,14 +72,26 @@ HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
 _CUT_SHORT = ("mixed-", "shared", "long", "large-")  # kinds of launches that dtypes after the first are tried with
 
 
+def block_backends(target: Target) -> Sequence[AttentionBackend]:
+    """The platform's backends but those that take whole texts alone, which have cases of their own."""
+    dtypes = target.platform.capabilities.dtypes
+    return [
+        backend
+        for backend in target.backends
+        if any(takes(backend, dtype, "") for dtype in dtypes)
+        or not any(takes_texts(backend, dtype) for dtype in dtypes)
+    ]
+
+
 def backend_cases(target: Target) -> Iterator[Case]:
     """One for each kind of launch in each dtype."""
     if target.brings_a_runner:
         yield Case("attention", "silver", "attention", lambda: absent("the platform has its own model runner"))
         return
-    if not target.backends:
+    backends = block_backends(target)
+    if not backends:
         yield Case("attention", "silver", "attention", lambda: falls_back("the platform has no attention backend"))
-    for backend in target.backends:
+    for backend in backends:
         for place, dtype in enumerate(_by_precision(backend, target.platform.capabilities.dtypes)):
             for name in (*dict(attention_cases()), _LARGEST):
                 if place == 0 or name.startswith(_CUT_SHORT):
@@ -323,7 +336,7 @@ def fused_cases(target: Target) -> Iterator[Case]:
     """One for each backend, kind of rotary embedding and dtype, with QK norms and without."""
     if target.brings_a_runner:
         return
-    for backend in target.backends:
+    for backend in block_backends(target):
         for dtype in target.platform.capabilities.dtypes:
             for name, rotary in _ROTARIES.items():
                 for norms, kept in product((False, True), kept_in(backend, dtype)):
@@ -395,7 +408,7 @@ def layout_cases(target: Target) -> Iterator[Case]:
     """One for each backend, check and dtype."""
     if target.brings_a_runner:
         return
-    for backend in target.backends:
+    for backend in block_backends(target):
         for dtype in target.platform.capabilities.dtypes:
             for (name, check), kept in product(_LAYOUT_CHECKS.items(), kept_in(backend, dtype)):
                 yield Case(
@@ -455,7 +468,7 @@ def _at_each_size(
         case = replace(usual, rows=rows_by_kind(size)["mixed"], block_size=size)
         made = trial(target, backend, case)
         made.run()
-        check(FilledCache(made, backend.kv_cache_layout(case.spec().cache, size)))
+        check(FilledCache(made, backend.kv_cache_layout(case.cache, size)))
     return PASSED
 
 

@@ -22,6 +22,7 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.target import Target, reference_ops
 
 _HEADS, _DIM = 3, 16
+_CACHE = StateSpec((("state", (_HEADS, _DIM, _DIM)),), "float32")
 _PADDING = 2  # rows, and tokens, at the end of each launch
 
 
@@ -54,8 +55,7 @@ def state_cases(target: Target) -> Iterator[Case]:
 
 
 def _spec(dtype: str) -> LayerSpec:
-    cache = StateSpec((("state", (_HEADS, _DIM, _DIM)),), "float32")
-    return LayerSpec(0, "linear_attention", _HEADS, _HEADS, _DIM, _DIM**-0.5, dtype, cache)
+    return LayerSpec(0, "linear_attention", _HEADS, _HEADS, _DIM, _DIM**-0.5, dtype, _CACHE)
 
 
 def _check(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
@@ -82,7 +82,7 @@ class StateTrial:
             torch.full((slots, plane.nbytes), 255, dtype=torch.uint8, device=self.target)
             .view(torch_dtype(plane.dtype))
             .unflatten(1, plane.shape)
-            for plane in backend.kv_cache_layout(spec.cache, 0).planes
+            for plane in backend.kv_cache_layout(_CACHE, 0).planes
         )
         self.group = AttentionGroup(spec, (0,), 0, "trial", ops.device)
         self.layer = backend.bind(spec, {}, ops, ops.device)

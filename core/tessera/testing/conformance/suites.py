@@ -13,6 +13,7 @@ from tessera.testing.conformance.batch_invariance import invariance_cases
 from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.drafts import draft_cases
+from tessera.testing.conformance.encoder_attention import encoder_attention_cases
 from tessera.testing.conformance.launches import graph_cases, shape_cases
 from tessera.testing.conformance.lora import lora_cases
 from tessera.testing.conformance.masks import mask_cases
@@ -29,7 +30,9 @@ from tessera.testing.conformance.target import Target
 Suite = Callable[[Target], Iterator[Case]]
 _SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
     ("bronze", (device_cases, op_cases)),
-    ("silver", (backend_cases, fused_cases, layout_cases, state_cases, scheme_cases, packed_cases)),
+    ("silver", (
+        backend_cases, fused_cases, layout_cases, encoder_attention_cases, state_cases, scheme_cases, packed_cases,
+    )),
     ("bronze", (model_cases,)),
     ("silver", (
         rank_cases, scheduling_cases, mask_cases, draft_cases, lora_cases, shape_cases, read_cases, overlap_cases,

@@ -79,7 +79,10 @@ class Target:
     def shaping(self, spec: LayerSpec, max_model_len: int, most_decoded: int = 1) -> Shaping | None:
         """How the platform splits and pads launches of a model with such layers; None: launches have exact shapes.
         most_decoded: tokens of a decode row at most, drafts among them."""
-        facts = ModelFacts("LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, (LayerCache(0, spec.cache),))
+        caches = () if spec.cache is None else (LayerCache(0, spec.cache),)
+        facts = ModelFacts(
+            "LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, caches, chunkable=spec.cache is not None
+        )
         model = ModelConfig("", "conformance", {}, facts.vocab_size, max_model_len, dtype=spec.dtype)
         drafts = SpeculativeConfig("ngram", most_decoded - 1) if most_decoded > 1 else None
         scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048, speculative=drafts)

@@ -1,0 +1,89 @@
+"""The heads of classifiers and rerankers: from a text's hidden states to a number for each label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.layers.build import Build
+from tessera.layers.pooling import Dense, Float32Parameter
+from tessera.platform.model import PoolingHead
+
+Layer = Callable[[Tensor], Tensor]
+"""[n, k] float32 -> [n, m] float32"""
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """What is between the hidden states and the numbers."""
+
+    # The last layer, which gives the numbers.
+    classifier: str = "classifier"
+    classifier_bias: bool = True
+    # A layer of hidden_size before it, if there is one.
+    dense: str | None = None
+    dense_bias: bool = True
+    activation: str = "tanh"
+    # A layer norm behind that, if there is one.
+    norm: str | None = None
+    norm_bias: bool = True
+    eps: float = 1e-5
+    # Which states a text is classified by.
+    pooling: str = "cls"
+    # Whether each token is classified, and then the numbers are pooled.
+    late: bool = False
+
+
+class ClassificationHead:
+    """layers: behind pooling, or before it if `late`."""
+
+    def __init__(self, pooling: str, layers: Sequence[Layer], *, late: bool = False) -> None:
+        self.pooling, self.layers, self.late = pooling, layers, late
+
+    def each(self, states: Tensor) -> Tensor:
+        return self._numbers(states.float()) if self.late else states
+
+    def __call__(self, pooled: Tensor) -> Tensor:
+        return pooled if self.late else self._numbers(pooled)
+
+    def _numbers(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class HeadNorm:
+    """A layer norm in float32: [n, k] -> [n, k]."""
+
+    def __init__(self, build: Build, name: str, k: int, eps: float, *, bias: bool) -> None:
+        self.parameter, self.k, self.eps = Float32Parameter(build, name, (k,), bias=(k,) if bias else None), k, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.k,), *self.parameter.weight_and_bias, self.eps)
+
+
+def classification_heads(build: Build, hidden: int, text: HeadConfig, token: HeadConfig) -> dict[str, PoolingHead]:
+    """The heads of the tasks classify and token_classify, if the model is to have them; {} on pipeline stages but the
+    last. text, token: of each."""
+    config = build.pooler
+    if config is None or not build.is_last_stage:
+        return {}
+    labels, heads = len(config.labels), dict[str, PoolingHead]()
+    if "classify" in config.tasks:
+        heads["classify"] = ClassificationHead(text.pooling, _layers(build, hidden, labels, text), late=text.late)
+    if "token_classify" in config.tasks:
+        heads["token_classify"] = ClassificationHead("all", _layers(build, hidden, labels, token))
+    return heads
+
+
+def _layers(build: Build, hidden: int, labels: int, config: HeadConfig) -> list[Layer]:
+    layers: list[Layer] = []
+    if config.dense is not None:
+        layers.append(Dense(build, config.dense, hidden, hidden, bias=config.dense_bias, activation=config.activation))
+    if config.norm is not None:
+        layers.append(HeadNorm(build, config.norm, hidden, config.eps, bias=config.norm_bias))
+    layers.append(Dense(build, config.classifier, hidden, labels, bias=config.classifier_bias))
+    return layers
