@@ -200,9 +200,10 @@ class ScoringOutput:
 
 @dataclass
 class ScoringRequestOutput:
-    """The score of one pair. prompt_token_ids: of both texts."""
+    """The score of a pair of texts."""
 
     request_id: str
     outputs: ScoringOutput
+    # Of both texts.
     prompt_token_ids: list[int]
     finished: bool = True

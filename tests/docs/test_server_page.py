@@ -86,6 +86,11 @@ def test_the_limits_are_those_of_the_code():
         "all fields except messages, tools, prompt and allowed_token_ids": f"{limits.other_bytes // MIB} MiB",
         "requests in progress": str(ServerSettings().max_requests),
         "prompts of a completion": f"{limits.prompts}; `--max-prompts`",
+        "inputs of an embeddings request, documents of a reranking one": f"{limits.pooled_inputs}; `--max-inputs`",
+        "numbers of an answer that is numbers; of all such answers in progress": (
+            f"{limits.pooled_numbers}; {limits.all_pooled_numbers}"
+        ),
+        "characters of the pairs of a request, the query counted for each document": str(limits.pair_chars),
         "`n`": f"{limits.n}; `--max-n`",
         "prompts times `n`": f"{limits.choices}; `--max-choices`",
         "beams of a prompt": f"{MAX_WIDTH}, fewer with a smaller `--max-logprobs`",

@@ -117,3 +117,17 @@ def test_an_embedder_does_not_generate(llm):
         llm.generate("Hello", use_tqdm=False)
     with pytest.raises(RequestError, match="does not classify texts; it can embed texts and embed tokens"):
         llm.classify("Hello", use_tqdm=False)
+
+
+def test_scores_are_cosines_of_an_embedder(folder):
+    with LLM(str(folder), **OPTIONS) as llm:
+        vectors = [np.asarray(output.outputs.embedding) for output in llm.embed(TEXTS, use_tqdm=False)]
+        found = llm.score(TEXTS[0], TEXTS[1:], use_tqdm=False)
+        np.testing.assert_allclose(
+            [one.outputs.score for one in found], [vectors[0] @ v for v in vectors[1:]], atol=1e-5
+        )
+        (own,) = llm.score(TEXTS[1:2], TEXTS[2:], use_tqdm=False)
+        np.testing.assert_allclose(own.outputs.score, vectors[1] @ vectors[2], atol=1e-5)
+        for wrong in ((TEXTS[:2], TEXTS), ("", "a"), ("a", []), (5, "a")):
+            with pytest.raises(RequestError, match="data_"):
+                llm.score(*wrong)

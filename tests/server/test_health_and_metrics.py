@@ -60,6 +60,7 @@ async def test_models(api):
         "root": "fake-model",
         "parent": None,
         "max_model_len": 512,
+        "tasks": ["generate"],
         "permission": [
             {
                 "id": model["permission"][0]["id"],

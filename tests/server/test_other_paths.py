@@ -40,7 +40,7 @@ async def test_invocations_chat_or_complete_by_the_body(api):
     assert (await api.post("/invocations", PROMPT)).json()["object"] == "text_completion"
     check_chat((await api.post("/invocations", {**CHAT, "stream": True})).text)
     check_completion((await api.post("/invocations", {**PROMPT, "stream": True})).text)
-    assert "messages or prompt" in check_error(await api.post("/invocations", {"input": "x"}), 400, "messages")
+    assert "messages, prompt and input" in check_error(await api.post("/invocations", {"x": "y"}), 400, "messages")
     check_error(await api.post("/invocations", b"{"), 400)
     check_error(await api.post("/invocations", {**PROMPT, "n": 0}), 400, "n")
 

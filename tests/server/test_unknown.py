@@ -19,6 +19,7 @@ from tessera.server.unknown_fields import MOST_NAMES, UnknownFields
 from tessera.server.unserved import why_not
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.pooling_models import EMBEDDER
 from tests.server.test_errors import check_error
 
 SAMPLERS = {
@@ -73,6 +74,9 @@ METHODS = {
     "/v1/messages/count_tokens": (ANTHROPIC.messages.count_tokens, CHAT),
     "/api/chat": (OLLAMA.chat, {**CHAT, "model": MODEL, "stream": False}),
     "/api/generate": (OLLAMA.generate, {"prompt": "Hi", "model": MODEL, "stream": False}),
+    "/v1/embeddings": (OPENAI.embeddings.create, {"input": "Hi"}),
+    "/api/embed": (OLLAMA.embed, {"input": "Hi", "model": MODEL}),
+    "/api/embeddings": (OLLAMA.embeddings, {"prompt": "Hi", "model": MODEL}),
 }
 OF_THE_CLIENT = {"extra_headers", "extra_query", "extra_body", "timeout"}
 HINTS = {
@@ -126,7 +130,7 @@ async def test_a_hint_changes_no_answer(path):
 
 
 def _scored() -> FakeEngine:
-    return FakeEngine(script=Script(scores={"A": 0.5, "B": 0.5}))
+    return FakeEngine(script=Script(scores={"A": 0.5, "B": 0.5}), pooler=EMBEDDER)
 
 
 def _usage(response):
@@ -213,15 +217,13 @@ def test_clients_cannot_grow_the_table():
 @pytest.mark.parametrize(
     ("path", "word"),
     [
-        ("/v1/embeddings", "Embeddings"),
-        ("/embeddings", "Embeddings"),
+        ("/embedding", "/v1/embeddings"),
+        ("/v1/embed", "/v1/embeddings"),
         ("/v1/audio/transcriptions", "Audio"),
         ("/v1/images/generations", "Images"),
         ("/v1/moderations", "Moderations"),
-        ("/v2/rerank", "Reranking"),
-        ("/score", "Scoring"),
-        ("/pooling", "Pooling"),
-        ("/classify", "Classification"),
+        ("/reranking", "/rerank"),
+        ("/generative_scoring", "/v1/decisions"),
         ("/v1/fine_tuning/jobs", "Fine-tuning"),
         ("/v1/assistants", "Assistants"),
         ("/v1/threads/t/runs", "threads"),
@@ -291,7 +293,7 @@ def _paths(sdk):
             yield re.sub(r"\{[^}]*\}", "x", found[1])
 
 
-@pytest.mark.parametrize(("path", "word"), [("/api/pull", "Managing models"), ("/api/embed", "Embeddings")])
+@pytest.mark.parametrize(("path", "word"), [("/api/pull", "Managing models"), ("/api/push", "Managing models")])
 async def test_ollama_s_clients_are_told_in_their_form(api, path, word):
     response = await api.post(path, {})
     assert response.status_code == 404

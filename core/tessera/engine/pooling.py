@@ -99,18 +99,3 @@ def instructed(prompt: str | Sequence[int], pooler: PoolerConfig | None) -> str 
     if pooler is None or pooler.default_prompt is None or not isinstance(prompt, str):
         return prompt
     return pooler.prompts[pooler.default_prompt] + prompt
-
-
-def check_scores(pooler: PoolerConfig | None) -> PoolerConfig:
-    """Raises RequestError for a model that gives no score of two texts."""
-    if pooler is not None and ("embed" in pooler.tasks or len(pooler.labels) == 1):
-        return pooler
-    has = (
-        "generates text" if pooler is None else f"has {len(pooler.labels)} labels, and a score is that of a single one"
-    )
-    raise RequestError(f"This model {has}; use one that embeds texts, or a reranker.", param="model")
-
-
-def cosine(first: Array, second: Array) -> float:
-    """first, second: [numbers] of any length."""
-    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tessera.errors import ConfigError, RequestError
 from tessera.lora import LoRARequest, lora_args
 from tessera.request import NO_ARGS
-from tessera.text_pair import TextPair
 
 if TYPE_CHECKING:
     from tessera.config.other_names import OtherName
@@ -109,17 +108,3 @@ def lora_args_of(lora_request: LoRARequests, count: int, *, enabled: bool) -> li
     if not enabled and any(asked):
         raise RequestError("Adapters are off here: start with enable_lora.", param="lora_request")
     return [NO_ARGS if one is None else lora_args(str(Path(one.lora_path).expanduser().absolute())) for one in asked]
-
-
-def text_pairs(data_1: str | Sequence[str], data_2: str | Sequence[str]) -> list[TextPair]:
-    """Each of data_1 with that of the same place in data_2; a single one with all of them. Raises RequestError."""
-    first, second = ([data] if isinstance(data, str) else list(data) for data in (data_1, data_2))
-    for name, data in (("data_1", first), ("data_2", second)):
-        if not data or not all(isinstance(text, str) for text in data):
-            raise RequestError(f"{name} must be a text or a list of texts.", param=name)
-    if len(first) not in (1, len(second)):
-        raise RequestError(
-            f"Got {len(first)} texts in data_1 and {len(second)} in data_2; give one, or as many, in data_1.",
-            param="data_1",
-        )
-    return [TextPair(one, two) for one, two in zip(first * (len(second) // len(first)), second, strict=True)]

@@ -29,7 +29,8 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
-from tessera.engine.pooling import check_scores, cosine, instructed, text_limit
+from tessera.engine.pooling import instructed, text_limit
+from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.errors import RequestError
 from tessera.llm.inputs import (
     Conversations,
@@ -41,16 +42,15 @@ from tessera.llm.inputs import (
     lora_args_of,
     prompts_of,
     refuse_others,
-    text_pairs,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
+from tessera.llm.scores import numbered_pairs, scored, texts_to_score
 from tessera.pooling_params import PoolingParams
 from tessera.request import (
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
     PoolingRequestOutput,
     RequestOutput,
-    ScoringOutput,
     ScoringRequestOutput,
 )
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -251,41 +251,31 @@ class LLM:
         data_1: str | Sequence[str],
         data_2: str | Sequence[str],
         *,
-        use_tqdm: bool | MakeBar = True,
         pooling_params: PoolingParams | None = None,
+        use_tqdm: bool | MakeBar = True,
         lora_request: LoRARequests = None,
         **others: Any,
     ) -> list[ScoringRequestOutput]:
-        """How well pairs of texts belong together: each of data_1 with that of the same place in data_2, or one text
-        with all of data_2. A model with one label reads both texts at once; of a model that embeds, it is the cosine of
-        their vectors. Raises the same errors as encode()."""
+        """How well texts belong together: one with one, one with each of several, or each of several with the one in
+        its place. pooling_params: of a model that reads both texts at once, use_activation=False leaves its number as
+        it is. Raises RequestError before anything runs, and EngineStepError if a step fails."""
         refuse_others("score", others)
         self._offline.check_usable()
-        pairs = text_pairs(data_1, data_2)
-        pooler = check_scores(self._offline.config.model.pooler)
-        args = lora_args_of(lora_request, 1, enabled=self._offline.config.lora.enable)[0]
-        if "classify" in pooler.tasks:
-            params = pooling_params or PoolingParams("classify")
-            jobs = [
-                self._offline.job(self._pooled(at, pair, params), feature_args=args) for at, pair in enumerate(pairs)
-            ]
-            outputs = [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
-            return [
-                ScoringRequestOutput(one.request_id, ScoringOutput(float(one.outputs.data[0])), one.prompt_token_ids)
-                for one in outputs
-            ]
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        params = pooling_params or PoolingParams()
-        vectors = self.encode(texts, params, pooling_task="embed", use_tqdm=use_tqdm, lora_request=lora_request)
-        by_text = dict(zip(texts, vectors, strict=True))
-        return [
-            ScoringRequestOutput(
-                f"{by_text[pair.first].request_id}_{by_text[pair.second].request_id}",
-                ScoringOutput(cosine(*(by_text[text].outputs.data for text in pair))),
-                by_text[pair.first].prompt_token_ids + by_text[pair.second].prompt_token_ids,
-            )
-            for pair in pairs
+        first, second = texts_to_score(data_1, data_2)
+        task = scoring_task(self._offline.config.model.pooler)
+        params = scoring_params(task, pooling_params)
+        if task == READS_PAIRS:
+            texts = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
+            numbers = None
+        else:
+            texts, numbers = [*first, *second], numbered_pairs(len(first), len(second))
+        feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
+        jobs = [
+            self._offline.job(self._pooled(index, text, params), feature_args=args)
+            for index, (text, args) in enumerate(zip(texts, feature_args, strict=True))
         ]
+        outputs = [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
+        return scored(task, outputs, numbers)
 
     def beam_search(
         self,

@@ -27,6 +27,11 @@ ACTIVATIONS: Mapping[str, str] = {
 """Checkpoints' names of activations to those of the ops."""
 
 
+def renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    """With the fields that have names of their own under the common ones too. names: own to common."""
+    return {**checkpoint, **{common: checkpoint[own] for own, common in names.items() if own in checkpoint}}
+
+
 class ConfigFields:
     """config.json on top of the family's defaults for omitted fields; null stays null. An invalid value raises
     ModelError."""

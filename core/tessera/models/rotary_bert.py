@@ -11,9 +11,9 @@ from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.mlp import GatedNames
 from tessera.layers.qkv import Joined
-from tessera.models.bert import BERT, DENSE_THEN_OUT, WORD, bert_heads, encoder_fields, pooler_head
-from tessera.models.encoder import BlockNames, Embeddings, Encoder, EncoderConfig, bert_blocks, read_encoder
-from tessera.models.fields import Checkpoint, ConfigFields
+from tessera.models.bert import BERT, DENSE_THEN_OUT, WORD, bert_encoder, encoder_fields, pooler_head
+from tessera.models.encoder import BlockNames, Encoder, EncoderConfig, bert_blocks, read_encoder
+from tessera.models.fields import Checkpoint, ConfigFields, renamed
 from tessera.models.reading import read_head_dim
 from tessera.models.rope import RopeReader
 
@@ -61,14 +61,15 @@ def jina_v3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder
     names = BlockNames("mixer", Joined("Wqkv", "out_proj"), "norm1", "norm2", ("mlp.fc1", "mlp.fc2"))
     base = build.base(["roberta"], WORD)
     config = _config(fields, max_model_len)
-    return _encoder(build, config, base, "encoder.layers.{}", names, "emb_ln", DENSE_THEN_OUT)
+    blocks = bert_blocks(build, config, f"{base}encoder.layers.{{}}", names)
+    return bert_encoder(build, config, base, DENSE_THEN_OUT, blocks=blocks, norm="emb_ln")
 
 
 def nomic(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
-    renamed = {_NOMIC_NAMES[name]: value for name, value in checkpoint.items() if name in _NOMIC_NAMES}
-    if checkpoint.get("activation_function") is not None:
-        renamed["hidden_act"] = _gate_activation(checkpoint)
-    fields = encoder_fields({**renamed, **checkpoint}, _NOMIC)
+    said = renamed(checkpoint, _NOMIC_NAMES)
+    if said.get("activation_function") is not None:
+        said = {**said, "hidden_act": _gate_activation(said)}
+    fields = encoder_fields(said, _NOMIC)
     for name in ("prenorm", "use_rms_norm", "causal", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"):
         if fields.flag(name):
             raise ModelError(f"{name} is not supported for this architecture; it must be false in config.json.")
@@ -77,7 +78,8 @@ def nomic(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
     base = build.base(["nomic_bert"], WORD)
     config = _config(fields, max_model_len, bias=False)
     config = replace(config, mlp_bias=False, down_bias=False)
-    return _encoder(build, config, base, "encoder.layers.{}", names, "emb_ln", pooler_head(base))
+    blocks = bert_blocks(build, config, f"{base}encoder.layers.{{}}", names)
+    return bert_encoder(build, config, base, pooler_head(base), blocks=blocks, norm="emb_ln")
 
 
 def gte(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
@@ -89,8 +91,8 @@ def gte(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
     names = BlockNames("attention", Joined("qkv_proj", "o_proj"), "attn_ln", "mlp_ln", gated=("mlp", gated))
     base = build.base(["gte", "new"], WORD)
     config = replace(_config(fields, max_model_len), mlp_bias=False)
-    norm = "embeddings.LayerNorm"
-    return _encoder(build, config, base, "encoder.layer.{}", names, norm, pooler_head(base))
+    blocks = bert_blocks(build, config, f"{base}encoder.layer.{{}}", names)
+    return bert_encoder(build, config, base, pooler_head(base), blocks=blocks)
 
 
 def _gate_activation(checkpoint: Checkpoint) -> str:
@@ -105,15 +107,3 @@ def _config(fields: ConfigFields, max_model_len: int, *, bias: bool = True) -> E
     rope = RopeReader(fields, read_head_dim(fields), max_model_len).read()
     attention = {"rope": rope, "bias": bias, "output_bias": bias}
     return read_encoder(fields, max_model_len, first_position=None, attention=attention)
-
-
-def _encoder(
-    build: Build, config: EncoderConfig, base: str, block: str, names: BlockNames, norm: str, head: Any
-) -> Encoder:
-    return Encoder(
-        build,
-        config,
-        embeddings=Embeddings(build, config, f"{base}embeddings", f"{base}{norm}"),
-        blocks=bert_blocks(build, config, f"{base}{block}", names),
-        heads=bert_heads(build, config, head),
-    )

@@ -40,7 +40,7 @@ _ENCODERS: Mapping[str, str] = {
     "EuroBert": "tessera.models.llama:eurobert",
     "Gte": "tessera.models.rotary_bert:gte",
     "JinaEmbeddingsV3": "tessera.models.rotary_bert:jina_v3",
-    "MPNet": "tessera.models.bert:mpnet",
+    "MPNet": "tessera.models.mpnet:mpnet",
     "ModernBert": "tessera.models.modernbert:modernbert",
     "New": "tessera.models.rotary_bert:gte",
     "NomicBert": "tessera.models.rotary_bert:nomic",

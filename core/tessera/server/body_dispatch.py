@@ -41,9 +41,8 @@ class _Dispatch:
         members = decoded(self._decoder, body)
         app = next((app for name, app in self._apps.items() if bytes(getattr(members, name))), None)
         if app is None:
-            first, *others = self._apps
-            names = f"{first} or {others[0]}" if len(others) == 1 else f"{first}, {', '.join(others)}"
-            raise RequestError(f"Send either {names}.", param=first)
+            *names, last = self._apps
+            raise RequestError(f"Send one of {', '.join(names)} and {last}.", param=names[0])
         unread: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
         async def again() -> Message:

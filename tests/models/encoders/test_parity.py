@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tessera.config.pooler import PoolerConfig, PoolingTask
+from tessera.errors import ModelError
 from tests.models.encoders.families import DECODERS, ENCODERS, LABELS, hidden_states, logits, texts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
@@ -35,6 +37,12 @@ def pooled(folder: Path, platform: str, task: PoolingTask, **options: Any) -> li
         keys = [run.pool(text, task) for text in texts()]
         run.finish()
         return [run.pooled[key] for key in keys]
+
+
+def say(folder: Path, **differs: Any) -> None:
+    """In config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **differs}), encoding="utf-8")
 
 
 def assert_close(found: Sequence[np.ndarray], wanted: Sequence[Tensor]) -> None:
@@ -118,8 +126,7 @@ def test_a_model_with_a_head_that_is_not_served(saved, family):
 def test_a_model_whose_files_have_no_head_though_config_json_names_one(saved, tmp_path):
     folder, model = saved("mpnet", "Model")
     copy = shutil.copytree(folder, tmp_path / "model")
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
-    (copy / "config.json").write_text(json.dumps({**config, "architectures": ["MPNetForMaskedLM"]}), encoding="utf-8")
+    say(copy, architectures=["MPNetForMaskedLM"])
     assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
 
 
@@ -132,3 +139,27 @@ def test_names_of_norms_that_were_tensorflows(saved, tmp_path):
     }
     save_file(tensors, copy / "model.safetensors")
     assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
+
+
+def test_a_llama_that_is_not_causal(saved, tmp_path):
+    """EuroBERT is one, under another name."""
+    folder, model = saved("eurobert", "Model")
+    copy = shutil.copytree(folder, tmp_path / "model")
+    say(copy, architectures=["LlamaModel"], model_type="llama", is_causal=False)
+    assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
+
+
+def test_what_is_not_causal_does_not_generate(saved, tmp_path):
+    copy = shutil.copytree(saved("eurobert", "ForMaskedLM")[0], tmp_path / "model")
+    say(copy, architectures=["LlamaForCausalLM"], model_type="llama", is_causal=False)
+    with pytest.raises(ModelError, match="has no causal mask here, so it cannot generate; add --runner pooling"):
+        EngineRun(copy, "cpu")
+
+
+def test_the_first_files_of_gte_call_it_new(saved, tmp_path):
+    folder, model = saved("gte", "ForSequenceClassification")
+    copy = shutil.copytree(folder, tmp_path / "model")
+    tensors = {re.sub("^gte", "new", name): tensor for name, tensor in load_file(copy / "model.safetensors").items()}
+    save_file(tensors, copy / "model.safetensors")
+    say(copy, architectures=["NewForSequenceClassification"], position_embedding_type="rope")
+    assert_close(pooled(copy, "cpu", "classify", pooler=classifier("classify")), logits(model, texts()))

@@ -30,8 +30,6 @@ class Cut(NamedTuple):
     def from_fields(cls, num_tokens: int | None, side: str | None, max_model_len: int) -> Cut:
         """num_tokens: truncate_prompt_tokens; -1 is the longest that the model takes. side: truncation_side; None is
         right: what begins a text says most of it. Raises RequestError."""
-        if num_tokens == -1:
-            num_tokens = max_model_len
         truncation = Truncation.from_params(num_tokens, side, max_model_len=max_model_len, max_tokens=0)
         if truncation is None:
             return cls(max_model_len)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
+from tessera.engine.scoring import SCORING_TASKS
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import RequestDecoder
@@ -20,7 +21,7 @@ from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
 from tessera.server.pooling.fields import UNSERVED, PoolingFields
 from tessera.server.pooling.inputs import PooledInput, listed_texts, search_instructions
 from tessera.server.pooling.request import PoolingRequest
-from tessera.server.pooling.scores import TASKS, PairScores
+from tessera.server.pooling.scores import PairScores
 from tessera.server.settings import Limits
 
 _UNSERVED = {**UNSERVED, "max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ([], ["text"])}
@@ -80,7 +81,7 @@ def route(context: ServerContext) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
-        request = PoolingRequest.from_fields(context, asked, scope, "rerank", *TASKS)
+        request = PoolingRequest.from_fields(context, asked, scope, "rerank", *SCORING_TASKS)
         if asked.top_n is not None and asked.top_n < 0:
             raise RequestError(f"top_n must be at least 0, got {asked.top_n}.", param="top_n")
         texts = [one if isinstance(one, str) else one.text for one in asked.documents]

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from starlette.types import Scope
 
+from tessera.engine.scoring import SCORING_TASKS
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import RequestDecoder
@@ -19,7 +20,7 @@ from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
 from tessera.server.pooling.fields import UNSERVED, PoolingFields
 from tessera.server.pooling.inputs import PooledInput, listed_texts, search_instructions
 from tessera.server.pooling.request import PoolingRequest
-from tessera.server.pooling.scores import NO_INSTRUCTIONS, TASKS, PairScores
+from tessera.server.pooling.scores import NO_INSTRUCTIONS, PairScores
 from tessera.server.settings import Limits
 
 _Texts = str | Annotated[list[str], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
@@ -63,7 +64,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
-        request = PoolingRequest.from_fields(context, asked, scope, "score", *TASKS)
+        request = PoolingRequest.from_fields(context, asked, scope, "score", *SCORING_TASKS)
         names = _names(asked)
         first, second = (_inputs(name, getattr(asked, name), limits) for name in names)
         if len(first) not in (1, len(second)):

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Scope
 
 from tessera.arrays import Array
+from tessera.engine.scoring import SCORING_TASKS
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
 from tessera.server.context import ServerContext
@@ -24,7 +25,7 @@ from tessera.server.pooling.inputs import PooledInput, listed, listed_texts, sea
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.rerank import ranked
 from tessera.server.pooling.run import PoolingRun
-from tessera.server.pooling.scores import TASKS, PairScores
+from tessera.server.pooling.scores import PairScores
 from tessera.server.prompt_field import PromptField, prompt_schema
 from tessera.server.settings import Limits
 from tessera.text_pair import TextPair
@@ -224,7 +225,7 @@ def rerank_route(context: ServerContext) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
-        request = PoolingRequest.from_fields(context, asked.fields(), scope, "rerank", *TASKS)
+        request = PoolingRequest.from_fields(context, asked.fields(), scope, "rerank", *SCORING_TASKS)
         query, texts = [PooledInput("query", asked.query)], listed_texts("texts", asked.texts, limits)
         activation = False if asked.raw_scores else None
         names = search_instructions(request)
