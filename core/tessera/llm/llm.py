@@ -264,11 +264,9 @@ class LLM:
         first, second = texts_to_score(data_1, data_2)
         task = scoring_task(self._offline.config.model.pooler)
         params = scoring_params(task, pooling_params)
-        if task == READS_PAIRS:
-            texts = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
-            numbers = None
-        else:
-            texts, numbers = [*first, *second], numbered_pairs(len(first), len(second))
+        pairs = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
+        texts: Sequence[str | TextPair] = pairs if task == READS_PAIRS else [*first, *second]
+        numbers = None if task == READS_PAIRS else numbered_pairs(len(first), len(second))
         feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
         jobs = [
             self._offline.job(self._pooled(index, text, params), feature_args=args)

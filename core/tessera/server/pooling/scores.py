@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.engine.scoring import READS_PAIRS, check_one_label, scoring_params, similarity
+from tessera.pooling_params import PoolingParams
 from tessera.server.generation.usage import TokenUsage
 from tessera.server.pooling.inputs import PooledInput, with_instruction
 from tessera.server.pooling.request import PoolingRequest
