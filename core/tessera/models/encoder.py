@@ -13,6 +13,7 @@ from torch import Tensor
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, PositionEmbedding, SegmentEmbedding
+from tessera.layers.linear import Linear
 from tessera.layers.mlp import MLP, GatedMLP, GatedNames
 from tessera.layers.norm import AddLayerNorm
 from tessera.layers.pooling import embedding_heads
@@ -84,12 +85,18 @@ class Embeddings:
 
     def __call__(self, words: Tensor, launch: Launch) -> Tensor:
         """words [T, n] -> [T, n]"""
-        position = None if self.position is None else self.position(launch.positions)
-        segment = (
-            None if self.segment is None else self.segment(launch.positions, launch.columns.get(TYPE_BOUNDARY.name))
-        )
-        both = position if segment is None else segment if position is None else self.add(segment, position)
-        return self.norm(words, both)[0]
+        return self.norm(words, self._beside(launch))[0]
+
+    def _beside(self, launch: Launch) -> Tensor | None:
+        """What is added to the embeddings of words: [T, n]."""
+        at = launch.positions
+        if self.segment is None:
+            return None if self.position is None else self.position(at)
+        segment = self.segment(at, launch.columns.get(TYPE_BOUNDARY.name))
+        if self.position is None:
+            return segment
+        both: Tensor = self.add(segment, self.position(at))
+        return both
 
 
 class Encoder:
@@ -104,7 +111,7 @@ class Encoder:
         embeddings: Embeddings,
         blocks: Sequence[Block],
         heads: Mapping[str, PoolingHead],
-        project: Any = None,
+        project: Linear | None = None,
         norm: AddLayerNorm | None = None,
     ) -> None:
         self.config = config
