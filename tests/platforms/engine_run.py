@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from tessera.arrays import Array, int32
 from tessera.config import build_config
-from tessera.config.pooler import PoolerConfig
 from tessera.engine.engine import Engine
 from tessera.lora import lora_args
 from tessera.platform import Platform
@@ -50,7 +49,6 @@ class EngineRun:
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
         levels: Mapping[str, int] | None = None,
-        pooler: PoolerConfig | None = None,
         **flags: Any,
     ) -> None:
         path = numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform)
@@ -69,8 +67,6 @@ class EngineRun:
             config = dataclasses.replace(
                 config, model=dataclasses.replace(config.model, eos_token_ids=tuple(eos_token_ids))
             )
-        if pooler is not None:
-            config = dataclasses.replace(config, model=dataclasses.replace(config.model, pooler=pooler))
         config = dataclasses.replace(
             config,
             model=dataclasses.replace(config.model, tokenizer=tokenizer),

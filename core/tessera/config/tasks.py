@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.checkpoint import Checkpoint
+from tessera.config.classification import classification
 from tessera.config.engine import ModelOptions
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
@@ -15,10 +16,16 @@ from tessera.errors import ConfigError, printable
 from tessera.pooling_params import PoolingTask
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
+"""Families whose tokens see those before them, also without a head that generates, by the name of their classes."""
+_CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(
+    {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
+)
 _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
     {True: ("last", "the last token's"), False: ("cls", "the first token's")}
 )
 """By whether a token sees only those before it."""
+_WIDTHS = ("hidden_size", "dim", "n_embd")
 _EMBED: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
 
@@ -36,15 +43,19 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     """From the name of the architecture, the folder's modules and the user's --runner, --convert and --pooler-config.
     Raises ConfigError for a flag that the model cannot follow, ModelError for unsupported modules."""
     architecture = str(checkpoint.config["architectures"][0])
-    modules, causal = read_modules(checkpoint.folder), architecture.endswith(_GENERATES)
-    convert = options.convert
-    if convert == "auto":
-        convert = "none" if causal and (modules is None or options.runner == "generate") else "embed"
-    generates = causal and (options.runner == "generate" or (options.runner == "auto" and modules is None))
-    if options.runner == "generate" and not causal:
+    task = next((task for head, task in _CLASSIFIERS.items() if architecture.endswith(head)), None)
+    causal = _is_causal(checkpoint, architecture)
+    able = causal and architecture.endswith(_GENERATES)
+    if options.runner == "generate" and not able:
         raise ConfigError(
             f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
         )
+    if task is not None:
+        return Tasks(False, _classifier(checkpoint, architecture, task, options))
+    modules, convert = read_modules(checkpoint.folder), options.convert
+    if convert == "auto":
+        convert = "none" if able and (modules is None or options.runner == "generate") else "embed"
+    generates = able and (options.runner == "generate" or (options.runner == "auto" and modules is None))
     if not generates and convert == "none":
         convert = "embed"
     if convert == "none":
@@ -56,8 +67,27 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
 
 
+def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
+    """Whether a token sees only those before it."""
+    text = checkpoint.text
+    if text.get("is_causal") is False or text.get("use_bidirectional_attention") is True:
+        return False
+    return architecture.endswith(_GENERATES) or architecture.startswith(_DECODERS)
+
+
+def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:
+    """Raises ConfigError for flags of models that embed."""
+    given = {"convert": options.convert == "embed", "pooler_config": options.pooler_config is not None}
+    for name in (name for name, said in given.items() if said):
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{printable(architecture, 60)} classifies and does not embed; remove {flag}.", param=name)
+    labels, activation = classification(checkpoint.config)
+    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
+    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
+
+
 def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:
-    hidden = checkpoint.text.get("hidden_size") or checkpoint.text.get("dim") or 0
+    hidden = next((width for name in _WIDTHS if type(width := checkpoint.text.get(name)) is int), 0)
     matryoshka = checkpoint.config.get("matryoshka_dimensions")
     sizes = tuple(size for size in matryoshka if type(size) is int) if isinstance(matryoshka, list) else None
     if modules is None:

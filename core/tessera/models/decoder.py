@@ -9,7 +9,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tessera.errors import ModelError
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, classification_heads
@@ -91,10 +90,6 @@ class Decoder:
         heads = classification_heads(build, config.hidden, config.text_head, config.token_head)
         self.pooling: Mapping[str, PoolingHead] = {**embedding_heads(build), **heads}
         causal = all(layer.causal for layer in config.layers)
-        if build.generates and not causal:
-            raise ModelError(
-                f"{config.architecture} has no causal mask here, so it cannot generate; add --runner pooling."
-            )
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,

@@ -128,6 +128,11 @@ def test_every_architecture_is_served(tmp_path, architecture):
     needed = next((said for name, said in NEEDED.items() if architecture.startswith(name)), {})
     distil = {"n_layers": 2, "dim": 24, "n_heads": 4} if architecture.startswith("DistilBert") else {}
     said = {"architectures": [architecture], "hidden_size": 24, "type_vocab_size": 2, **needed, **distil}
-    engine = Engine(dummy_config(config_only(tmp_path, **said)))
+    config = dummy_config(config_only(tmp_path, **said))
+    engine = Engine(config)
+    pooling = engine._executor.worker.runner.model.pooling
     engine.close()
     assert engine.info.weight_bytes > 0
+    assert config.model.pooler.tasks == tuple(pooling)
+    if "classify" in pooling:  # what the front end takes for granted
+        assert (config.model.pooler.pooling == "last") == (pooling["classify"].pooling == "last")

@@ -15,10 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tessera.config.pooler import PoolerConfig
-from tessera.errors import ModelError
 from tessera.pooling_params import PoolingTask
-from tests.models.encoders.families import DECODERS, ENCODERS, LABELS, hidden_states, logits, texts
+from tests.models.encoders.families import DECODERS, ENCODERS, hidden_states, logits, texts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
 
@@ -27,10 +25,6 @@ TOLERANCE = 1e-4
 TEXT, TOKEN = "ForSequenceClassification", "ForTokenClassification"
 NO_TOKEN_HEAD = ("gemma3", "gemma3-causal", "olmo2")
 """Families without a class for tokens in transformers."""
-
-
-def classifier(task: PoolingTask) -> PoolerConfig:
-    return PoolerConfig((task,), "cls", labels=("x",) * LABELS)
 
 
 def pooled(folder: Path, platform: str, task: PoolingTask, **options: Any) -> list[np.ndarray]:
@@ -63,14 +57,14 @@ def test_hidden_states(saved, family, platform):
 @pytest.mark.parametrize("family", [*ENCODERS, *DECODERS])
 def test_logits_of_texts(saved, family):
     folder, model = saved(family, TEXT)
-    found = pooled(folder, "cpu", "classify", pooler=classifier("classify"))
+    found = pooled(folder, "cpu", "classify")
     assert_close(found, logits(model, texts()))
 
 
 @pytest.mark.parametrize("family", [name for name in (*ENCODERS, *DECODERS) if name not in NO_TOKEN_HEAD])
 def test_logits_of_tokens(saved, family):
     folder, model = saved(family, TOKEN)
-    found = pooled(folder, "cpu", "token_classify", pooler=classifier("token_classify"))
+    found = pooled(folder, "cpu", "token_classify")
     assert_close(found, logits(model, texts()))
 
 
@@ -84,7 +78,7 @@ def test_two_ranks(saved, family):
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_head_on_two_ranks(saved, family):
     folder, model = saved(family, TEXT)
-    found = pooled(folder, "cpu", "classify", pooler=classifier("classify"), executor=THREADS, tensor_parallel_size=2)
+    found = pooled(folder, "cpu", "classify", executor=THREADS, tensor_parallel_size=2)
     assert_close(found, logits(model, texts()))
 
 
@@ -150,17 +144,10 @@ def test_a_llama_that_is_not_causal(saved, tmp_path):
     assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
 
 
-def test_what_is_not_causal_does_not_generate(saved, tmp_path):
-    copy = shutil.copytree(saved("eurobert", "ForMaskedLM")[0], tmp_path / "model")
-    say(copy, architectures=["LlamaForCausalLM"], model_type="llama", is_causal=False)
-    with pytest.raises(ModelError, match="has no causal mask here, so it cannot generate; add --runner pooling"):
-        EngineRun(copy, "cpu")
-
-
 def test_the_first_files_of_gte_call_it_new(saved, tmp_path):
     folder, model = saved("gte", "ForSequenceClassification")
     copy = shutil.copytree(folder, tmp_path / "model")
     tensors = {re.sub("^gte", "new", name): tensor for name, tensor in load_file(copy / "model.safetensors").items()}
     save_file(tensors, copy / "model.safetensors")
     say(copy, architectures=["NewForSequenceClassification"], position_embedding_type="rope")
-    assert_close(pooled(copy, "cpu", "classify", pooler=classifier("classify")), logits(model, texts()))
+    assert_close(pooled(copy, "cpu", "classify"), logits(model, texts()))

@@ -185,3 +185,60 @@ def test_dense_weights_that_can_run_code_are_not_read(modules):
     (path / "2_Dense" / "model.safetensors").rename(path / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"has no model\.safetensors; weights in other files are not read"):
         tasks(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({**MODEL, "architectures": ["LlamaModel"]}, "last"),
+        ({**MODEL, "architectures": ["Qwen3Model"]}, "last"),
+        ({**MODEL, "architectures": ["LlamaModel"], "is_causal": False}, "cls"),
+        ({**MODEL, "architectures": ["LlamaForCausalLM"], "is_causal": False}, "cls"),
+        ({**MODEL, "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}, "cls"),
+    ],
+)
+def test_a_decoder_that_does_not_generate(folder, config, pooling):
+    generates, pooler = tasks(folder(config__json=config))
+    assert (generates, pooler.pooling) == (False, pooling)
+
+
+def test_what_is_not_causal_cannot_generate(folder):
+    config = {**MODEL, "is_causal": False}
+    with pytest.raises(ConfigError, match="LlamaForCausalLM has no head that generates; leave out --runner"):
+        tasks(folder(config__json=config), runner="generate")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task", "pooling"),
+    [
+        ("BertForSequenceClassification", "classify", "cls"),
+        ("BertForTokenClassification", "token_classify", "cls"),
+        ("ModernBertForSequenceClassification", "classify", "cls"),
+        ("Qwen3ForSequenceClassification", "classify", "last"),
+        ("LlamaForTokenClassification", "token_classify", "last"),
+    ],
+)
+def test_a_classifier(folder, architecture, task, pooling):
+    config = {**MODEL, "architectures": [architecture], "id2label": {"0": "no", "1": "yes", "2": "maybe"}}
+    generates, pooler = tasks(folder(config__json=config))
+    assert not generates
+    assert (pooler.tasks, pooler.pooling) == ((task,), pooling)
+    assert (pooler.labels, pooler.activation) == (("no", "yes", "maybe"), "softmax")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        ({"convert": "embed"}, "BertForSequenceClassification classifies and does not embed; remove --convert"),
+        ({"pooler_config": {"pooling_type": "MEAN"}}, "does not embed; remove --pooler-config"),
+        ({"runner": "generate"}, "has no head that generates"),
+    ],
+)
+def test_flags_that_a_classifier_cannot_follow(folder, flags, fault):
+    with pytest.raises(ConfigError, match=fault):
+        tasks(folder(config__json={**MODEL, "architectures": ["BertForSequenceClassification"]}), **flags)
+
+
+def test_the_width_of_older_nomic_files(folder):
+    config = {"architectures": ["NomicBertModel"], "vocab_size": 30, "n_positions": 64, "n_embd": 48}
+    assert tasks(folder(config__json=config))[1].dimensions == 48
