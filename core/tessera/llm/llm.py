@@ -42,7 +42,7 @@ from tessera.llm.inputs import (
     refuse_others,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
-from tessera.llm.scores import numbered_pairs, scored, texts_to_score
+from tessera.llm.scores import numbered, numbered_pairs, scored, texts_to_score
 from tessera.pooling_params import PoolingParams, PoolingTask
 from tessera.request import (
     ClassificationRequestOutput,
@@ -286,9 +286,9 @@ class LLM:
         most, model = self._offline.max_model_len, self._offline.config.model
         kept = params.truncate_prompt_tokens
         side: TruncationSide | None = None if kept is None else "right"
-        encoded = self._text.encode_pairs(
-            pairs, max_tokens=most if kept in (None, -1) else min(kept, most), truncation_side=side
-        )
+        longest = most if kept is None or kept == -1 else min(kept, most)
+        with numbered("data_2"):
+            encoded = self._text.encode_pairs(pairs, max_tokens=longest, truncation_side=side)
         return [
             self._offline.front.prepare_pooled(pair.ids, params, columns=type_columns(model.checkpoint, pair.boundary))
             for pair in encoded

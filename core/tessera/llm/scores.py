@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tessera.engine.scoring import similarity
@@ -25,6 +26,18 @@ def _texts(name: str, data: Any) -> list[str]:
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise RequestError(f"{name} must be a text or a list of texts, none of them empty.", param=name)
     return texts
+
+
+@contextmanager
+def numbered(name: str) -> Iterator[None]:
+    """Errors about a text, as TextWorkers names it, name it as one of this list."""
+    try:
+        yield
+    except RequestError as error:
+        if error.param is None or not error.param.startswith("prompt["):
+            raise
+        place = error.param.replace("prompt", name, 1)
+        raise type(error)(f"{place}: {error.message}", param=place, code=error.code) from error
 
 
 def numbered_pairs(num_first: int, num_second: int) -> list[tuple[int, int]]:

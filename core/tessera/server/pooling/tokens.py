@@ -24,7 +24,7 @@ _AT_ONCE = 64
 """Inputs that are checked before others may run."""
 
 
-class InputTokens(NamedTuple):
+class TokenizedInput(NamedTuple):
     ids: Sequence[int]
     # How many of them belong to the first text of a pair; None for what is no pair.
     boundary: int | None = None
@@ -74,9 +74,9 @@ def check_texts(inputs: Sequence[PooledInput], limits: Limits) -> None:
 
 async def _tokenize(
     request: PoolingRequest, inputs: Sequence[PooledInput], *, add_special_tokens: bool
-) -> Mapping[int, InputTokens]:
+) -> Mapping[int, TokenizedInput]:
     """By the number of the input. Raises RequestError, TextWorkerError."""
-    tokens: dict[int, InputTokens] = {}
+    tokens: dict[int, TokenizedInput] = {}
     texts: dict[int, str] = {}
     pairs: dict[int, TextPair] = {}
     for index, one in enumerate(inputs):
@@ -85,7 +85,7 @@ async def _tokenize(
         elif isinstance(one.value, TextPair):
             pairs[index] = one.value
         else:
-            tokens[index] = InputTokens(one.value)
+            tokens[index] = TokenizedInput(one.value)
     how: dict[str, Any] = {
         "max_tokens": request.cut.max_tokens,
         "truncation_side": request.cut.side,
@@ -96,8 +96,8 @@ async def _tokenize(
         ids = await _workers(request).encode([*texts.values()], add_special_tokens, **how) if texts else []
     with _placed([inputs[index] for index in pairs]):
         encoded = await _workers(request).encode_pairs([*pairs.values()], add_special_tokens, **how) if pairs else []
-    tokens.update(zip(texts, map(InputTokens, ids), strict=True))
-    tokens.update(zip(pairs, (InputTokens(pair.ids, pair.boundary) for pair in encoded), strict=True))
+    tokens.update(zip(texts, map(TokenizedInput, ids), strict=True))
+    tokens.update(zip(pairs, (TokenizedInput(pair.ids, pair.boundary) for pair in encoded), strict=True))
     return tokens
 
 
