@@ -68,7 +68,7 @@ _DECODERS: Mapping[str, str] = {
 POOLING_MODELS: Mapping[str, str] = {
     **{f"{name}{head}": path for name, path in _ENCODERS.items() for head in _HEADS},
     **{f"{name}{head}": path for name, path in _DECODERS.items() for head in _HEADS[1:]},
-    "ElectraForPreTraining": _ENCODERS["Electra"],
+    **{f"{name}ForPreTraining": _ENCODERS[name] for name in ("Albert", "Bert", "Electra")},
 }
 """Architectures that answer with numbers and that core implements."""
 

@@ -58,7 +58,7 @@ REFUSED = [
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a partial_rotary_factor below 1 is not supported"),
     (
         {"hidden_act": "relu2"},
-        "activation 'relu2' is not supported; supported are silu, swish, gelu, gelu_new, gelu_pytorch_tanh.",
+        "activation 'relu2' is not supported; supported are silu, swish, gelu, gelu_python, gelu_new, gelu_fast, ",
     ),
     ({"quantization_config": {"quant_method": "exl2"}}, "quantization format 'exl2' is not supported; there is"),
     (
@@ -67,7 +67,7 @@ REFUSED = [
     ),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
     ({"architectures": ["Qwen2MoForCausalLM"]}, "'Qwen2MoForCausalLM' is not supported; there is Qwen2ForCausalLM"),
-    ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is FalconForCausalLM, Gemma2ForCausalLM, "),
+    ({"architectures": ["T5"]}, "'T5' is not supported; there is AlbertForMaskedLM, AlbertForSequenceClassification, "),
     ({"hidden_size": None}, "hidden_size is missing in config.json."),
     ({"hidden_size": "20"}, "hidden_size has an invalid value in config.json."),
     ({"num_attention_heads": 0}, "num_attention_heads has an invalid value"),
@@ -90,7 +90,10 @@ REFUSED = [
         {**FALCON, "alibi": True},
         "Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).",
     ),
-    ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+    (
+        {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True},
+        "use_bidirectional_attention is not supported",
+    ),
     ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar has an invalid value"),
     ({**GEMMA3, "rope_parameters": {"full_attention": {"rope_type": "su"}}}, "rotary scaling 'su' is not supported"),
     ({**GEMMA3, "rope_parameters": {"full_attention": 1}}, "full_attention in config.json is not an object."),
