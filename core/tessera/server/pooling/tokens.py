@@ -124,12 +124,14 @@ async def _instruction_lengths(request: PoolingRequest, inputs: Sequence[PooledI
 
 @contextmanager
 def _placed(inputs: Sequence[PooledInput]) -> Iterator[None]:
-    """Errors name the one of the inputs that they call prompt[number], or the only one."""
+    """Errors about prompt[number] name that one of the inputs, and those about prompt the only one, or their list."""
     try:
         yield
     except RequestError as error:
-        numbered = _NUMBERED.fullmatch(error.param or "")
-        if numbered is None:
+        named = _NUMBERED.fullmatch(error.param or "")
+        if named is None:
             raise
-        place = inputs[int(numbered["number"] or 0)].place
+        place = inputs[int(named["number"] or 0)].place
+        if named["number"] is None and len(inputs) > 1:
+            place = place.partition("[")[0]
         raise type(error)(f"{place}: {error.message}", param=place, code=error.code) from error
