@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from tessera.errors import EngineStepError
+from tessera.errors import EngineStepError, TextLimitError
 from tessera.pooling_params import PoolingParams
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import Api, in_process, on_socket
@@ -120,6 +120,15 @@ async def test_an_input_that_is_wrong_is_named_and_none_is_run(api, value, param
     code = "context_length_exceeded" if len(str(value)) >= MAX_MODEL_LEN else None
     assert param in check_error(response, 400, param, code)
     assert not api.engine.pooled
+
+
+async def test_texts_that_no_one_of_is_known_to_be_wrong_are_named_together(api, monkeypatch):
+    async def too_slow(*_: Any, **__: Any) -> list[list[int]]:
+        raise TextLimitError("Tokenizing took too long.", param="prompt")
+
+    monkeypatch.setattr(api.engine.text, "encode", too_slow)
+    check_error(await api.post("/v1/embeddings", {"input": ["a", "b"]}), 400, "input", "text_limit_exceeded")
+    check_error(await api.post("/v1/embeddings", {"input": ["a"]}), 400, "input[0]", "text_limit_exceeded")
 
 
 async def test_a_text_that_fills_the_context_is_embedded(api):

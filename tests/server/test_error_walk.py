@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from starlette.routing import Route
@@ -12,6 +13,7 @@ from tessera.server.app import create_app
 from tessera.server.settings import CorsRules, ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.pooling_models import EMBEDDER, RERANKER
 from tests.server.test_errors import LEAKS
 
 SETTINGS = ServerSettings(
@@ -58,6 +60,13 @@ BODIES = [
             {"input": CANARY, "questions": [], "model": "../../etc/passwd"},
             {"input": [{"role": CANARY, "content": [{"type": CANARY}]}], "questions": [QUESTION]},
             {"input": CANARY, "questions": [{**QUESTION, "type": CANARY, "name": CANARY}]},
+            {"query": CANARY, "documents": [CANARY], "model": "../../etc/passwd"},
+            {"query": CANARY, "documents": [{"text": CANARY, "x": 1}, ""], "texts": [CANARY, ""], "top_n": -1},
+            {"input": [CANARY, ""], "text_1": CANARY, "text_2": [CANARY, ""], "inputs": [CANARY, ""]},
+            {"input": CANARY, "dimensions": 5, "output_dimension": 5, "texts": [CANARY], "inputs": CANARY},
+            {"input": CANARY, "encoding_format": CANARY, "truncation_side": CANARY, "prompt_name": CANARY},
+            {"inputs": CANARY, "prompt_name": CANARY, "truncation_direction": CANARY},
+            {"texts": [CANARY], "embedding_types": [CANARY], "truncate": CANARY, "input_type": CANARY},
         )
     ),
 ]
@@ -89,11 +98,19 @@ def check(response):
     return error["message"]
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-async def test_every_body_on_every_route(route):
+MODELS = {"generates": {}, "embeds": {"pooler": EMBEDDER}, "classifies": {"pooler": RERANKER, "generates": False}}
+WITHOUT_MODEL = ("/v1/files", "/v1/batches", "/embed", "/embed_all", "/similarity", "/predict")
+
+
+POOLING = re.compile("embed|rerank|score|classify|pooling|similarity|predict")
+WALKS = [(route, model) for route in ROUTES for model in MODELS if model == "generates" or POOLING.search(route.path)]
+
+
+@pytest.mark.parametrize(("route", "model"), WALKS, ids=lambda value: getattr(value, "path", value))
+async def test_every_body_on_every_route(route, model):
     path = route.path.replace("{model:path}", MODEL)
     seen = set()
-    async with in_process(FakeEngine(), SETTINGS) as api:
+    async with in_process(FakeEngine(**MODELS[model]), SETTINGS) as api:
         for method in sorted(route.methods):
             for body in BODIES if method == "POST" else (b"",):
                 for headers in (
@@ -108,8 +125,7 @@ async def test_every_body_on_every_route(route):
                         assert not LEAKS.search(message.replace("../../etc/passwd", "")), message
     assert not api.engine.running
     if "POST" in route.methods and path not in ("/ping", "/v1/conversations") and "{" not in path:
-        without_model = path in ("/v1/files", "/v1/batches")
-        assert {400, 415} | (set() if without_model else {404}) <= seen <= {200, 400, 404, 415}
+        assert {400, 415} | (set() if path in WITHOUT_MODEL else {404}) <= seen <= {200, 400, 404, 415}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)

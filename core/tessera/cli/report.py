@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tessera._version import __version__
+from tessera.config.pooler import PoolerConfig
 from tessera.log import LastingStream
 from tessera.platform import Progress
 from tessera.sizes import show_bytes, show_weights
@@ -17,6 +18,7 @@ from tessera.sizes import show_bytes, show_weights
 log = logging.getLogger(__name__)
 
 _LABEL = 11
+_QUESTION = "What is the capital of France?"
 _BAR = 30
 
 
@@ -59,33 +61,55 @@ def report(
     seconds: float,
     page: bool = True,
     socket_path: str | None = None,
+    pooler: PoolerConfig | None = None,
 ) -> str:
     """The report printed when the server is ready. chat: whether there is a chat template. guarded: whether an API key
     is required. seconds: time since the command started. page: whether the web page is served. socket_path: the Unix
-    socket for `url`, if any."""
+    socket for `url`, if any. pooler: of a model that answers with numbers only."""
     lines = [f"Tessera {__version__} is serving {model}", ""]
     shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
     rows = [*_rows(info, shown, seconds)]
     if page and socket_path is None:
         rows.append(("web page", f"{url}/"))
     lines += [f"  {label:<{_LABEL}} {text}" for label, text in rows]
-    line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path)
+    line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path, pooler=pooler)
     return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 
 
-def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | None = None) -> str:
-    """A shell command for a first request."""
-    body: dict[str, Any] = {"model": model}
-    if chat:
-        route = "chat/completions"
-        body["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
-    else:
-        route = "completions"
-        body |= {"prompt": [1, 2, 3], "max_tokens": 16}
+def curl(
+    url: str,
+    model: str,
+    *,
+    chat: bool,
+    guarded: bool,
+    socket_path: str | None = None,
+    pooler: PoolerConfig | None = None,
+) -> str:
+    """A shell command for a first request. pooler: of a model that answers with numbers only."""
+    route, fields = _first_request(chat=chat) if pooler is None else _first_numbers(pooler)
+    body = {"model": model, **fields}
     key = ' -H "Authorization: Bearer $TESSERA_API_KEY"' if guarded else ""
     data = json.dumps(body).replace("'", "'\\''")
     through = "" if socket_path is None else f"--unix-socket {shlex.quote(socket_path)} "
-    return f"curl {through}{url}/v1/{route}{key} -H 'Content-Type: application/json' -d '{data}'"
+    return f"curl {through}{url}{route}{key} -H 'Content-Type: application/json' -d '{data}'"
+
+
+def _first_request(*, chat: bool) -> tuple[str, dict[str, Any]]:
+    """The route and the fields of a first request for text."""
+    if chat:
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": _QUESTION}]}
+    return "/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 16}
+
+
+def _first_numbers(pooler: PoolerConfig) -> tuple[str, dict[str, Any]]:
+    """The same for numbers."""
+    if "embed" in pooler.tasks:
+        return "/v1/embeddings", {"input": _QUESTION}
+    if "classify" not in pooler.tasks:
+        return "/pooling", {"input": _QUESTION}
+    if len(pooler.labels) > 1:
+        return "/classify", {"input": _QUESTION}
+    return "/rerank", {"query": _QUESTION, "documents": ["Paris is the capital of France.", "Water boils."]}
 
 
 def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
@@ -93,8 +117,9 @@ def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
     yield "device", f"{info.device} (platform {info.platform}){several}"
     yield "dtype", info.dtype
     yield "weights", show_weights(info.weight_bytes, info.num_weights)
-    yield "KV cache", _room(info)
-    yield "", f"in {show_bytes(info.cache_bytes)}; set with --kv-cache-memory-bytes"
+    if info.cache_bytes:  # a text encoder has none
+        yield "KV cache", _room(info)
+        yield "", f"in {show_bytes(info.cache_bytes)}; set with --kv-cache-memory-bytes"
     for name, took in info.phases.items():
         yield name.replace("_", " "), f"{took:.2f} s"
     yield "total", f"{seconds:.2f} s since the command started"

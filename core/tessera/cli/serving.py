@@ -299,6 +299,7 @@ class _Served:
                 guarded=bool(self.settings.api_keys),
                 seconds=time.monotonic() - self.began,
                 page=not self.settings.disable_ui,
+                pooler=None if engine.config.model.generates else engine.config.model.pooler,
             )
         )
         return_memory()

@@ -450,7 +450,10 @@ class LLM:
             (ids,) = self._text.encode([prompt], max_tokens=most, truncation_side=side)
             return front.prepare_pooled(ids, params, text=text)
         except RequestError as error:
-            raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
+            pair = isinstance(prompt, TextPair)
+            place = f"data_2[{index}]" if pair else f"prompts[{index}]"
+            param = place if pair else error.param
+            raise type(error)(f"{place}: {error.message}", param=param, code=error.code) from error
 
     def _tokenized(self, text: str, max_tokens: int | None) -> Tokenized:
         if self._text is None:

@@ -41,7 +41,7 @@ def tasks_of(model: ModelConfig) -> list[str]:
 def check_generates(model: ModelConfig) -> None:
     """Raises RequestError."""
     if not model.generates:
-        raise RequestError(f"This model does not generate text; it {_said(tasks_of(model))}.", param="model")
+        raise RequestError(f"This model does not generate text; it {_description(tasks_of(model))}.", param="model")
 
 
 def check_pools(model: ModelConfig, tasks: Sequence[PoolingTask]) -> PoolingTask:
@@ -52,11 +52,11 @@ def check_pools(model: ModelConfig, tasks: Sequence[PoolingTask]) -> PoolingTask
     wanted, has = tasks[0], tasks_of(model)
     flag = f" To make it {_WANTS[wanted]} too, start the server with --convert embed."
     raise RequestError(
-        f"This model does not {_WANTS[wanted]}; it {_said(has)}."
+        f"This model does not {_WANTS[wanted]}; it {_description(has)}."
         + (flag if wanted in _CONVERTED and has == [GENERATE] else ""),
         param="model",
     )
 
 
-def _said(tasks: Sequence[str]) -> str:
+def _description(tasks: Sequence[str]) -> str:
     return " and ".join(_DOES[task] for task in tasks)

@@ -16,6 +16,7 @@ from tessera.cli.serving import unknown_variables, warnings_before
 from tessera.config.environment import read_environment
 from tessera.errors import PortError
 from tessera.platform import Progress
+from tests.server.pooling_models import CLASSIFIER, EMBEDDER, RERANKER, TOKENS
 
 
 @dataclass
@@ -118,6 +119,11 @@ def test_the_report_names_the_web_page_only_where_a_browser_can_open_it():
     assert "web page" not in report(Info(), **given, socket_path="/run/s")
 
 
+def test_the_report_of_a_model_without_a_cache():
+    text = report(Info(cache_bytes=0), model="m", url="u", chat=True, guarded=False, seconds=1)
+    assert "KV cache" not in text
+
+
 def test_the_report_of_several_devices():
     text = report(Info(num_devices=4), model="m", url="u", chat=True, guarded=False, seconds=1)
     assert "device      a chip (platform good), one of 4; memory is per device\n" in text
@@ -138,6 +144,18 @@ def test_the_line_for_a_shell_is_one_that_a_shell_takes(chat, route):
     body = json.loads(words[-1])
     assert body["model"] == "it's a model"
     assert ("messages" in body) == chat
+
+
+@pytest.mark.parametrize(
+    ("pooler", "route"),
+    [(EMBEDDER, "/v1/embeddings"), (RERANKER, "/rerank"), (CLASSIFIER, "/classify"), (TOKENS, "/pooling")],
+)
+def test_the_line_for_a_model_that_answers_with_numbers(pooler, route):
+    words = shlex.split(curl("http://127.0.0.1:8000", "m", chat=True, guarded=False, pooler=pooler))
+    assert words[1] == f"http://127.0.0.1:8000{route}"
+    body = json.loads(words[-1])
+    assert ("query" in body) == (pooler is RERANKER)
+    assert "messages" not in body
 
 
 def test_warnings_for_an_open_server():

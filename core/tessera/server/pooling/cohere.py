@@ -111,25 +111,25 @@ def route(context: ServerContext) -> JsonRoute:
     )
 
 
-def _fields(asked: CohereEmbedRequest) -> PoolingFields:
+def _fields(request: CohereEmbedRequest) -> PoolingFields:
     """As the other routes call them. Raises RequestError."""
-    cut = "END" if asked.truncate is None else asked.truncate
+    cut = "END" if request.truncate is None else request.truncate
     if cut not in CUTS:
         raise RequestError(f"truncate must be one of {', '.join(CUTS)}.", param="truncate")
-    if asked.max_tokens is not None and asked.max_tokens < 1:
-        raise RequestError(f"max_tokens must be at least 1, got {asked.max_tokens}.", param="max_tokens")
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise RequestError(f"max_tokens must be at least 1, got {request.max_tokens}.", param="max_tokens")
     side = CUTS[cut]
-    if side is None and asked.max_tokens is not None:
+    if side is None and request.max_tokens is not None:
         raise RequestError("max_tokens needs truncate START or END.", param="max_tokens")
-    most = None if side is None else asked.max_tokens or -1
+    most = None if side is None else request.max_tokens or -1
     return PoolingFields(
-        model=asked.model, priority=asked.priority, truncate_prompt_tokens=most, truncation_side=side
+        model=request.model, priority=request.priority, truncate_prompt_tokens=most, truncation_side=side
     )  # fmt: skip
 
 
-def _types(asked: CohereEmbedRequest) -> Sequence[str]:
+def _types(request: CohereEmbedRequest) -> Sequence[str]:
     """Raises RequestError."""
-    types = asked.embedding_types or [TYPES[0]]
+    types = request.embedding_types or [TYPES[0]]
     for index, one in enumerate(types):
         if one not in TYPES:
             place = f"embedding_types[{index}]"
@@ -137,19 +137,19 @@ def _types(asked: CohereEmbedRequest) -> Sequence[str]:
     return types
 
 
-def _texts(asked: CohereEmbedRequest) -> tuple[str, list[str]]:
+def _texts(request: CohereEmbedRequest) -> tuple[str, list[str]]:
     """The name of the field that has them, and the texts. Raises RequestError."""
-    if (asked.texts is None) == (asked.inputs is None):
+    if (request.texts is None) == (request.inputs is None):
         raise RequestError("Send either texts or inputs.", param="texts")
-    if asked.texts is not None:
-        return "texts", asked.texts
-    return "inputs", [_text(one, f"inputs[{index}]") for index, one in enumerate(asked.inputs or ())]
+    if request.texts is not None:
+        return "texts", request.texts
+    return "inputs", [_text(one, f"inputs[{index}]") for index, one in enumerate(request.inputs or ())]
 
 
-def _text(one: CohereInput, place: str) -> str:
-    if any(part.type != "text" or part.text is None for part in one.content):
+def _text(entry: CohereInput, place: str) -> str:
+    if any(part.type != "text" or part.text is None for part in entry.content):
         raise RequestError(f"{place}.content must be text; images are not read here.", param=place)
-    return "\n".join(part.text or "" for part in one.content)
+    return "\n".join(part.text or "" for part in entry.content)
 
 
 def _instruction_names(input_type: str | None) -> Sequence[str]:

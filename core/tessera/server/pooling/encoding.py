@@ -37,9 +37,9 @@ class VectorEncoding:
     def from_fields(cls, fields: EncodingFields) -> VectorEncoding:
         """Raises RequestError for a value that is not known."""
         return cls(
-            _known("encoding_format", fields.encoding_format, FORMATS),
-            _known("embed_dtype", fields.embed_dtype, DTYPES),
-            _known("endianness", fields.endianness, ENDIANNESSES),
+            _choice("encoding_format", fields.encoding_format, FORMATS),
+            _choice("embed_dtype", fields.embed_dtype, DTYPES),
+            _choice("endianness", fields.endianness, ENDIANNESSES),
         )
 
     def write(self, values: Array) -> Any:
@@ -58,11 +58,11 @@ class VectorEncoding:
         return numbers.tobytes() if order == sys.byteorder else numbers.byteswap().tobytes()
 
 
-def _known(name: str, value: str | None, known: tuple[str, ...]) -> str:
+def _choice(name: str, value: str | None, choices: tuple[str, ...]) -> str:
     if value is None:
-        return known[0]
-    if value not in known:
-        raise RequestError(f"{name} must be one of {', '.join(known)}.", param=name)
+        return choices[0]
+    if value not in choices:
+        raise RequestError(f"{name} must be one of {', '.join(choices)}.", param=name)
     return value
 
 

@@ -106,7 +106,7 @@ class Ranking:
     pairs: PairScores
     identity: Identity
     # results that are returned
-    most: int
+    limit: int
     # the documents, if results show them
     documents: Sequence[str] | None
 
@@ -116,7 +116,7 @@ class Ranking:
         return RerankAnswer(
             id=self.identity.id,
             model=self.identity.model,
-            results=[self._result(index, scores[index]) for index in ranked(scores)[: self.most]],
+            results=[self._result(index, scores[index]) for index in ranked(scores)[: self.limit]],
             usage=usage,
             meta=CohereMeta(tokens=CountedTokens(usage.prompt_tokens)),
         )

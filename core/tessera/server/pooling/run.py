@@ -66,9 +66,9 @@ class PoolingRun:
                 raise errors.exceptions[0] from None  # each names its cause; the first ended the others
         return [result for result in results if result is not None]
 
-    async def _run(self, left: Iterator[int], results: list[Array | None]) -> None:
-        """left: the numbers of the inputs that nobody has begun."""
-        for index in left:
+    async def _run(self, indices: Iterator[int], results: list[Array | None]) -> None:
+        """indices: the numbers of the inputs that nobody has begun."""
+        for index in indices:
             output = await self.request.model.engine.encode(
                 self._prompts[index], self._params, f"{self._name}-{index}", **self.request.owner.arguments
             )

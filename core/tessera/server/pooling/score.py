@@ -42,7 +42,7 @@ class ScoreRequest(PoolingFields, kw_only=True):
     data_2: _Texts | None = None
 
 
-class Score(msgspec.Struct, kw_only=True):
+class PairScore(msgspec.Struct, kw_only=True):
     index: int
     object: str = "score"
     score: float
@@ -53,7 +53,7 @@ class ScoreList(msgspec.Struct, kw_only=True):
     object: str = "list"
     created: int
     model: str
-    data: list[Score]
+    data: list[PairScore]
     usage: PoolingUsage
 
 
@@ -87,14 +87,14 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 
 async def _answer(pairs: PairScores, identity: Identity) -> ScoreList:
-    data = [Score(index=index, score=score) for index, score in enumerate(await pairs.scores())]
+    data = [PairScore(index=index, score=score) for index, score in enumerate(await pairs.scores())]
     usage = PoolingUsage.from_tokens(pairs.usage())
     return ScoreList(id=identity.id, created=identity.created, model=identity.model, data=data, usage=usage)
 
 
-def _names(asked: ScoreRequest) -> tuple[str, str]:
+def _names(request: ScoreRequest) -> tuple[str, str]:
     """The names of the two fields that the request has. Raises RequestError."""
-    sent = {name for names in _NAMES for name in names if getattr(asked, name) is not None}
+    sent = {name for names in _NAMES for name in names if getattr(request, name) is not None}
     for names in _NAMES:
         if sent == set(names):
             return names

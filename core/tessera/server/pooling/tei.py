@@ -41,7 +41,7 @@ class TeiFields(msgspec.Struct, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Annotated[str, field_schema(enum=[*_SIDES])] | None = None
 
-    def fields(self) -> PoolingFields:
+    def pooling_fields(self) -> PoolingFields:
         """As the other routes call them. Raises RequestError."""
         if self.truncation_direction not in (None, *_SIDES):
             raise RequestError("truncation_direction must be Left or Right.", param="truncation_direction")
@@ -168,14 +168,14 @@ def _field(limits: Limits) -> PromptField:
 
 async def _vectors(
     context: ServerContext,
-    asked: TeiFields,
+    fields: TeiFields,
     raw: Raw,
     prompt_name: str | None,
     params: PoolingParams,
     scope: Scope,
 ) -> PoolingAnswer:
     """raw: the field `inputs`. Raises RequestError, TextWorkerError."""
-    request = PoolingRequest.from_fields(context, asked.fields(), scope, "embd", params.task)
+    request = PoolingRequest.from_fields(context, fields.pooling_fields(), scope, "embd", params.task)
     inputs = listed("inputs", await _field(context.settings.limits).read(raw, context.assembly))
     run = await PoolingRun.prepare(request, with_instruction(request, inputs, prompt_name), params)
 
@@ -196,7 +196,7 @@ def _similarity(context: ServerContext) -> JsonRoute:
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
         how = asked.parameters or TeiSimilarityParameters()
-        request = PoolingRequest.from_fields(context, how.fields(), scope, "score", "embed")
+        request = PoolingRequest.from_fields(context, how.pooling_fields(), scope, "score", "embed")
         source = [PooledInput("inputs.source_sentence", asked.inputs.source_sentence)]
         sentences = listed_texts("inputs.sentences", asked.inputs.sentences, limits)
         names = (how.prompt_name, how.prompt_name)
@@ -225,7 +225,7 @@ def rerank_route(context: ServerContext) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
-        request = PoolingRequest.from_fields(context, asked.fields(), scope, "rerank", *SCORING_TASKS)
+        request = PoolingRequest.from_fields(context, asked.pooling_fields(), scope, "rerank", *SCORING_TASKS)
         query, texts = [PooledInput("query", asked.query)], listed_texts("texts", asked.texts, limits)
         activation = False if asked.raw_scores else None
         names = search_instructions(request)
@@ -261,7 +261,7 @@ def _predict(context: ServerContext) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
-        request = PoolingRequest.from_fields(context, asked.fields(), scope, "predict", "classify")
+        request = PoolingRequest.from_fields(context, asked.pooling_fields(), scope, "predict", "classify")
         inputs, several = _sequences(asked.inputs, limits)
         params = PoolingParams(request.task, use_activation=False if asked.raw_scores else None)
         run = await PoolingRun.prepare(request, inputs, params)

@@ -24,7 +24,7 @@ _AT_ONCE = 64
 """Inputs that are checked before others may run."""
 
 
-class InputTokens(NamedTuple):
+class TokenizedInput(NamedTuple):
     ids: Sequence[int]
     # How many of them belong to the first text of a pair; None for what is no pair.
     boundary: int | None = None
@@ -74,9 +74,9 @@ def check_texts(inputs: Sequence[PooledInput], limits: Limits) -> None:
 
 async def _tokenize(
     request: PoolingRequest, inputs: Sequence[PooledInput], *, add_special_tokens: bool
-) -> Mapping[int, InputTokens]:
+) -> Mapping[int, TokenizedInput]:
     """By the number of the input. Raises RequestError, TextWorkerError."""
-    tokens: dict[int, InputTokens] = {}
+    tokens: dict[int, TokenizedInput] = {}
     texts: dict[int, str] = {}
     pairs: dict[int, TextPair] = {}
     for index, one in enumerate(inputs):
@@ -85,7 +85,7 @@ async def _tokenize(
         elif isinstance(one.value, TextPair):
             pairs[index] = one.value
         else:
-            tokens[index] = InputTokens(one.value)
+            tokens[index] = TokenizedInput(one.value)
     how: dict[str, Any] = {
         "max_tokens": request.cut.max_tokens,
         "truncation_side": request.cut.side,
@@ -96,8 +96,8 @@ async def _tokenize(
         ids = await _workers(request).encode([*texts.values()], add_special_tokens, **how) if texts else []
     with _placed([inputs[index] for index in pairs]):
         encoded = await _workers(request).encode_pairs([*pairs.values()], add_special_tokens, **how) if pairs else []
-    tokens.update(zip(texts, map(InputTokens, ids), strict=True))
-    tokens.update(zip(pairs, (InputTokens(pair.ids, pair.boundary) for pair in encoded), strict=True))
+    tokens.update(zip(texts, map(TokenizedInput, ids), strict=True))
+    tokens.update(zip(pairs, (TokenizedInput(pair.ids, pair.boundary) for pair in encoded), strict=True))
     return tokens
 
 
@@ -124,12 +124,14 @@ async def _instruction_lengths(request: PoolingRequest, inputs: Sequence[PooledI
 
 @contextmanager
 def _placed(inputs: Sequence[PooledInput]) -> Iterator[None]:
-    """Errors name the one of the inputs that they call prompt[number], or the only one."""
+    """Errors about prompt[number] name that one of the inputs, and those about prompt the only one, or their list."""
     try:
         yield
     except RequestError as error:
-        numbered = _NUMBERED.fullmatch(error.param or "")
-        if numbered is None:
+        named = _NUMBERED.fullmatch(error.param or "")
+        if named is None:
             raise
-        place = inputs[int(numbered["number"] or 0)].place
+        place = inputs[int(named["number"] or 0)].place
+        if named["number"] is None and len(inputs) > 1:
+            place = place.partition("[")[0]
         raise type(error)(f"{place}: {error.message}", param=place, code=error.code) from error
