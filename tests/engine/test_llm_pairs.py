@@ -16,6 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from tessera import LLM
 from tessera.errors import RequestError
+from tessera.pooling_params import PoolingParams
 from tests.engine.test_llm_pooling import OPTIONS
 
 QUERY = "where is it?"
@@ -80,7 +81,8 @@ def test_scores_of_pairs(reranker: tuple[Path, Any]) -> None:
     with LLM(str(folder), **OPTIONS) as llm:
         for keywords, longest in (({}, None), ({"truncate_prompt_tokens": 9}, 9), ({"truncate_prompt_tokens": -1}, 48)):
             for raw in (False, True):
-                found = llm.score(QUERY, DOCUMENTS, use_tqdm=False, use_activation=not raw, **keywords)
+                params = PoolingParams(use_activation=not raw, **keywords)
+                found = llm.score(QUERY, DOCUMENTS, use_tqdm=False, pooling_params=params)
                 expected = torch.cat([logits(model, QUERY, text, longest=longest) for text in DOCUMENTS])
                 expected = expected if raw else torch.sigmoid(expected)
                 np.testing.assert_allclose([one.outputs.score for one in found], expected, atol=2e-5)

@@ -450,9 +450,9 @@ class LLM:
             (ids,) = self._text.encode([prompt], max_tokens=most, truncation_side=side)
             return front.prepare_pooled(ids, params, text=text)
         except RequestError as error:
-            pair = isinstance(prompt, TextPair)
-            place = f"data_2[{index}]" if pair else f"prompts[{index}]"
-            param = place if pair else error.param
+            is_pair = isinstance(prompt, TextPair)
+            place = f"data_2[{index}]" if is_pair else f"prompts[{index}]"
+            param = place if is_pair else error.param
             raise type(error)(f"{place}: {error.message}", param=param, code=error.code) from error
 
     def _tokenized(self, text: str, max_tokens: int | None) -> Tokenized:
