@@ -109,7 +109,9 @@ def _segment_embeddings() -> Iterator[SegmentEmbeddingSpec]:
 
 
 def _segment_embedding_inputs(spec: SegmentEmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
+    """Every third token is the first of its second text."""
     positions, boundaries = make.integers(0, 50, make.tokens), make.integers(0, 50, make.tokens)
+    boundaries[::3] = positions[::3]
     return positions, boundaries if spec.rows > 1 else None, make.normal(spec.rows, spec.n, dtype=spec.dtype)
 
 

@@ -75,6 +75,7 @@ FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(("AnotherEachTime", "OneWorkspace"), Fault("activation")),
     **dict.fromkeys(("BiasTwice", "LastTileUnmasked"), Fault("layer_norm")),
     "OthersRows": Fault("embedding"),
+    "BoundaryOneLate": Fault("segment_embedding"),
     "SumsOfManySplit": Fault("batch invariance", ("batch-invariant",), only="cpu"),
     "RowsOfOnePanel": Fault("packed_embedding"),
     "ValuesNormedToo": Fault("qk_norm"),

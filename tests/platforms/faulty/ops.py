@@ -32,6 +32,7 @@ from tessera.platform import (
     QKNormSpec,
     RotarySpec,
     RouteSpec,
+    SegmentEmbeddingSpec,
     SoftCapSpec,
     replace,
 )
@@ -288,6 +289,18 @@ def last_tile_unmasked(
     return into((normed * weight.float() + bias.float()).to(x.dtype), out)
 
 
+def boundary_one_late(
+    spec: SegmentEmbeddingSpec,
+    positions: Tensor,
+    boundaries: Tensor | None,
+    weight: Tensor,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    late = None if boundaries is None else boundaries + 1
+    return linear.segment_embedding(spec, positions, late, weight, out=out)
+
+
 def cap_before_scale(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
     capped = mlp.soft_cap(dataclasses.replace(spec, scale=1.0), x)
     return into((capped.float() * spec.scale).to(x.dtype), out)
@@ -309,5 +322,6 @@ Slow = with_ops(gate=slow)
 OneWorkspace = with_ops(activation=one_workspace())
 EmptyBatchRefused = with_ops(gate=empty_batch_refused)
 LastTileUnmasked = with_ops(layer_norm=last_tile_unmasked)
+BoundaryOneLate = with_ops(segment_embedding=boundary_one_late)
 CapBeforeScale = with_ops(soft_cap=cap_before_scale)
 ReadsTheDevice = with_ops(gate=reads_the_device)

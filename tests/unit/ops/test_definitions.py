@@ -304,7 +304,7 @@ def test_a_dtype_that_torch_does_not_have_is_one_line(name: str) -> None:
 
 OUT = [
     "embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe",
-    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap", "packed_embedding",
+    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap", "packed_embedding", "segment_embedding",
 ]  # fmt: skip
 
 
