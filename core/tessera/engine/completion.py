@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tessera.step import RowLogprobs
     from tessera.text import StopStrings, Vocabulary
 
+_NUMBERS = 16
+"""Numbers of a vector that take as much memory as one of the values that num_unread counts."""
+
 
 class TextOutput:
     """Detokenizes one completion and looks for its stop strings, `stops`, if it has any."""
@@ -207,7 +210,7 @@ class RequestState:
     def num_unread(self) -> int:
         """Values of the output that the reader has not taken: about a hundred bytes for a token, eight for a log
         probability."""
-        numbers = 0 if self.pooled is None else self.pooled.size
+        numbers = 0 if self.pooled is None else self.pooled.size // _NUMBERS
         return sum(completion.num_unread for completion in self.completions) + numbers
 
     @property
