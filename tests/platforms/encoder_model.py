@@ -24,7 +24,7 @@ from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts
 
-VOCAB, HIDDEN, HEADS, KV_HEADS, DIM = 101, 40, 6, 2, 12
+VOCAB, HIDDEN, HEADS, KV_HEADS, DIM = 101, 40, 6, 2, 16
 EPS, WINDOW, REACH = 1e-6, 4, 9
 
 

@@ -80,7 +80,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "one-text": {"lengths": (300,)},
         "one-token": {"lengths": (1,)},
         "many-texts": {"lengths": (*(1,) * 9, *(2 + 7 * text % 50 for text in range(61)))},
-        "large-scores": {"size": 6.0},
+        "large-scores": {"size": 4.0},
     }
 )
 """How each case differs from the plain one, by name."""

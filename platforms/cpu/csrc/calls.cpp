@@ -104,4 +104,10 @@ void Attend::run() const {
   shares::attend(*used, here);
 }
 
+void Encode::run() const {
+  Encoding here = task;
+  here.layer = &layer;
+  shares::encode(*used, here);
+}
+
 }  // namespace calls

@@ -68,7 +68,7 @@ struct LookUpPacked {
   void run() const;
 };
 
-// Both hold a copy of the layer, and read the launch when they run.
+// These hold a copy of the layer, and read the launch when they run.
 struct TakeHeads {
   Layer layer;
   HeadsInput task;
@@ -80,6 +80,14 @@ struct TakeHeads {
 struct Attend {
   Layer layer;
   Attention task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
+struct Encode {
+  Layer layer;
+  Encoding task;
   int64_t rows() const { return task.launch->tokens; }
   void take(int64_t) {}
   void run() const;

@@ -9,12 +9,15 @@ namespace VARIANT::heads {
 
 using namespace simd;
 
-inline void norm(float *head, int64_t dim, const bf16 *weight, float eps, float offset) {
+inline Float widened(const bf16 *p) { return load_bf16(p); }
+inline Float widened(const float *p) { return load(p); }
+
+template <class Number> void norm(float *head, int64_t dim, const Number *weight, float eps, float offset) {
   Float squares = zero();
   for (int64_t i = 0; i < dim; i += W) squares = fma(load(head + i), load(head + i), squares);
   Float factor = set(1.0f / std::sqrt(sum(squares) / (float)dim + eps));
   for (int64_t i = 0; i < dim; i += W)
-    store(head + i, mul(mul(load(head + i), factor), add(load_bf16(weight + i), set(offset))));
+    store(head + i, mul(mul(load(head + i), factor), add(widened(weight + i), set(offset))));
 }
 
 // RoFormer, arXiv:2104.09864.
@@ -39,8 +42,8 @@ struct Token {
   const float *cosines, *sines;
 
   // Converts a head to floats, normalizes and rotates it.
-  void ready(const bf16 *x, const bf16 *weight, float *head) const {
-    for (int64_t i = 0; i < layer.cache.dim; i += W) store(head + i, load_bf16(x + i));
+  template <class Number> void ready(const Number *x, const Number *weight, float *head) const {
+    for (int64_t i = 0; i < layer.cache.dim; i += W) store(head + i, widened(x + i));
     if (weight) norm(head, layer.cache.dim, weight, layer.eps, layer.offset);
     if (cosines) turn(head, cosines, sines, layer.turned / 2, layer.neighbours);
   }

@@ -239,6 +239,28 @@ struct Share {
   int32_t row, kv_head, first, count, from, to, part, parts;
 };
 
+// The most (token, head) pairs in a share of encoder attention: fewer of large heads, so that they stay in the cache.
+constexpr int64_t PAIRS = 128, OF_PAIRS = 1 << 13;
+constexpr int64_t widened_to_panels(int64_t dim) { return (dim + PANEL - 1) / PANEL * PANEL; }
+constexpr int64_t pairs_of(int64_t dim) {
+  int64_t fit = OF_PAIRS / widened_to_panels(dim);
+  return fit < PAIRS ? fit : PAIRS;
+}
+
+// Attention within rows: each token sees those of its own row, within the window. x [tokens, (heads + 2 kv_heads) dim]; out [tokens,
+// heads, dim], dense; both of bf16, or of float. Item: a share, whose keys are all of its row that its pairs see.
+struct Encoding {
+  const Layer *layer;    // kv_heads and dim of its cache alone; the weights of its norms are of the numbers of x
+  const Launch *launch;  // its start, length and positions alone
+  const void *x;
+  int64_t x_stride;
+  void *out;
+  const float *bias;     // [heads, 2 reach - 1], added to scores: entry key - query + reach - 1; or null
+  int64_t reach;         // larger distances count as reach - 1
+  int32_t number;        // enum Entry: of x and out
+  const Share *shares;
+};
+
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
 enum Kind : int32_t { of_bf16, of_codes };
@@ -270,6 +292,7 @@ struct Kernels {
   Part<PackedLookup> look_up_packed[2];  // by Kind
   Part<HeadsInput> heads_input;
   Part<Attention> attention, join;
+  Part<Encoding> encode[2];  // by Entry
   Part<Logits> survey[2];  // by Entry, like those below
   Part<Drawing> draw[2];
   Part<Weighing> weigh[2];

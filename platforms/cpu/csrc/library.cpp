@@ -132,6 +132,10 @@ EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, co
   tape::now_or_later(calls::Attend{*layer, {nullptr, launch, q, out, nullptr, nullptr}});
 }
 
+EXPORTED void tessera_cpu_encode(const Layer *layer, const Encoding *task) {
+  tape::now_or_later(calls::Encode{*layer, *task});
+}
+
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 
 EXPORTED void tessera_cpu_mask(const Masking *task) { edits::mask(*task); }

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t PIECES = 4;    // shares that each thread should get, at least
 constexpr int64_t SHORT = 256;   // keys that are not worth splitting into two shares
+constexpr int64_t WORTH = 1 << 16;  // scores times elements of a head that are worth taking from another thread
 constexpr int64_t FIXED = 1024;  // keys of each share of a layer in order; a multiple of STEP
 
 int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
@@ -78,6 +79,31 @@ void attend(const Kernels &kernels, Attention task) {
   task.shares = all;
   threads::run(kernels.attention, task, dealt.count, 1);
   if (dealt.parts) threads::run(kernels.join, task, dealt.count);
+}
+
+// The same shares whatever the number of threads, so that a row has the same bits everywhere.
+void encode(const Kernels &kernels, Encoding task) {
+  const Launch &launch = *task.launch;
+  int64_t dim = task.layer->cache.dim, most = pairs_of(dim);
+  int64_t kv_heads = task.layer->cache.kv_heads, group = task.layer->heads / kv_heads, count = 0, scores = 0;
+  for (int64_t row = 0; row < launch.rows; row++) {
+    int64_t pairs = launch.length[row] * group;
+    count += (pairs + most - 1) / most * kv_heads;
+    scores += pairs * launch.length[row] * kv_heads;
+  }
+  if (!count) return;
+  auto *all = (Share *)room_of(count * (int64_t)sizeof(Share)), *next = all;
+  for (int32_t row = 0; row < launch.rows; row++) {
+    int64_t pairs = launch.length[row] * group, parts = (pairs + most - 1) / most;
+    for (int32_t head = 0; head < kv_heads; head++)
+      for (int64_t p = 0; p < parts; p++) {
+        int64_t first = pairs * p / parts, last = pairs * (p + 1) / parts;
+        *next++ = Share{row, head, (int32_t)first, (int32_t)(last - first), 0, launch.length[row], -1, 1};
+      }
+  }
+  task.shares = all;
+  int64_t grain = WORTH * count / (scores * dim + 1);
+  threads::run(kernels.encode[task.number], task, count, grain < 1 ? 1 : grain);
 }
 
 }  // namespace shares

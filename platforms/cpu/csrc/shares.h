@@ -5,5 +5,6 @@
 namespace shares {
 
 void attend(const Kernels &kernels, Attention task);
+void encode(const Kernels &kernels, Encoding task);
 
 }  // namespace shares

@@ -46,6 +46,7 @@ namespace products = VARIANT::gemm;
 #include "lookup.h"
 #include "heads.h"
 #include "attention.h"
+#include "encoder.h"
 #include "draw.h"
 #include "cut.h"
 #include "rank.h"
@@ -70,6 +71,7 @@ extern const Kernels TABLE(VARIANT) = {
     heads::heads_input,
     attention::attention,
     attention::join,
+    {encoder::attention<bf16>, encoder::attention<float>},
     {logits::survey<bf16>, logits::survey<float>},
     {draw::draw<bf16>, draw::draw<float>},
     {draw::weigh<bf16>, draw::weigh<float>},

@@ -221,6 +221,22 @@ class Launch(ctypes.Structure):
     ]
 
 
+class Encoding(ctypes.Structure):
+    """struct Encoding of csrc/kernels.h."""
+
+    _fields_ = [
+        ("layer", c_void_p),
+        ("launch", c_void_p),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("bias", c_void_p),
+        ("reach", c_int64),
+        ("number", c_int32),
+        ("shares", c_void_p),
+    ]
+
+
 class Sampling(ctypes.Structure):
     """struct Sampling of csrc/draws.h."""
 
@@ -340,6 +356,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
+    "tessera_cpu_encode": (POINTER(Layer), POINTER(Encoding)),
     "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),
     "tessera_cpu_look_up_packed": (c_int32, POINTER(PackedLookup)),
     "tessera_cpu_record": (c_int64,),

@@ -22,6 +22,7 @@ from tessera.platform import (
 )
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
+from tessera_cpu.encoder import EncoderAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
@@ -66,4 +67,6 @@ class CpuPlatform(Platform):
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         native = library()
-        return (SdpaAttention(),) if native is None else (PagedAttention(native), SdpaAttention())
+        if native is None:
+            return (SdpaAttention(),)
+        return PagedAttention(native), SdpaAttention(), EncoderAttention(native)

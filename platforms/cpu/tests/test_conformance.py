@@ -27,6 +27,7 @@ NATIVE = (
     "attention/native",
     "fused/native",
     "cache/native",
+    "encoder/native",
     "scheme/int",
     "packed/int",
     "batch-invariant",

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from tessera.platform import BoundOps, GateSpec, LoraSpec, PlatformError
 from tessera.testing import REFERENCE, TOLERANCES, AttentionCase, AttentionTrial, OpInputs, assert_same
+from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
 from tessera_cpu import native
+from tessera_cpu.encoder import EncoderAttention
 from tessera_cpu.environment import KERNELS
 from tessera_cpu.paged import PagedAttention
 from tessera_cpu.platform import CpuPlatform
@@ -358,6 +360,43 @@ def test_queries_and_weights_lose_nothing_over_int8(name: str) -> None:
         found = trial.run()
     for mine, expected in zip(found, trial.expected(), strict=True):
         assert ((mine.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3).all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dim", [16, 48, 80, 112, 256])
+@pytest.mark.parametrize("different", [{}, {"window": 70, "reach": 40}, {"turned": True, "normed": True}], ids=str)
+def test_whole_texts_of_all_sizes(name: str, dim: int, dtype: str, different: dict[str, Any]) -> None:
+    """Texts longer than a stretch of keys and than a share of queries, with fewer heads of keys."""
+    case = EncoderCase((1, 15, 16, 33, 300), 6, 2, dim, padding=2, dtype=dtype, **different)
+    with kernels(name):
+        trial = EncoderTrial(EncoderAttention(native.library()), case)
+        found = trial.run()
+    for mine, expected in zip(found, trial.expected(), strict=True):
+        assert_same(mine, expected.to(mine.dtype), TOLERANCES[dtype])
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("window", [None, 30])
+def test_a_text_has_the_same_bits_beside_others_and_on_more_threads(name: str, window: int | None) -> None:
+    lengths = 290, 17, 130
+    with kernels(name):
+        library = native.library()
+        backend = EncoderAttention(library)
+        together = EncoderTrial(backend, EncoderCase(lengths, 6, 2, 32, window=window, dtype="bfloat16"))
+        found = together.run()
+        try:
+            native.use_threads(library, 3)
+            again = together.run()
+        finally:
+            native.use_threads(library, 1)
+        for text, own, same in zip(together.texts, found, again, strict=True):
+            alone = EncoderTrial(backend, EncoderCase((len(text),), 6, 2, 32, window=window, dtype="bfloat16"))
+            alone.texts = [text]
+            assert torch.equal(alone.run()[0], own)
+            assert torch.equal(same, own)
 
 
 @needs_kernels

@@ -28,12 +28,12 @@ def of(choices: list[Explained], what: str) -> set[tuple[str, tuple[tuple[str, s
 
 def test_attention_by_kind_of_layer(windowed: Path) -> None:
     full, window = (one for one in choices(windowed, f"{PATH}:WithoutWindows") if one.what == "attention")
-    behind = ("reference_linear_attention", "comes after reference")
+    behind = [(name, "comes after reference") for name in ("reference_encoder_attention", "reference_linear_attention")]
     assert full.place == "layer 0: 6 heads over 2 of 12, float32"
     assert (full.chosen, full.others[0]) == ("short-sighted", ("reference", "comes after short-sighted"))
     assert window.place.startswith("layer 1: ")
     assert window.place.endswith("float32, window of 19")
-    assert (window.chosen, window.others) == ("reference", (("short-sighted", "no window"), behind))
+    assert (window.chosen, window.others) == ("reference", (("short-sighted", "no window"), *behind))
 
 
 def test_layers_that_are_alike_are_one_line(llama: Path) -> None:
