@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from tessera.config.model_folder import MAX_SETTINGS_BYTES, decode, read_bytes, read_json, regular_file
-from tessera.config.pooler import ACTIVATIONS, DenseConfig, Pooling
+from tessera.config.pooler import ACTIVATIONS, DenseConfig, Pooling, TokenScore
 from tessera.errors import ModelError, printable
 
 MODULES = "modules.json"
@@ -46,11 +46,13 @@ MAX_PROMPT_CHARS = 2**14
 
 @dataclass(frozen=True)
 class SentenceTransformers:
-    """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization."""
+    """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization. Or a token
+    score, with nothing beside it."""
 
     pooling: Pooling
     # The folder of the module that says so.
     pooling_from: str
+    token_score: TokenScore | None = None
     # Whether the tokens of a prompt are pooled too.
     include_prompt: bool = True
     dense: tuple[DenseConfig, ...] = ()
@@ -89,10 +91,12 @@ def read_modules(folder: Path) -> SentenceTransformers | None:
             dense.append(_dense(folder, module.path))
         elif kind == "Normalize":
             said["normalize"] = True
+        elif kind == "LogitScore" and not said:
+            said |= {"pooling": "last", "pooling_from": module.path, "token_score": _token_score(folder, module.path)}
         elif kind not in ("Transformer", "Dropout"):
             raise ModelError(
                 f"'{where}' names the module {printable(module.type, 80)}, which is not supported; there are "
-                "Transformer, Pooling, Dense behind it, and Normalize."
+                "Transformer, Pooling, Dense behind it, Normalize, and LogitScore."
             )
     if "pooling" not in said:
         raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
@@ -138,6 +142,18 @@ def _dense(folder: Path, path: str) -> DenseConfig:
     return DenseConfig(path, inner, outer, bias=said.get("bias") is not False, activation=activation)
 
 
+def _token_score(folder: Path, path: str) -> TokenScore:
+    said = _module_json(folder, path)
+    true, false = said.get("true_token_id"), said.get("false_token_id")
+    if not _is_token(true) or not (false is None or _is_token(false)):
+        raise ModelError(f"'{printable(folder / path / 'config.json')}' must say true_token_id and false_token_id.")
+    return TokenScore(true, false)
+
+
+def _is_token(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 2**31
+
+
 def _is_size(value: Any) -> TypeGuard[int]:
     return type(value) is int and 1 <= value <= MAX_SIZE
 
@@ -153,6 +169,11 @@ def _settings(folder: Path) -> dict[str, Any]:
         )
     default = said.get("default_prompt_name")
     return {"prompts": prompts, "default_prompt": default if default in prompts else None}
+
+
+def saved_activation(folder: Path) -> Any:
+    """What makes a score of a reranker's number, if its settings say so: the name of a class of torch, or None."""
+    return (read_json(folder, SETTINGS) or {}).get("activation_fn")
 
 
 def _max_tokens(folder: Path) -> int | None:

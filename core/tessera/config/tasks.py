@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.checkpoint import Checkpoint
-from tessera.config.classification import classification
+from tessera.config.classification import activation_of, classification
 from tessera.config.engine import ModelOptions
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
-from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
-from tessera.errors import ConfigError, printable
+from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
+from tessera.errors import ConfigError, ModelError, printable
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
@@ -52,6 +52,10 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     if task is not None:
         return Tasks(False, _classifier(checkpoint, architecture, task, options))
     modules, convert = read_modules(checkpoint.folder), options.convert
+    if modules is not None and modules.token_score is not None and options.runner != "generate":
+        if not able:
+            raise ModelError(f"{printable(architecture, 60)} has no head for tokens, which LogitScore reads.")
+        return Tasks(False, _token_scorer(checkpoint, architecture, modules, options), modules.max_tokens)
     if convert == "auto":
         convert = "none" if able and (modules is None or options.runner == "generate") else "embed"
     generates = able and (options.runner == "generate" or (options.runner == "auto" and modules is None))
@@ -75,14 +79,37 @@ def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
 
 
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:
+    _check_flags(architecture, options)
+    labels, activation = classification(checkpoint.config, saved_activation(checkpoint.folder))
+    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
+    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
+
+
+def _token_scorer(
+    checkpoint: Checkpoint, architecture: str, modules: SentenceTransformers, options: ModelOptions
+) -> PoolerConfig:
+    _check_flags(architecture, options)
+    score, source = modules.token_score, f"{modules.pooling_from}/config.json"
+    assert score is not None
+    if max(score.true_token, score.false_token or 0) >= checkpoint.vocab_size:
+        raise ModelError(f"{printable(source, 80)} names a token that is not in the model's vocabulary.")
+    return PoolerConfig(
+        ("classify",),
+        modules.pooling,
+        labels=("LABEL_0",),
+        activation=activation_of(saved_activation(checkpoint.folder)) or "sigmoid",
+        token_score=score,
+        pair_instruction="" if modules.default_prompt is None else modules.prompts[modules.default_prompt],
+        notes=(f"scores pairs of texts by the logits of tokens, as {source} says",),
+    )
+
+
+def _check_flags(architecture: str, options: ModelOptions) -> None:
     """Raises ConfigError for flags of models that embed."""
     given = {"convert": options.convert == "embed", "pooler_config": options.pooler_config is not None}
     for name in (name for name, said in given.items() if said):
         flag = f"--{name.replace('_', '-')}"
         raise ConfigError(f"{printable(architecture, 60)} classifies and does not embed; remove {flag}.", param=name)
-    labels, activation = classification(checkpoint.config)
-    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
-    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
 
 
 def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:

@@ -28,7 +28,7 @@ class Float32Parameter:
         parts = {"weight": [Part(f"{name}.weight", shape, dtype="float32")]}
         if bias is not None:
             parts["bias"] = [Part(f"{name}.bias", bias, dtype="float32")]
-        self.parameter = build.register_parameter(Parameter(parts, _as_it_is))
+        self.parameter = build.register_parameter(Parameter(parts, as_it_is))
 
     @property
     def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
@@ -81,7 +81,7 @@ def embedding_heads(build: Build) -> dict[str, PoolingHead]:
     return {task: EmbeddingHead(config.pooling if task == "embed" else "all", dense) for task in wanted}
 
 
-def _as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
+def as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
     if into is None:
         return raw
     for name, tensor in raw.items():

@@ -87,11 +87,13 @@ class LLM:
         check_names("LLM", flags, KEYWORDS)
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
+        pooler = config.model.pooler
         # The tokenizer loads in parallel with the engine.
         start = Start(
             config.model.tokenizer,
             allow_additional_properties=config.allow_additional_properties,
             eos_token_ids=config.model.eos_token_ids,
+            pair_instruction=None if pooler is None else pooler.pair_instruction,
         )
         self._text = BlockingTextWorkers(start) if config.model.tokenizer else None
         with ExitStack() as undo:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tessera.config import build_config
-from tessera.config.pooler import DenseConfig
+from tessera.config.pooler import DenseConfig, TokenScore
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "somewhere:Platform"
@@ -15,6 +15,7 @@ TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
 NORMALIZE = {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
+LOGIT_SCORE = {"idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"}
 MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048, "hidden_size": 64}
 ENCODER = {**MODEL, "architectures": ["BertModel"]}
 
@@ -23,14 +24,14 @@ ENCODER = {**MODEL, "architectures": ["BertModel"]}
 def modules(folder):
     """modules([TRANSFORMER, POOLING], pooling={...}): a folder of sentence-transformers."""
 
-    def write(modules, *, config=ENCODER, pooling=None, dense=None, settings=None, limits=None):
+    def write(modules, *, config=ENCODER, pooling=None, dense=None, score=None, settings=None, limits=None):
         path = folder(
             config__json=config,
             modules__json=modules,
             **({} if settings is None else {"config_sentence_transformers__json": settings}),
             **({} if limits is None else {"sentence_bert_config__json": limits}),
         )
-        for name, content in (("1_Pooling", pooling), ("2_Dense", dense)):
+        for name, content in (("1_Pooling", pooling), ("2_Dense", dense), ("1_LogitScore", score)):
             if content is not None:
                 (path / name).mkdir()
                 (path / name / "config.json").write_text(json.dumps(content))
@@ -112,6 +113,41 @@ def test_all_modules_and_settings(modules):
     assert pooler.notes == ("pooling is mean, as 1_Pooling/config.json says",)
     assert build_config(path, platform=PLATFORM, max_model_len=512).model.max_model_len == 512
     assert tasks(path, runner="generate") == (True, None)
+
+
+def test_a_language_model_that_ranks(modules):
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity", "prompts": {"a": "A"}, "default_prompt_name": "a"}
+    score = {"true_token_id": 9, "false_token_id": None}
+    path = modules([TRANSFORMER, LOGIT_SCORE], config=MODEL, score=score, settings=settings)
+    generates, pooler = tasks(path)
+    assert (generates, pooler.tasks, pooler.labels) == (False, ("classify",), ("LABEL_0",))
+    assert (pooler.token_score, pooler.activation, pooler.pair_instruction) == (TokenScore(9), "identity", "A")
+    assert pooler.notes == ("scores pairs of texts by the logits of tokens, as 1_LogitScore/config.json says",)
+    assert tasks(path, runner="generate") == (True, None)
+    with pytest.raises(ConfigError, match="classifies and does not embed; remove --convert"):
+        tasks(path, convert="embed")
+
+
+@pytest.mark.parametrize(
+    ("config", "score", "says"),
+    [
+        (MODEL, {"true_token_id": 1000}, "names a token that is not in the model's vocabulary"),
+        (MODEL, {"true_token_id": 1, "false_token_id": 1000}, "names a token that is not in the model's vocabulary"),
+        (MODEL, {"false_token_id": 2}, "must say true_token_id and false_token_id"),
+        (MODEL, {"true_token_id": True}, "must say true_token_id and false_token_id"),
+        (MODEL, {"true_token_id": 1, "false_token_id": -2}, "must say true_token_id and false_token_id"),
+        (ENCODER, {"true_token_id": 1}, "BertModel has no head for tokens, which LogitScore reads"),
+    ],
+)
+def test_a_token_score_that_cannot_be_read(modules, config, score, says):
+    with pytest.raises(ModelError, match=says):
+        tasks(modules([TRANSFORMER, LOGIT_SCORE], config=config, score=score))
+
+
+def test_settings_say_what_makes_a_score_of_a_classifier_s_number(modules):
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    config = {**MODEL, "architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    assert tasks(modules([TRANSFORMER], config=config, settings=settings))[1].activation == "identity"
 
 
 def test_the_user_decides(folder):
