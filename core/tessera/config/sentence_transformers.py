@@ -49,9 +49,10 @@ class SentenceTransformers:
     """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization. Or a token
     score, with nothing beside it."""
 
-    pooling: Pooling
+    # None: each token has a vector of its own (ColBERT).
+    pooling: Pooling | None = None
     # The folder of the module that says so.
-    pooling_from: str
+    pooling_from: str = ""
     token_score: TokenScore | None = None
     # Whether the tokens of a prompt are pooled too.
     include_prompt: bool = True
@@ -85,20 +86,21 @@ def read_modules(folder: Path) -> SentenceTransformers | None:
         kind = module.type.rpartition(".")[2]
         if "/" in module.path or module.path in (".", ".."):
             raise ModelError(f"'{where}' names the folder '{printable(module.path, 60)}', which is not one beside it.")
-        if kind == "Pooling":
+        if kind == "Pooling" and not dense:
             said |= _pooling(folder, module.path)
-        elif kind == "Dense" and "pooling" in said:
+        elif kind == "Dense":
             dense.append(_dense(folder, module.path))
         elif kind == "Normalize":
             said["normalize"] = True
-        elif kind == "LogitScore" and not said:
-            said |= {"pooling": "last", "pooling_from": module.path, "token_score": _token_score(folder, module.path)}
+        elif kind == "LogitScore" and not said and not dense:
+            said |= {"pooling": "last", "pooling_from": module.path}
+            said["token_score"] = _token_score(folder, module.path)
         elif kind not in ("Transformer", "Dropout"):
             raise ModelError(
                 f"'{where}' names the module {printable(module.type, 80)}, which is not supported; there are "
-                "Transformer, Pooling, Dense behind it, Normalize, and LogitScore."
+                "Transformer, Pooling, Dense behind or without it, Normalize, and LogitScore."
             )
-    if "pooling" not in said:
+    if "pooling" not in said and not dense:
         raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
     return SentenceTransformers(**said, dense=tuple(dense), **_settings(folder), max_tokens=_max_tokens(folder))
 
@@ -129,6 +131,8 @@ def _dense(folder: Path, path: str) -> DenseConfig:
     inner, outer = said.get("in_features"), said.get("out_features")
     if not (_is_size(inner) and _is_size(outer)):
         raise ModelError(f"'{where}' has a config.json without in_features and out_features.")
+    if said.get("use_residual") is True:
+        raise ModelError(f"'{where}' adds what it reads to what it computes (use_residual), which is not supported.")
     activation = str(said.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2].lower()
     if activation not in ACTIVATIONS:
         raise ModelError(
@@ -168,6 +172,10 @@ def _settings(folder: Path) -> dict[str, Any]:
             f"{MAX_PROMPT_CHARS:,} characters, by name."
         )
     default = said.get("default_prompt_name")
+    for name in ("query", "document"):  # which ColBERTs have
+        prefix = said.get(f"{name}_prefix")
+        if isinstance(prefix, str) and len(prefix) <= MAX_PROMPT_CHARS:
+            prompts = {name: prefix, **prompts}
     return {"prompts": prompts, "default_prompt": default if default in prompts else None}
 
 

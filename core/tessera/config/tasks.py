@@ -95,7 +95,7 @@ def _token_scorer(
         raise ModelError(f"{printable(source, 80)} names a token that is not in the model's vocabulary.")
     return PoolerConfig(
         ("classify",),
-        modules.pooling,
+        "last",
         labels=("LABEL_0",),
         activation=activation_of(saved_activation(checkpoint.folder)) or "sigmoid",
         token_score=score,
@@ -121,17 +121,21 @@ def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, 
         note = f"vectors are {what} hidden states, normalized, as there is no {MODULES}; --pooler-config changes it"
         return PoolerConfig(_EMBED, pooling, dimensions=hidden, matryoshka=sizes, notes=(note,))
     dimensions = modules.dense[-1].out_features if modules.dense else hidden
+    if modules.pooling is None:
+        note = f"each token has a vector, of length 1, as {MODULES} names no module Pooling"
+    else:
+        note = f"pooling is {modules.pooling}, as {modules.pooling_from}/config.json says"
     return PoolerConfig(
-        _EMBED,
-        modules.pooling,
+        _EMBED if modules.pooling is not None else ("token_embed",),
+        modules.pooling or "cls",
         dense=modules.dense,
-        normalize=modules.normalize,
+        normalize=modules.normalize or modules.pooling is None,
         dimensions=dimensions,
         matryoshka=sizes,
         prompts=modules.prompts,
         default_prompt=modules.default_prompt,
         include_prompt=modules.include_prompt,
-        notes=(f"pooling is {modules.pooling}, as {modules.pooling_from}/config.json says",),
+        notes=(note,),
     )
 
 

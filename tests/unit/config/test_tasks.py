@@ -144,6 +144,16 @@ def test_a_token_score_that_cannot_be_read(modules, config, score, says):
         tasks(modules([TRANSFORMER, LOGIT_SCORE], config=config, score=score))
 
 
+def test_a_vector_for_each_token(modules):
+    dense = {"in_features": 64, "out_features": 24, "bias": False}
+    settings = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "prompts": {"document": ""}}
+    generates, pooler = tasks(modules([TRANSFORMER, DENSE], dense=dense, settings=settings))
+    assert (generates, pooler.tasks, pooler.dimensions, pooler.normalize) == (False, ("token_embed",), 24, True)
+    assert [one.name for one in pooler.dense] == ["2_Dense"]
+    assert (pooler.prompts, pooler.default_prompt) == ({"query": "[Q] ", "document": ""}, None)
+    assert pooler.notes == ("each token has a vector, of length 1, as modules.json names no module Pooling",)
+
+
 def test_settings_say_what_makes_a_score_of_a_classifier_s_number(modules):
     settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
     config = {**MODEL, "architectures": ["BertForSequenceClassification"], "num_labels": 1}
@@ -201,6 +211,16 @@ def test_what_cannot_be_done_is_said(folder, config, flags, message):
             {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2,
              "activation_function": "torch.nn.modules.activation.Mish"}},
             "asks for the activation mish",
+        ),
+        (
+            [TRANSFORMER, DENSE],
+            {"dense": {"in_features": 64, "out_features": 2, "use_residual": True}},
+            "adds what it reads to what it computes",
+        ),
+        (
+            [TRANSFORMER, DENSE, POOLING],
+            {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2}},
+            "Dense behind or without it",
         ),
         (
             [TRANSFORMER, POOLING],

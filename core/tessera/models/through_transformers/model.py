@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tessera.config.checkpoint import scaled
-from tessera.errors import ModelError, printable
+from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.pooling import embedding_heads
 from tessera.models.fields import RefusedTypeError
@@ -65,8 +65,6 @@ class ThroughTransformers:
         product, self._embed = exchange(build, anatomy, names, found, self.step)
         self.head = SharedHead(build, product, found.head)
         self.base = anatomy.model.get_submodule(found.base)
-        if build.pooler is not None and build.pooler.token_score is not None:
-            raise ModelError(f"{printable(architecture, 60)} is served to embed and to generate, not to rank.")
         self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)
         self.facts = ModelFacts(
             architecture=architecture,
