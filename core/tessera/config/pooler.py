@@ -56,6 +56,8 @@ class PoolerConfig:
     dense: tuple[DenseConfig, ...] = ()
     # Whether vectors are divided by their length, unless a request says otherwise.
     normalize: bool = True
+    # Whether a vector has a weight for each token of the vocabulary (SPLADE).
+    sparse: bool = False
     # Elements of a vector.
     dimensions: int = 0
     # Those that a request may ask for; None for any up to `dimensions`; () for no others.

@@ -47,13 +47,15 @@ MAX_PROMPT_CHARS = 2**14
 @dataclass(frozen=True)
 class SentenceTransformers:
     """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization. Or a token
-    score, with nothing beside it."""
+    score or the pooling of sparse vectors, with nothing beside it."""
 
     # None: each token has a vector of its own (ColBERT).
     pooling: Pooling | None = None
     # The folder of the module that says so.
     pooling_from: str = ""
     token_score: TokenScore | None = None
+    # Whether the weights of tokens of the vocabulary are pooled instead of hidden states (SPLADE).
+    sparse: bool = False
     # Whether the tokens of a prompt are pooled too.
     include_prompt: bool = True
     dense: tuple[DenseConfig, ...] = ()
@@ -95,10 +97,12 @@ def read_modules(folder: Path) -> SentenceTransformers | None:
         elif kind == "LogitScore" and not said and not dense:
             said |= {"pooling": "last", "pooling_from": module.path}
             said["token_score"] = _token_score(folder, module.path)
-        elif kind not in ("Transformer", "Dropout"):
+        elif kind == "SpladePooling" and not said and not dense:
+            said |= _sparse_pooling(folder, module.path)
+        elif kind not in ("Transformer", "MLMTransformer", "Dropout"):
             raise ModelError(
                 f"'{where}' names the module {printable(module.type, 80)}, which is not supported; there are "
-                "Transformer, Pooling, Dense behind or without it, Normalize, and LogitScore."
+                "Transformer, Pooling, Dense behind or without it, Normalize, LogitScore, and SpladePooling."
             )
     if "pooling" not in said and not dense:
         raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
@@ -124,6 +128,15 @@ def _pooling(folder: Path, path: str) -> dict[str, Any]:
             f"of {', '.join(_NAMES)} is supported."
         )
     return {"pooling": modes[0], "pooling_from": path, "include_prompt": said.get("include_prompt") is not False}
+
+
+def _sparse_pooling(folder: Path, path: str) -> dict[str, Any]:
+    said = _module_json(folder, path)
+    for name, served in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if said.get(name, served) != served:
+            where = printable(folder / path / "config.json")
+            raise ModelError(f"'{where}' asks for the {name} {printable(said[name], 40)}; only {served} is supported.")
+    return {"pooling": "max", "pooling_from": path, "sparse": True}
 
 
 def _dense(folder: Path, path: str) -> DenseConfig:

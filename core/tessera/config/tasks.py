@@ -10,6 +10,7 @@ from typing import Any
 from tessera.config.checkpoint import Checkpoint
 from tessera.config.classification import activation_of, classification
 from tessera.config.engine import ModelOptions
+from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
 from tessera.errors import ConfigError, ModelError, printable
@@ -17,6 +18,7 @@ from tessera.errors import ConfigError, ModelError, printable
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
 """Families whose tokens see those before them, also without a head that generates, by the name of their classes."""
+_MASKED = "ForMaskedLM"
 _CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(
     {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
 )
@@ -24,6 +26,8 @@ _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
     {True: ("last", "the last token's"), False: ("cls", "the first token's")}
 )
 """By whether a token sees only those before it."""
+_PICKLED = ("sparse_linear.pt", "colbert_linear.pt")
+"""Further heads of BGE-M3."""
 _WIDTHS = ("hidden_size", "dim", "n_embd")
 _EMBED: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
@@ -56,6 +60,9 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
         if not able:
             raise ModelError(f"{printable(architecture, 60)} has no head for tokens, which LogitScore reads.")
         return Tasks(False, _token_scorer(checkpoint, architecture, modules, options), modules.max_tokens)
+    if modules is not None and modules.sparse:
+        _check_flags(architecture, options, does="has sparse vectors")
+        return Tasks(False, _sparse(checkpoint, architecture, modules), modules.max_tokens)
     if convert == "auto":
         convert = "none" if able and (modules is None or options.runner == "generate") else "embed"
     generates = able and (options.runner == "generate" or (options.runner == "auto" and modules is None))
@@ -66,6 +73,10 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
             raise ConfigError("pooler_config needs --convert embed for a model that generates.", param="pooler_config")
         return Tasks(generates, None)
     pooler = _embedding(checkpoint, modules, causal=causal)
+    pickled = [name for name in _PICKLED if regular_file(checkpoint.folder, name) is not None]
+    if pickled:
+        note = f"{' and '.join(pickled)} cannot be read, because such files can run code; other vectors are served"
+        pooler = replace(pooler, notes=(*pooler.notes, note))
     pooler = _overridden(pooler, options.pooler_config or {})
     return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
 
@@ -104,12 +115,27 @@ def _token_scorer(
     )
 
 
-def _check_flags(architecture: str, options: ModelOptions) -> None:
-    """Raises ConfigError for flags of models that embed."""
+def _sparse(checkpoint: Checkpoint, architecture: str, modules: SentenceTransformers) -> PoolerConfig:
+    if not architecture.endswith(_MASKED):
+        raise ModelError(f"{printable(architecture, 60)} has no head for masked tokens, which SpladePooling reads.")
+    return PoolerConfig(
+        ("embed",),
+        "max",
+        normalize=False,
+        sparse=True,
+        dimensions=checkpoint.vocab_size,
+        prompts=modules.prompts,
+        default_prompt=modules.default_prompt,
+        notes=(f"vectors have a weight for each token of the vocabulary, as {modules.pooling_from} says",),
+    )
+
+
+def _check_flags(architecture: str, options: ModelOptions, does: str = "classifies and does not embed") -> None:
+    """Raises ConfigError for flags of other models, that embed. does: what this one does."""
     given = {"convert": options.convert == "embed", "pooler_config": options.pooler_config is not None}
     for name in (name for name, said in given.items() if said):
         flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{printable(architecture, 60)} classifies and does not embed; remove {flag}.", param=name)
+        raise ConfigError(f"{printable(architecture, 60)} {does}; remove {flag}.", param=name)
 
 
 def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:

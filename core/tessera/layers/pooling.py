@@ -71,9 +71,10 @@ class EmbeddingHead:
 
 
 def embedding_heads(build: Build) -> dict[str, PoolingHead]:
-    """The heads of the tasks embed and token_embed that the model is to have; {} on pipeline stages but the last."""
+    """The heads of the tasks embed and token_embed that the model is to have, but those of sparse vectors; {} on
+    pipeline stages but the last."""
     config = build.pooler
-    if config is None or not build.is_last_stage:
+    if config is None or config.sparse or not build.is_last_stage:
         return {}
     wanted = [task for task in ("embed", "token_embed") if task in config.tasks]
     build.notes += config.notes

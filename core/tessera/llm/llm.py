@@ -264,8 +264,10 @@ class LLM:
         refuse_others("score", others)
         self._offline.check_usable()
         first, second = texts_to_score(data_1, data_2)
-        task = scoring_task(self._offline.config.model.pooler)
-        params = scoring_params(task, pooling_params)
+        pooler = self._offline.config.model.pooler
+        task = scoring_task(pooler)
+        assert pooler is not None
+        params = scoring_params(pooler, task, pooling_params)
         pairs = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
         texts: Sequence[str | TextPair] = pairs if task == READS_PAIRS else [*first, *second]
         numbers = None if task == READS_PAIRS else numbered_pairs(len(first), len(second))

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from tessera.config.pooler import PoolingTask
-from tests.models.encoders.families import hidden_states, texts
+from tessera.errors import ModelError
+from tests.models.encoders.families import hidden_states, logits, texts
 from tests.models.encoders.test_parity import assert_close, pooled
 
 With = Callable[[Path, Mapping[str, Any]], Path]
@@ -48,3 +49,22 @@ def test_a_dense_layer_for_each_token(saved, with_modules: With, family: str) ->
     save_file({"linear.weight": weight}, copy / "1_Dense" / "model.safetensors")
     task: PoolingTask = "token_embed"
     assert_close(pooled(copy, "cpu", task), [F.linear(states, weight) for states in hidden_states(model, texts())])
+
+
+SPLADE = {"1_SpladePooling": {"pooling_strategy": "max", "activation_function": "relu"}}
+
+
+@pytest.mark.parametrize("platform", ["cpu", "strict"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_a_weight_for_each_token_of_the_vocabulary(saved, with_modules: With, family: str, platform: str) -> None:
+    """As SPLADE's folders ask for."""
+    folder, model = saved(family, "ForMaskedLM")
+    wanted = [torch.log1p(torch.relu(one)).amax(0) for one in logits(model, texts())]
+    assert all(0 < int((one == 0).sum()) < len(one) for one in wanted), "some of the weights are 0"
+    assert_close(pooled(with_modules(folder, SPLADE), platform, "embed"), wanted)
+
+
+def test_a_family_without_this_head(saved, with_modules: With) -> None:
+    folder, _ = saved("mpnet", "ForMaskedLM")
+    with pytest.raises(ModelError, match="MPNetForMaskedLM is not served for the task embed in the way that its files"):
+        pooled(with_modules(folder, SPLADE), "cpu", "embed")

@@ -16,6 +16,7 @@ POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transfo
 DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
 NORMALIZE = {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
 LOGIT_SCORE = {"idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"}
+SPLADE = {"idx": 1, "path": "1_SpladePooling", "type": "sentence_transformers.sparse_encoder.models.SpladePooling"}
 MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048, "hidden_size": 64}
 ENCODER = {**MODEL, "architectures": ["BertModel"]}
 
@@ -24,14 +25,17 @@ ENCODER = {**MODEL, "architectures": ["BertModel"]}
 def modules(folder):
     """modules([TRANSFORMER, POOLING], pooling={...}): a folder of sentence-transformers."""
 
-    def write(modules, *, config=ENCODER, pooling=None, dense=None, score=None, settings=None, limits=None):
+    def write(
+        modules, *, config=ENCODER, pooling=None, dense=None, score=None, splade=None, settings=None, limits=None
+    ):
         path = folder(
             config__json=config,
             modules__json=modules,
             **({} if settings is None else {"config_sentence_transformers__json": settings}),
             **({} if limits is None else {"sentence_bert_config__json": limits}),
         )
-        for name, content in (("1_Pooling", pooling), ("2_Dense", dense), ("1_LogitScore", score)):
+        parts = {"1_Pooling": pooling, "2_Dense": dense, "1_LogitScore": score, "1_SpladePooling": splade}
+        for name, content in parts.items():
             if content is not None:
                 (path / name).mkdir()
                 (path / name / "config.json").write_text(json.dumps(content))
@@ -154,6 +158,25 @@ def test_a_vector_for_each_token(modules):
     assert pooler.notes == ("each token has a vector, of length 1, as modules.json names no module Pooling",)
 
 
+def test_a_weight_for_each_token_of_the_vocabulary(modules):
+    masked = {**MODEL, "architectures": ["BertForMaskedLM"]}
+    mlm = {**TRANSFORMER, "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"}
+    path = modules([mlm, SPLADE], config=masked, splade={"pooling_strategy": "max", "word_embedding_dimension": 1000})
+    generates, pooler = tasks(path)
+    assert (generates, pooler.tasks, pooler.sparse, pooler.pooling) == (False, ("embed",), True, "max")
+    assert (pooler.dimensions, pooler.matryoshka, pooler.normalize) == (1000, (), False)
+    with pytest.raises(ConfigError, match="BertForMaskedLM has sparse vectors; remove --pooler-config"):
+        tasks(path, pooler_config={"pooling_type": "MEAN"})
+
+
+def test_heads_that_are_pickled_are_named(folder):
+    path = folder(config__json=ENCODER, sparse_linear__pt="")
+    _, pooler = tasks(path)
+    assert (
+        pooler.notes[1] == "sparse_linear.pt cannot be read, because such files can run code; other vectors are served"
+    )
+
+
 def test_settings_say_what_makes_a_score_of_a_classifier_s_number(modules):
     settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
     config = {**MODEL, "architectures": ["BertForSequenceClassification"], "num_labels": 1}
@@ -217,6 +240,12 @@ def test_what_cannot_be_done_is_said(folder, config, flags, message):
             {"dense": {"in_features": 64, "out_features": 2, "use_residual": True}},
             "adds what it reads to what it computes",
         ),
+        (
+            [TRANSFORMER, SPLADE],
+            {"config": {**MODEL, "architectures": ["BertForMaskedLM"]}, "splade": {"pooling_strategy": "sum"}},
+            "asks for the pooling_strategy sum; only max is supported",
+        ),
+        ([TRANSFORMER, SPLADE], {"splade": {}}, "BertModel has no head for masked tokens"),
         (
             [TRANSFORMER, DENSE, POOLING],
             {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2}},
