@@ -18,6 +18,8 @@ from tessera.errors import ModelError, printable
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
+MODULE_FILES = (MODULES, SETTINGS, *_LIMITS)
+"""Those beside config.json."""
 _MODES: Mapping[str, Pooling] = MappingProxyType(
     {
         "pooling_mode_cls_token": "cls",
