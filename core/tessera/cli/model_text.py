@@ -67,6 +67,7 @@ def text_workers_of(config: EngineConfig, options: TemplateOptions) -> TextWorke
             options.parse_special_tokens,
             config.allow_additional_properties,
             config.model.eos_token_ids,
+            None if config.model.pooler is None else config.model.pooler.pair_instruction,
         )
     )
 

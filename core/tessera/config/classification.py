@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tessera.errors import ModelError
+from tessera.errors import ModelError, printable
 
 MAX_LABELS = 2**16
 _OF_PROBLEMS: Mapping[str, str] = MappingProxyType(
@@ -19,11 +19,25 @@ _OF_PROBLEMS: Mapping[str, str] = MappingProxyType(
 _ACTIVATIONS = ("identity", "sigmoid", "softmax")
 
 
-def classification(config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+def classification(config: Mapping[str, Any], saved: Any = None) -> tuple[tuple[str, ...], str]:
     """The labels, in the order of their numbers, and what makes probabilities of the numbers: "sigmoid", "softmax" or
-    "identity". config: of config.json. Raises ModelError."""
+    "identity". config: of config.json. saved: the activation that sentence-transformers' settings name. Raises
+    ModelError."""
     labels = _labels(config)
-    return labels, _activation(config, len(labels))
+    return labels, activation_of(saved) or _activation(config, len(labels))
+
+
+def activation_of(saved: Any) -> str | None:
+    """saved: the name of a class of torch. None for what is no name. Raises ModelError."""
+    if not isinstance(saved, str):
+        return None
+    name = saved.rpartition(".")[2].lower()
+    if name not in _ACTIVATIONS:
+        raise ModelError(
+            f"the activation {printable(name, 40)} of the model's files is not supported; {', '.join(_ACTIVATIONS)} "
+            "are."
+        )
+    return name
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -43,14 +57,9 @@ def _activation(config: Mapping[str, Any], labels: int) -> str:
     """As sentence-transformers saved it, as problem_type says, or as the number of labels implies."""
     said = config.get("sentence_transformers")
     saved = said.get("activation_fn") if isinstance(said, Mapping) else None
-    saved = saved or config.get("sbert_ce_default_activation_function")
-    if isinstance(saved, str):
-        name = saved.rpartition(".")[2].lower()
-        if name not in _ACTIVATIONS:
-            raise ModelError(
-                f"the activation {name[:40]} of config.json is not supported; {', '.join(_ACTIVATIONS)} are."
-            )
-        return name
+    named = activation_of(saved or config.get("sbert_ce_default_activation_function"))
+    if named is not None:
+        return named
     problem = config.get("problem_type")
     if problem is not None:
         if problem not in _OF_PROBLEMS:

@@ -20,6 +20,7 @@ from huggingface_hub import constants, errors
 from tessera._version import __version__
 from tessera.config.checkpoint import QUANTIZATION_FILE, read_checkpoint
 from tessera.config.model_folder import INDEX, names_in, nearest, refuse_model, refuse_tokenizer
+from tessera.config.sentence_transformers import MODULE_FILES
 from tessera.config.weight_files import refuse_missing, weight_files
 from tessera.errors import ModelError, TesseraError
 from tessera.gguf.choice import chosen_gguf
@@ -35,8 +36,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 _LONGEST_REASON = 160
 _CONFIG = "config.json"
-_SETTINGS = ("generation_config.json", QUANTIZATION_FILE)
+_SETTINGS = ("generation_config.json", QUANTIZATION_FILE, *MODULE_FILES)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_MODULES = re.compile(r"[1-9]\d?_\w+/(config\.json|model\.safetensors)")
+"""Of sentence-transformers, but the first, which is the model itself."""
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
 
 
@@ -60,7 +63,7 @@ def fetch_model(
             refuse_tokenizer(name, top)
         path = repository.enter(_CONFIG)
         read_checkpoint(path, weights=False)
-        repository.take([file for file in _SETTINGS if file in listing], listing)
+        repository.take([file for file in listing if file in _SETTINGS or _MODULES.fullmatch(file)], listing)
         if tokenizer:
             repository.take(_tokenizer_files(listing), listing)
         if weights:

@@ -36,6 +36,16 @@ class DenseConfig:
 
 
 @dataclass(frozen=True)
+class TokenScore:
+    """How a language model ranks: by the logit of one token behind the prompt, less that of another."""
+
+    # "yes", or what else says that a passage answers the question.
+    true_token: int
+    # "no"; None: nothing is subtracted.
+    false_token: int | None = None
+
+
+@dataclass(frozen=True)
 class PoolerConfig:
     """How a model pools, from its files, --pooler-config, or what its family does; config/model.py fills it."""
 
@@ -46,6 +56,8 @@ class PoolerConfig:
     dense: tuple[DenseConfig, ...] = ()
     # Whether vectors are divided by their length, unless a request says otherwise.
     normalize: bool = True
+    # Whether a vector has a weight for each token of the vocabulary (SPLADE).
+    sparse: bool = False
     # Elements of a vector.
     dimensions: int = 0
     # Those that a request may ask for; None for any up to `dimensions`; () for no others.
@@ -54,6 +66,10 @@ class PoolerConfig:
     labels: tuple[str, ...] = ()
     # What makes probabilities of the labels' numbers: "sigmoid", "softmax" or "identity".
     activation: str = "softmax"
+    # What gives the number of the only label, if the model is a language model that ranks.
+    token_score: TokenScore | None = None
+    # What the first message of its chat template says, "" for none; None: the tokenizer joins pairs of texts.
+    pair_instruction: str | None = None
     # Texts put in front of others, by name, as "query".
     prompts: Mapping[str, str] = field(default_factory=dict)
     # The prompt of a request that names none.

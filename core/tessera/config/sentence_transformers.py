@@ -12,12 +12,14 @@ from typing import Any, TypeGuard
 import msgspec
 
 from tessera.config.model_folder import MAX_SETTINGS_BYTES, decode, read_bytes, read_json, regular_file
-from tessera.config.pooler import ACTIVATIONS, DenseConfig, Pooling
+from tessera.config.pooler import ACTIVATIONS, DenseConfig, Pooling, TokenScore
 from tessera.errors import ModelError, printable
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
+MODULE_FILES = (MODULES, SETTINGS, *_LIMITS)
+"""Those beside config.json."""
 _MODES: Mapping[str, Pooling] = MappingProxyType(
     {
         "pooling_mode_cls_token": "cls",
@@ -46,11 +48,16 @@ MAX_PROMPT_CHARS = 2**14
 
 @dataclass(frozen=True)
 class SentenceTransformers:
-    """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization."""
+    """The modules of a folder, in the order in which they are applied: pooling, dense layers, normalization. Or a token
+    score or the pooling of sparse vectors, with nothing beside it."""
 
-    pooling: Pooling
+    # None: each token has a vector of its own (ColBERT).
+    pooling: Pooling | None = None
     # The folder of the module that says so.
-    pooling_from: str
+    pooling_from: str = ""
+    token_score: TokenScore | None = None
+    # Whether the weights of tokens of the vocabulary are pooled instead of hidden states (SPLADE).
+    sparse: bool = False
     # Whether the tokens of a prompt are pooled too.
     include_prompt: bool = True
     dense: tuple[DenseConfig, ...] = ()
@@ -83,18 +90,23 @@ def read_modules(folder: Path) -> SentenceTransformers | None:
         kind = module.type.rpartition(".")[2]
         if "/" in module.path or module.path in (".", ".."):
             raise ModelError(f"'{where}' names the folder '{printable(module.path, 60)}', which is not one beside it.")
-        if kind == "Pooling":
+        if kind == "Pooling" and not dense:
             said |= _pooling(folder, module.path)
-        elif kind == "Dense" and "pooling" in said:
+        elif kind == "Dense":
             dense.append(_dense(folder, module.path))
         elif kind == "Normalize":
             said["normalize"] = True
-        elif kind not in ("Transformer", "Dropout"):
+        elif kind == "LogitScore" and not said and not dense:
+            said |= {"pooling": "last", "pooling_from": module.path}
+            said["token_score"] = _token_score(folder, module.path)
+        elif kind == "SpladePooling" and not said and not dense:
+            said |= _sparse_pooling(folder, module.path)
+        elif kind not in ("Transformer", "MLMTransformer", "Dropout"):
             raise ModelError(
                 f"'{where}' names the module {printable(module.type, 80)}, which is not supported; there are "
-                "Transformer, Pooling, Dense behind it, and Normalize."
+                "Transformer, Pooling, Dense behind or without it, Normalize, LogitScore, and SpladePooling."
             )
-    if "pooling" not in said:
+    if "pooling" not in said and not dense:
         raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
     return SentenceTransformers(**said, dense=tuple(dense), **_settings(folder), max_tokens=_max_tokens(folder))
 
@@ -120,11 +132,22 @@ def _pooling(folder: Path, path: str) -> dict[str, Any]:
     return {"pooling": modes[0], "pooling_from": path, "include_prompt": said.get("include_prompt") is not False}
 
 
+def _sparse_pooling(folder: Path, path: str) -> dict[str, Any]:
+    said = _module_json(folder, path)
+    for name, served in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if said.get(name, served) != served:
+            where = printable(folder / path / "config.json")
+            raise ModelError(f"'{where}' asks for the {name} {printable(said[name], 40)}; only {served} is supported.")
+    return {"pooling": "max", "pooling_from": path, "sparse": True}
+
+
 def _dense(folder: Path, path: str) -> DenseConfig:
     said, where = _module_json(folder, path), printable(folder / path)
     inner, outer = said.get("in_features"), said.get("out_features")
     if not (_is_size(inner) and _is_size(outer)):
         raise ModelError(f"'{where}' has a config.json without in_features and out_features.")
+    if said.get("use_residual") is True:
+        raise ModelError(f"'{where}' adds what it reads to what it computes (use_residual), which is not supported.")
     activation = str(said.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2].lower()
     if activation not in ACTIVATIONS:
         raise ModelError(
@@ -136,6 +159,18 @@ def _dense(folder: Path, path: str) -> DenseConfig:
             "the model again with sentence-transformers."
         )
     return DenseConfig(path, inner, outer, bias=said.get("bias") is not False, activation=activation)
+
+
+def _token_score(folder: Path, path: str) -> TokenScore:
+    said = _module_json(folder, path)
+    true, false = said.get("true_token_id"), said.get("false_token_id")
+    if not _is_token(true) or not (false is None or _is_token(false)):
+        raise ModelError(f"'{printable(folder / path / 'config.json')}' must say true_token_id and false_token_id.")
+    return TokenScore(true, false)
+
+
+def _is_token(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _is_size(value: Any) -> TypeGuard[int]:
@@ -152,7 +187,16 @@ def _settings(folder: Path) -> dict[str, Any]:
             f"{MAX_PROMPT_CHARS:,} characters, by name."
         )
     default = said.get("default_prompt_name")
+    for name in ("query", "document"):  # which ColBERTs have
+        prefix = said.get(f"{name}_prefix")
+        if isinstance(prefix, str) and len(prefix) <= MAX_PROMPT_CHARS:
+            prompts = {name: prefix, **prompts}
     return {"prompts": prompts, "default_prompt": default if default in prompts else None}
+
+
+def saved_activation(folder: Path) -> Any:
+    """What makes a score of a reranker's number, if its settings say so: the name of a class of torch, or None."""
+    return (read_json(folder, SETTINGS) or {}).get("activation_fn")
 
 
 def _max_tokens(folder: Path) -> int | None:

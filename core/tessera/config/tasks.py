@@ -8,15 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.checkpoint import Checkpoint
-from tessera.config.classification import classification
+from tessera.config.classification import activation_of, classification
 from tessera.config.engine import ModelOptions
+from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
-from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules
-from tessera.errors import ConfigError, printable
+from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
+from tessera.errors import ConfigError, ModelError, printable
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
 """Families whose tokens see those before them, also without a head that generates, by the name of their classes."""
+_MASKED = "ForMaskedLM"
 _CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(
     {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
 )
@@ -24,6 +26,8 @@ _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
     {True: ("last", "the last token's"), False: ("cls", "the first token's")}
 )
 """By whether a token sees only those before it."""
+_PICKLED = ("sparse_linear.pt", "colbert_linear.pt")
+"""Further heads of BGE-M3."""
 _WIDTHS = ("hidden_size", "dim", "n_embd")
 _EMBED: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
@@ -52,6 +56,13 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     if task is not None:
         return Tasks(False, _classifier(checkpoint, architecture, task, options))
     modules, convert = read_modules(checkpoint.folder), options.convert
+    if modules is not None and modules.token_score is not None and options.runner != "generate":
+        if not able:
+            raise ModelError(f"{printable(architecture, 60)} has no head for tokens, which LogitScore reads.")
+        return Tasks(False, _token_scorer(checkpoint, architecture, modules, options), modules.max_tokens)
+    if modules is not None and modules.sparse:
+        _check_flags(architecture, options, does="has sparse vectors")
+        return Tasks(False, _sparse(checkpoint, architecture, modules), modules.max_tokens)
     if convert == "auto":
         convert = "none" if able and (modules is None or options.runner == "generate") else "embed"
     generates = able and (options.runner == "generate" or (options.runner == "auto" and modules is None))
@@ -62,6 +73,10 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
             raise ConfigError("pooler_config needs --convert embed for a model that generates.", param="pooler_config")
         return Tasks(generates, None)
     pooler = _embedding(checkpoint, modules, causal=causal)
+    pickled = [name for name in _PICKLED if regular_file(checkpoint.folder, name) is not None]
+    if pickled:
+        note = f"{' and '.join(pickled)} cannot be read, because such files can run code; other vectors are served"
+        pooler = replace(pooler, notes=(*pooler.notes, note))
     pooler = _overridden(pooler, options.pooler_config or {})
     return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
 
@@ -75,14 +90,52 @@ def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
 
 
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:
-    """Raises ConfigError for flags of models that embed."""
+    _check_flags(architecture, options)
+    labels, activation = classification(checkpoint.config, saved_activation(checkpoint.folder))
+    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
+    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
+
+
+def _token_scorer(
+    checkpoint: Checkpoint, architecture: str, modules: SentenceTransformers, options: ModelOptions
+) -> PoolerConfig:
+    _check_flags(architecture, options)
+    score, source = modules.token_score, f"{modules.pooling_from}/config.json"
+    assert score is not None
+    if max(score.true_token, score.false_token or 0) >= checkpoint.vocab_size:
+        raise ModelError(f"{printable(source, 80)} names a token that is not in the model's vocabulary.")
+    return PoolerConfig(
+        ("classify",),
+        "last",
+        labels=("LABEL_0",),
+        activation=activation_of(saved_activation(checkpoint.folder)) or "sigmoid",
+        token_score=score,
+        pair_instruction="" if modules.default_prompt is None else modules.prompts[modules.default_prompt],
+        notes=(f"scores pairs of texts by the logits of tokens, as {source} says",),
+    )
+
+
+def _sparse(checkpoint: Checkpoint, architecture: str, modules: SentenceTransformers) -> PoolerConfig:
+    if not architecture.endswith(_MASKED):
+        raise ModelError(f"{printable(architecture, 60)} has no head for masked tokens, which SpladePooling reads.")
+    return PoolerConfig(
+        ("embed",),
+        "max",
+        normalize=False,
+        sparse=True,
+        dimensions=checkpoint.vocab_size,
+        prompts=modules.prompts,
+        default_prompt=modules.default_prompt,
+        notes=(f"vectors have a weight for each token of the vocabulary, as {modules.pooling_from} says",),
+    )
+
+
+def _check_flags(architecture: str, options: ModelOptions, does: str = "classifies and does not embed") -> None:
+    """Raises ConfigError for flags of other models, that embed. does: what this one does."""
     given = {"convert": options.convert == "embed", "pooler_config": options.pooler_config is not None}
     for name in (name for name, said in given.items() if said):
         flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{printable(architecture, 60)} classifies and does not embed; remove {flag}.", param=name)
-    labels, activation = classification(checkpoint.config)
-    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
-    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
+        raise ConfigError(f"{printable(architecture, 60)} {does}; remove {flag}.", param=name)
 
 
 def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:
@@ -94,17 +147,21 @@ def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, 
         note = f"vectors are {what} hidden states, normalized, as there is no {MODULES}; --pooler-config changes it"
         return PoolerConfig(_EMBED, pooling, dimensions=hidden, matryoshka=sizes, notes=(note,))
     dimensions = modules.dense[-1].out_features if modules.dense else hidden
+    if modules.pooling is None:
+        note = f"each token has a vector, of length 1, as {MODULES} names no module Pooling"
+    else:
+        note = f"pooling is {modules.pooling}, as {modules.pooling_from}/config.json says"
     return PoolerConfig(
-        _EMBED,
-        modules.pooling,
+        _EMBED if modules.pooling is not None else ("token_embed",),
+        modules.pooling or "cls",
         dense=modules.dense,
-        normalize=modules.normalize,
+        normalize=modules.normalize or modules.pooling is None,
         dimensions=dimensions,
         matryoshka=sizes,
         prompts=modules.prompts,
         default_prompt=modules.default_prompt,
         include_prompt=modules.include_prompt,
-        notes=(f"pooling is {modules.pooling}, as {modules.pooling_from}/config.json says",),
+        notes=(note,),
     )
 
 

@@ -1,6 +1,6 @@
 """How well two texts belong together, by the kind of model: one that reads both at once says it; of one that embeds
-texts it is the cosine of their vectors; and of one that embeds tokens, how much each token of the first has its like
-in the second (ColBERT's MaxSim)."""
+texts it is the cosine of their vectors, or the product of sparse ones; and of one that embeds tokens, how much each
+token of the first has its like in the second (ColBERT's MaxSim)."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ def scoring_task(pooler: PoolerConfig | None) -> PoolingTask:
     return task
 
 
-def scoring_params(task: PoolingTask, params: PoolingParams | None = None) -> PoolingParams:
+def scoring_params(pooler: PoolerConfig, task: PoolingTask, params: PoolingParams | None = None) -> PoolingParams:
     """params: the client's, of which the activation is that of a model that reads pairs; vectors always have the length
-    1."""
+    1, but for sparse ones, which were trained to be multiplied as they are."""
     params = params or PoolingParams()
-    return msgspec.structs.replace(
-        params, task=task, dimensions=None, use_activation=params.use_activation if task == READS_PAIRS else True
-    )
+    activation = params.use_activation if task == READS_PAIRS else not pooler.sparse
+    return msgspec.structs.replace(params, task=task, dimensions=None, use_activation=activation)
 
 
 def similarity(task: PoolingTask, first: Array, second: Array) -> float:
-    """first, second: [numbers] of the task embed, or [tokens, numbers] of token_embed; vectors have the length 1."""
+    """first, second: [numbers] of the task embed, or [tokens, numbers] of token_embed."""
     products = first @ second.T
     return float(products if task == "embed" else products.max(axis=1).sum())

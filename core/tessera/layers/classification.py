@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tessera.config.pooler import TokenScore
 from tessera.layers.build import Build
-from tessera.layers.pooling import Dense, Float32Parameter
+from tessera.layers.embedding import HEAD
+from tessera.layers.pooling import Dense, Float32Parameter, as_it_is
+from tessera.layers.weights import Parameter
 from tessera.platform.model import PoolingHead
+from tessera.platform.quantization import Part
 
 Layer = Callable[[Tensor], Tensor]
 """[n, k] float32 -> [n, m] float32"""
@@ -69,7 +74,7 @@ def classification_heads(build: Build, hidden: int, text: HeadConfig, token: Hea
     """The heads of the tasks classify and token_classify, if the model is to have them; {} on pipeline stages but the
     last. text, token: of each."""
     config = build.pooler
-    if config is None or not build.is_last_stage:
+    if config is None or config.token_score is not None or not build.is_last_stage:
         return {}
     labels, heads = len(config.labels), dict[str, PoolingHead]()
     if "classify" in config.tasks:
@@ -87,3 +92,30 @@ def _layers(build: Build, hidden: int, labels: int, config: HeadConfig) -> list[
         layers.append(HeadNorm(build, config.norm, hidden, config.eps, bias=config.norm_bias))
     layers.append(Dense(build, config.classifier, hidden, labels, bias=config.classifier_bias))
     return layers
+
+
+class TokenScoreHead:
+    """The logit of one token behind the prompt, less that of another. Of the [vocab, hidden] weight of the head over
+    the vocabulary only their rows are held, in float32. tied: what the weight is called if it is the embedding's."""
+
+    pooling = "last"
+
+    def __init__(
+        self, build: Build, score: TokenScore, vocab: int, hidden: int, *, tied: str | None, scale: float, cap: float
+    ) -> None:
+        self.scale, self.cap = scale, cap
+        also = () if tied is None else (tied,)
+        tokens = [score.true_token, *([] if score.false_token is None else [score.false_token])]
+        rows = [
+            Part(f"{HEAD}.weight", (vocab, hidden), (token, token + 1), also=also, dtype="float32") for token in tokens
+        ]
+        self.parameter = build.register_parameter(Parameter({"weight": rows}, as_it_is))
+
+    def each(self, states: Tensor) -> Tensor:
+        return states
+
+    def __call__(self, pooled: Tensor) -> Tensor:
+        logits = F.linear(pooled, self.parameter.tensor) * self.scale
+        if self.cap:
+            logits = self.cap * torch.tanh(logits / self.cap)
+        return logits[:, :1] - logits[:, 1:] if logits.shape[1] > 1 else logits

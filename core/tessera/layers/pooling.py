@@ -28,7 +28,7 @@ class Float32Parameter:
         parts = {"weight": [Part(f"{name}.weight", shape, dtype="float32")]}
         if bias is not None:
             parts["bias"] = [Part(f"{name}.bias", bias, dtype="float32")]
-        self.parameter = build.register_parameter(Parameter(parts, _as_it_is))
+        self.parameter = build.register_parameter(Parameter(parts, as_it_is))
 
     @property
     def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
@@ -71,9 +71,10 @@ class EmbeddingHead:
 
 
 def embedding_heads(build: Build) -> dict[str, PoolingHead]:
-    """The heads of the tasks embed and token_embed that the model is to have; {} on pipeline stages but the last."""
+    """The heads of the tasks embed and token_embed that the model is to have, but those of sparse vectors; {} on
+    pipeline stages but the last."""
     config = build.pooler
-    if config is None or not build.is_last_stage:
+    if config is None or config.sparse or not build.is_last_stage:
         return {}
     wanted = [task for task in ("embed", "token_embed") if task in config.tasks]
     build.notes += config.notes
@@ -81,7 +82,7 @@ def embedding_heads(build: Build) -> dict[str, PoolingHead]:
     return {task: EmbeddingHead(config.pooling if task == "embed" else "all", dense) for task in wanted}
 
 
-def _as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
+def as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
     if into is None:
         return raw
     for name, tensor in raw.items():

@@ -87,11 +87,13 @@ class LLM:
         check_names("LLM", flags, KEYWORDS)
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
+        pooler = config.model.pooler
         # The tokenizer loads in parallel with the engine.
         start = Start(
             config.model.tokenizer,
             allow_additional_properties=config.allow_additional_properties,
             eos_token_ids=config.model.eos_token_ids,
+            pair_instruction=None if pooler is None else pooler.pair_instruction,
         )
         self._text = BlockingTextWorkers(start) if config.model.tokenizer else None
         with ExitStack() as undo:
@@ -262,8 +264,10 @@ class LLM:
         refuse_others("score", others)
         self._offline.check_usable()
         first, second = texts_to_score(data_1, data_2)
-        task = scoring_task(self._offline.config.model.pooler)
-        params = scoring_params(task, pooling_params)
+        pooler = self._offline.config.model.pooler
+        task = scoring_task(pooler)
+        assert pooler is not None
+        params = scoring_params(pooler, task, pooling_params)
         pairs = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
         texts: Sequence[str | TextPair] = pairs if task == READS_PAIRS else [*first, *second]
         numbers = None if task == READS_PAIRS else numbered_pairs(len(first), len(second))

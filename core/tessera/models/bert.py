@@ -11,6 +11,7 @@ from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, classification_heads
 from tessera.layers.linear import Linear, WeightShard
+from tessera.layers.masked_lm import MaskedHeadConfig, sparse_heads
 from tessera.layers.qkv import Apart
 from tessera.models.encoder import (
     BertBlock,
@@ -75,7 +76,15 @@ def pooler_head(base: str) -> HeadConfig:
 def bert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
     fields = encoder_fields(checkpoint, BERT)
     base = build.base(["bert"], WORD)
-    return bert_encoder(build, read_encoder(fields, max_model_len), base, pooler_head(base))
+    config, head = read_encoder(fields, max_model_len), "cls.predictions"
+    masked = MaskedHeadConfig(
+        dense=f"{head}.transform.dense",
+        norm=f"{head}.transform.LayerNorm",
+        weight=(f"{head}.decoder.weight", f"{base}{WORD}"),
+        bias=(f"{head}.bias", f"{head}.decoder.bias"),
+        activation=config.activation,
+    )
+    return bert_encoder(build, config, base, pooler_head(base), masked=masked)
 
 
 def roberta(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
@@ -83,7 +92,14 @@ def roberta(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder
     fields = encoder_fields(checkpoint, ROBERTA)
     first = fields.count("pad_token_id", least=0) + 1
     base = build.base(["roberta", "camembert"], WORD)
-    return bert_encoder(build, read_encoder(fields, max_model_len, first_position=first), base, DENSE_THEN_OUT)
+    config = read_encoder(fields, max_model_len, first_position=first)
+    masked = MaskedHeadConfig(
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        weight=("lm_head.decoder.weight", f"{base}{WORD}"),
+        bias=("lm_head.bias", "lm_head.decoder.bias"),
+    )
+    return bert_encoder(build, config, base, DENSE_THEN_OUT, masked=masked)
 
 
 def electra(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
@@ -103,7 +119,14 @@ def distilbert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Enco
     head = HeadConfig(dense="pre_classifier", activation="relu")
     config = read_encoder(fields, max_model_len)
     blocks = bert_blocks(build, config, f"{base}transformer.layer.{{}}", names)
-    return bert_encoder(build, config, base, head, blocks=blocks)
+    masked = MaskedHeadConfig(
+        dense="vocab_transform",
+        norm="vocab_layer_norm",
+        weight=("vocab_projector.weight", f"{base}{WORD}"),
+        bias=("vocab_projector.bias", "vocab_projector.bias"),
+        activation=config.activation,
+    )
+    return bert_encoder(build, config, base, head, blocks=blocks, masked=masked)
 
 
 def albert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Encoder:
@@ -148,9 +171,11 @@ def bert_encoder(
     blocks: Sequence[BertBlock] | None = None,
     norm: str = "embeddings.LayerNorm",
     project: str | None = None,
+    masked: MaskedHeadConfig | None = None,
 ) -> Encoder:
     """base: as Build.base() returns it. head: of texts. blocks: if they are not named as BERT's. norm: of embeddings.
-    project: the product that maps embeddings to hidden states, if there is one."""
+    project: the product that maps embeddings to hidden states, if there is one. masked: the head over the vocabulary,
+    if sparse vectors are served."""
     embeddings = Embeddings(build, config, f"{base}embeddings", f"{base}{norm}")
     mapped = None
     if project is not None:
@@ -158,4 +183,5 @@ def bert_encoder(
     if blocks is None:
         blocks = bert_blocks(build, config, f"{base}encoder.layer.{{}}", NAMES)
     heads = classification_heads(build, config.hidden, head, TOKENS)
+    heads |= sparse_heads(build, masked, config.vocab, config.hidden, config.eps)
     return Encoder(build, config, embeddings=embeddings, blocks=blocks, heads=heads, project=mapped)

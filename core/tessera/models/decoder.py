@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.classification import HeadConfig, classification_heads
+from tessera.layers.classification import HeadConfig, TokenScoreHead, classification_heads
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
@@ -21,6 +21,7 @@ from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 
+EMBEDDING = "model.embed_tokens"
 SCORE = HeadConfig("score", classifier_bias=False, pooling="last")
 TOKEN_SCORE = HeadConfig("score")
 
@@ -87,8 +88,7 @@ class Decoder:
         self.config = config
         self.embedding, self.blocks, self.norm, self._head = embedding, blocks, norm, head
         self.is_last_stage = build.is_last_stage
-        heads = classification_heads(build, config.hidden, config.text_head, config.token_head)
-        self.pooling: Mapping[str, PoolingHead] = {**embedding_heads(build), **heads}
+        self.pooling: Mapping[str, PoolingHead] = _pooling_heads(build, config)
         causal = all(layer.causal for layer in config.layers)
         self.facts = ModelFacts(
             architecture=config.architecture,
@@ -131,6 +131,22 @@ class Decoder:
         return self.head(rows)
 
 
+def _pooling_heads(build: Build, config: DecoderConfig) -> dict[str, PoolingHead]:
+    heads = classification_heads(build, config.hidden, config.text_head, config.token_head)
+    score = None if build.pooler is None else build.pooler.token_score
+    if score is not None and build.is_last_stage:
+        heads["classify"] = TokenScoreHead(
+            build,
+            score,
+            config.vocab,
+            config.hidden,
+            tied=f"{EMBEDDING}.weight" if config.tied else None,
+            scale=config.logits_scale,
+            cap=config.logits_cap,
+        )
+    return {**embedding_heads(build), **heads}
+
+
 class PreNormBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
@@ -166,7 +182,7 @@ def build_decoder(
     there is no residual beside them, as required for a block that does not begin with a norm or that ends with one."""
     embedding, head = vocabulary_ends(
         build,
-        "model.embed_tokens",
+        EMBEDDING,
         config.vocab,
         config.hidden,
         tied=config.tied,

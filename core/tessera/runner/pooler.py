@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array, ranges
+from tessera.config.pooler import PoolerConfig
+from tessera.errors import ModelError, printable
 from tessera.platform.device import Device, Future
 from tessera.platform.launch import ALL_POSITIONS
-from tessera.platform.model import PoolingHead
+from tessera.platform.model import Model, PoolingHead
 from tessera.runner.input_batch import CoreInputBatch
 from tessera.runner.launch_builder import PreparedLaunch
 from tessera.step import RowPooled
@@ -181,6 +183,14 @@ class Pooler:
 
     def _select(self, hidden: Tensor, at: Array) -> Tensor:
         return hidden[self.device.to_device(at.astype(np.int64))]
+
+
+def refuse_tasks(model: Model, pooler: PoolerConfig | None) -> None:
+    """Raises ModelError if the model's files ask for a head that its class does not have."""
+    missing = [] if pooler is None else [task for task in pooler.tasks if task not in model.pooling]
+    if missing:
+        architecture = printable(model.facts.architecture, 60)
+        raise ModelError(f"{architecture} is not served for the task {missing[0]} in the way that its files ask for.")
 
 
 def _behind_samples(prepared: PreparedLaunch, tokens: Array) -> Array:

@@ -43,7 +43,7 @@ from tessera.runner.launch_builder import LaunchBuilder, PreparedLaunch
 from tessera.runner.logits_editor import LogitsEditor
 from tessera.runner.observers import LaunchObserver
 from tessera.runner.pending_step import ExecutedStep, PendingStep, SampledRows
-from tessera.runner.pooler import PooledRow, Pooler
+from tessera.runner.pooler import PooledRow, Pooler, refuse_tasks
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
@@ -111,6 +111,8 @@ class CoreRunner(ModelRunner):
         self.build = services.build
         if self.links.is_last and self.model.facts.generates:
             bind_ahead(self.model, self.build.ops)
+        if self.links.is_last:
+            refuse_tasks(self.model, services.config.model.pooler)
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
         return notes

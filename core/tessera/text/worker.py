@@ -105,6 +105,9 @@ class Start(msgspec.Struct):
     allow_additional_properties: bool = False
     # The model's, in the order of its configuration.
     eos_token_ids: tuple[int, ...] = ()
+    # Pairs of texts are rendered through the chat template, as messages of the roles query and document, behind one of
+    # the role system that says this, if it is not empty; None: the tokenizer joins them.
+    pair_instruction: str | None = None
     # The model's, by their texts, for a worker that only checks grammars.
     special_tokens: dict[str, int] = {}
 
@@ -239,6 +242,7 @@ class Texts:
         content_format: Literal["string", "openai"] | None = None,
         *,
         parse_special_tokens: bool = False,
+        pair_instruction: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._special = SpecialTexts(()) if parse_special_tokens else tokenizer.special_texts
@@ -248,6 +252,9 @@ class Texts:
         self.response_template = tokenizer.response_template
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
         self._compile_cached = lru_cache(maxsize=1)(self._compile)
+        self._pair_instruction = pair_instruction
+        if pair_instruction is not None:
+            self._check_pairs()
 
     def do(self, job: Job) -> Encoded | Listed | Decoded | Checked:
         """Raises RequestError or MemoryError."""
@@ -284,11 +291,48 @@ class Texts:
         return encoded
 
     def _encode_pair(self, job: EncodeJob, pair: TextPair) -> EncodedPair:
+        if self._pair_instruction is not None:
+            return self._rendered_pair(job, pair, self._pair_instruction)
         encoded = self._tokenizer.encode_pair(
             pair, job.add_special_tokens, max_tokens=job.max_tokens, truncation_side=job.truncation_side
         )
         _check_count(len(encoded.ids), sum(map(len, pair)), job.max_tokens)
         return encoded
+
+    def _rendered_pair(self, job: EncodeJob, pair: TextPair, instruction: str) -> EncodedPair:
+        """Of a pair that is too long, the second text is cut: the words around it say what is asked."""
+        limit = None if job.truncation_side is None else job.max_tokens
+        ids = self._chat_ids(pair, instruction, job.max_tokens if limit is None else None)
+        if limit is not None and len(ids) > limit:
+            second = self._encode(pair.second, False, None)
+            while len(ids) > limit:
+                keep = len(second) - (len(ids) - limit)
+                if keep < 1:
+                    text = f"A pair is at most {limit} tokens long, and this one is longer without its second text."
+                    raise RequestError(text, param="prompt", code="context_length_exceeded")
+                second = second[:keep] if job.truncation_side == "right" else second[-keep:]
+                ids = self._chat_ids(pair._replace(second=self._tokenizer.decode(second)), instruction, None)
+        return EncodedPair(ids, len(ids))
+
+    def _chat_ids(self, pair: TextPair, instruction: str, max_tokens: int | None) -> list[int]:
+        messages = [{"role": "system", "content": instruction}] if instruction else []
+        messages += [{"role": "query", "content": pair.first}, {"role": "document", "content": pair.second}]
+        encoded = self._chat(ChatJob(messages, max_tokens=max_tokens))
+        assert isinstance(encoded, Encoded)
+        return encoded.ids[0]
+
+    def _check_pairs(self) -> None:
+        """Raises ModelError for a template without a place for each text of a pair."""
+        pair = [{"role": "query", "content": "question"}, {"role": "document", "content": "passage"}]
+        try:
+            text = self._template.render(pair) if self.has_template else ""
+        except RequestError as error:
+            text = error.message
+        if not ("question" in text and "passage" in text):
+            raise ModelError(
+                "The model reads a query and a document in its chat template, and the template has no place for them; "
+                "start the server with a --chat-template for the roles query and document."
+            )
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._compile_cached(job.template)
@@ -413,8 +457,13 @@ def main() -> int:
         texts: Texts | Grammars = Grammars(start)
         if start.tokenizer is not None:
             tokenizer = Tokenizer.from_folder(start.tokenizer)
-            special = start.parse_special_tokens
-            texts = Texts(tokenizer, start.template, start.content_format, parse_special_tokens=special)
+            texts = Texts(
+                tokenizer,
+                start.template,
+                start.content_format,
+                parse_special_tokens=start.parse_special_tokens,
+                pair_instruction=start.pair_instruction,
+            )
     except TesseraError as error:
         _send(link, Failed(ErrorMessage(ModelError.__name__, error.message)))
         return GIVEN_UP

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tessera.config import build_config
-from tessera.config.pooler import DenseConfig
+from tessera.config.pooler import DenseConfig, TokenScore
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "somewhere:Platform"
@@ -15,6 +15,8 @@ TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
 NORMALIZE = {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
+LOGIT_SCORE = {"idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"}
+SPLADE = {"idx": 1, "path": "1_SpladePooling", "type": "sentence_transformers.sparse_encoder.models.SpladePooling"}
 MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048, "hidden_size": 64}
 ENCODER = {**MODEL, "architectures": ["BertModel"]}
 
@@ -23,14 +25,17 @@ ENCODER = {**MODEL, "architectures": ["BertModel"]}
 def modules(folder):
     """modules([TRANSFORMER, POOLING], pooling={...}): a folder of sentence-transformers."""
 
-    def write(modules, *, config=ENCODER, pooling=None, dense=None, settings=None, limits=None):
+    def write(
+        modules, *, config=ENCODER, pooling=None, dense=None, score=None, splade=None, settings=None, limits=None
+    ):
         path = folder(
             config__json=config,
             modules__json=modules,
             **({} if settings is None else {"config_sentence_transformers__json": settings}),
             **({} if limits is None else {"sentence_bert_config__json": limits}),
         )
-        for name, content in (("1_Pooling", pooling), ("2_Dense", dense)):
+        parts = {"1_Pooling": pooling, "2_Dense": dense, "1_LogitScore": score, "1_SpladePooling": splade}
+        for name, content in parts.items():
             if content is not None:
                 (path / name).mkdir()
                 (path / name / "config.json").write_text(json.dumps(content))
@@ -114,6 +119,70 @@ def test_all_modules_and_settings(modules):
     assert tasks(path, runner="generate") == (True, None)
 
 
+def test_a_language_model_that_ranks(modules):
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity", "prompts": {"a": "A"}, "default_prompt_name": "a"}
+    score = {"true_token_id": 9, "false_token_id": None}
+    path = modules([TRANSFORMER, LOGIT_SCORE], config=MODEL, score=score, settings=settings)
+    generates, pooler = tasks(path)
+    assert (generates, pooler.tasks, pooler.labels) == (False, ("classify",), ("LABEL_0",))
+    assert (pooler.token_score, pooler.activation, pooler.pair_instruction) == (TokenScore(9), "identity", "A")
+    assert pooler.notes == ("scores pairs of texts by the logits of tokens, as 1_LogitScore/config.json says",)
+    assert tasks(path, runner="generate") == (True, None)
+    with pytest.raises(ConfigError, match="classifies and does not embed; remove --convert"):
+        tasks(path, convert="embed")
+
+
+@pytest.mark.parametrize(
+    ("config", "score", "says"),
+    [
+        (MODEL, {"true_token_id": 1000}, "names a token that is not in the model's vocabulary"),
+        (MODEL, {"true_token_id": 1, "false_token_id": 1000}, "names a token that is not in the model's vocabulary"),
+        (MODEL, {"false_token_id": 2}, "must say true_token_id and false_token_id"),
+        (MODEL, {"true_token_id": True}, "must say true_token_id and false_token_id"),
+        (MODEL, {"true_token_id": 1, "false_token_id": -2}, "must say true_token_id and false_token_id"),
+        (ENCODER, {"true_token_id": 1}, "BertModel has no head for tokens, which LogitScore reads"),
+    ],
+)
+def test_a_token_score_that_cannot_be_read(modules, config, score, says):
+    with pytest.raises(ModelError, match=says):
+        tasks(modules([TRANSFORMER, LOGIT_SCORE], config=config, score=score))
+
+
+def test_a_vector_for_each_token(modules):
+    dense = {"in_features": 64, "out_features": 24, "bias": False}
+    settings = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "prompts": {"document": ""}}
+    generates, pooler = tasks(modules([TRANSFORMER, DENSE], dense=dense, settings=settings))
+    assert (generates, pooler.tasks, pooler.dimensions, pooler.normalize) == (False, ("token_embed",), 24, True)
+    assert [one.name for one in pooler.dense] == ["2_Dense"]
+    assert (pooler.prompts, pooler.default_prompt) == ({"query": "[Q] ", "document": ""}, None)
+    assert pooler.notes == ("each token has a vector, of length 1, as modules.json names no module Pooling",)
+
+
+def test_a_weight_for_each_token_of_the_vocabulary(modules):
+    masked = {**MODEL, "architectures": ["BertForMaskedLM"]}
+    mlm = {**TRANSFORMER, "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"}
+    path = modules([mlm, SPLADE], config=masked, splade={"pooling_strategy": "max", "word_embedding_dimension": 1000})
+    generates, pooler = tasks(path)
+    assert (generates, pooler.tasks, pooler.sparse, pooler.pooling) == (False, ("embed",), True, "max")
+    assert (pooler.dimensions, pooler.matryoshka, pooler.normalize) == (1000, (), False)
+    with pytest.raises(ConfigError, match="BertForMaskedLM has sparse vectors; remove --pooler-config"):
+        tasks(path, pooler_config={"pooling_type": "MEAN"})
+
+
+def test_heads_that_are_pickled_are_named(folder):
+    path = folder(config__json=ENCODER, sparse_linear__pt="")
+    _, pooler = tasks(path)
+    assert (
+        pooler.notes[1] == "sparse_linear.pt cannot be read, because such files can run code; other vectors are served"
+    )
+
+
+def test_settings_say_what_makes_a_score_of_a_classifier_s_number(modules):
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    config = {**MODEL, "architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    assert tasks(modules([TRANSFORMER], config=config, settings=settings))[1].activation == "identity"
+
+
 def test_the_user_decides(folder):
     path = folder(config__json={**ENCODER, "matryoshka_dimensions": [16, 32]})
     flags = {"pooler_config": {"seq_pooling_type": "MAX", "use_activation": False, "dimensions": 48}}
@@ -165,6 +234,22 @@ def test_what_cannot_be_done_is_said(folder, config, flags, message):
             {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2,
              "activation_function": "torch.nn.modules.activation.Mish"}},
             "asks for the activation mish",
+        ),
+        (
+            [TRANSFORMER, DENSE],
+            {"dense": {"in_features": 64, "out_features": 2, "use_residual": True}},
+            "adds what it reads to what it computes",
+        ),
+        (
+            [TRANSFORMER, SPLADE],
+            {"config": {**MODEL, "architectures": ["BertForMaskedLM"]}, "splade": {"pooling_strategy": "sum"}},
+            "asks for the pooling_strategy sum; only max is supported",
+        ),
+        ([TRANSFORMER, SPLADE], {"splade": {}}, "BertModel has no head for masked tokens"),
+        (
+            [TRANSFORMER, DENSE, POOLING],
+            {"pooling": {"pooling_mode": "mean"}, "dense": {"in_features": 64, "out_features": 2}},
+            "Dense behind or without it",
         ),
         (
             [TRANSFORMER, POOLING],

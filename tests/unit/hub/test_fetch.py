@@ -53,6 +53,27 @@ def test_only_what_a_call_needs(site):
     assert {path.name for path in folder.iterdir()} == {"config.json", "generation_config.json"}
 
 
+def test_modules_of_an_embedder(site, hub):
+    modules = {
+        "modules.json": json.dumps([{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]).encode(),
+        "config_sentence_transformers.json": b"{}",
+        "sentence_bert_config.json": b'{"max_seq_length": 512}',
+        "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}',
+        "2_Dense/model.safetensors": b"dense",
+    }
+    never = {
+        "0_Transformer/model.safetensors": b"never",
+        "2_Dense/pytorch_model.bin": b"never",
+        "onnx/config.json": b"{}",
+    }
+    hub.add("org/embedder", {**FILES, **modules, **never})
+    (answer,) = site.ask({"model": "org/embedder"}).answers
+    folder = Path(answer["path"])
+    got = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert modules.keys() <= got
+    assert not never.keys() & got
+
+
 def test_shards_are_those_of_the_index(site, hub):
     shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}

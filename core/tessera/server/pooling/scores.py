@@ -41,7 +41,7 @@ class PairScores:
         instructions: the names of the model's for each of the two, if it embeds. Raises RequestError,
         TextWorkerError."""
         firsts = first if len(first) == len(second) else [*first] * len(second)
-        params = scoring_params(request.task, PoolingParams(use_activation=use_activation))
+        params = scoring_params(request.pooler, request.task, PoolingParams(use_activation=use_activation))
         if request.task == READS_PAIRS:
             check_one_label(request.pooler)
             check_texts([*first, *second], request.context.settings.limits)

@@ -1,0 +1,61 @@
+"""Generates the table of models that answer with numbers in docs/models.md from the architectures that core has:
+`python -m tools.pooling_table`. A test checks that it is up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from tessera.plugins.builtin import POOLING_MODELS
+
+PAGE = Path(__file__).parents[1] / "docs/models.md"
+BEGIN, END = "<!-- models that pool: python -m tools.pooling_table -->", "<!-- end of models that pool -->"
+HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification")
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "Bert": "all-MiniLM, BGE, E5, mxbai-embed-large, the ms-marco-MiniLM rerankers",
+        "DistilBert": "multi-qa-distilbert",
+        "Electra": "ms-marco-electra",
+        "Gemma3Text": "EmbeddingGemma",
+        "JinaEmbeddingsV3": "jina-embeddings-v3 in transformers' form",
+        "MPNet": "all-mpnet-base",
+        "Mistral": "E5-Mistral",
+        "ModernBert": "gte-modernbert, modernbert-embed",
+        "New": "gte-multilingual, gte-large-en-v1.5",
+        "NomicBert": "nomic-embed-text-v1.5",
+        "Qwen2": "gte-Qwen2 where it is causal",
+        "Qwen3": "Qwen3-Embedding, Qwen3-Reranker",
+        "Roberta": "all-distilroberta",
+        "XLMRoberta": "BGE-M3, multilingual-E5, bge-reranker-v2-m3",
+    }
+)
+"""Published models of a family's form."""
+
+
+def families() -> Mapping[str, frozenset[str]]:
+    """The heads of each family, in the order of the names."""
+    heads: dict[str, set[str]] = {}
+    for architecture in POOLING_MODELS:
+        head = next(head for head in HEADS if architecture.endswith(head))
+        heads.setdefault(architecture.removesuffix(head), set()).add(head)
+    return {name: frozenset(heads[name]) for name in sorted(heads, key=str.lower)}
+
+
+def table() -> str:
+    """One line per family."""
+    lines = [f"| Family | {' | '.join(f'`*{head}`' for head in HEADS)} | Such as |", "|---" * (len(HEADS) + 2) + "|"]
+    for name, heads in families().items():
+        cells = ["yes" if head in heads else "" for head in HEADS]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {EXAMPLES.get(name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
