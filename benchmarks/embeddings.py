@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle
@@ -200,7 +200,7 @@ def _checked(engines: Sequence[Engine], vectors: Mapping[str, Mapping[str, Any]]
 
 def _results(
     engine: Engine, task: EmbeddingTask, options: argparse.Namespace, folder: Path
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any]]:
     """The lines of an engine's process. folder: for its task, and the model in its format."""
     own = engine.module == "tessera_embeddings"
     python = sys.executable if own else str(options.peer / "bin" / "python")

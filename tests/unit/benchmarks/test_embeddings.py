@@ -56,7 +56,7 @@ def test_texts_have_exactly_as_many_tokens():
     def count(text: str) -> int:  # a token for each word and each mark, and two around the text
         return 2 + len(text.split()) + text.count("!")
 
-    assert text_of(words, count, 8) == "one three!!!"
+    assert text_of(words, count, 8) == "one three!!! two"
     assert text_of(words, count, 5) == "one two one"
 
 
