@@ -196,9 +196,13 @@ def test_more_threads_split_nothing_otherwise() -> None:
 
 
 def test_without_the_flag_bits_depend_on_the_batch() -> None:
-    """Otherwise the tests above show nothing."""
-    alone = answered("groups", alone=True, batch_invariant=False)
-    assert differing(answered("groups", alone=False, batch_invariant=False, max_num_batched_tokens=40), alone)
+    """Otherwise the tests above show nothing. Which family shows it depends on the processor."""
+
+    def depends(family: str) -> bool:
+        alone = answered(family, alone=True, batch_invariant=False)
+        return differing(answered(family, alone=False, batch_invariant=False, max_num_batched_tokens=40), alone) != []
+
+    assert any(map(depends, FAMILIES))
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
