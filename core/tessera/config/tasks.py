@@ -19,6 +19,8 @@ _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
 """Families whose tokens see those before them, also without a head that generates, by the name of their classes."""
 _MASKED = "ForMaskedLM"
+_HEADLESS = ("Model", _MASKED, "ForPreTraining")
+"""What classes are called that do not generate, besides classifiers. A plugin's model of any other name generates."""
 _CLASSIFIERS: Mapping[str, PoolingTask] = MappingProxyType(
     {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
 )
@@ -48,7 +50,7 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     architecture = str(checkpoint.config["architectures"][0])
     task = next((task for head, task in _CLASSIFIERS.items() if architecture.endswith(head)), None)
     causal = _is_causal(checkpoint, architecture)
-    able = causal and architecture.endswith(_GENERATES)
+    able = causal and _has_head(architecture)
     if options.runner == "generate" and not able:
         raise ConfigError(
             f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
@@ -86,7 +88,12 @@ def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
     text = checkpoint.text
     if text.get("is_causal") is False or text.get("use_bidirectional_attention") is True:
         return False
-    return architecture.endswith(_GENERATES) or architecture.startswith(_DECODERS)
+    return _has_head(architecture) or architecture.startswith(_DECODERS)
+
+
+def _has_head(architecture: str) -> bool:
+    """Whether its name is that of a model that generates."""
+    return architecture.endswith(_GENERATES) or not architecture.endswith((*_HEADLESS, *_CLASSIFIERS))
 
 
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:

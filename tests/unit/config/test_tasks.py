@@ -55,6 +55,7 @@ def tasks(path, **flags):
     [
         (MODEL, {}, True, None),
         (MODEL, {"convert": "embed"}, True, "last"),
+        ({**MODEL, "architectures": ["TinyMixed"]}, {}, True, None),
         (MODEL, {"runner": "pooling"}, False, "last"),
         (MODEL, {"runner": "generate", "convert": "embed"}, True, "last"),
         (ENCODER, {}, False, "cls"),
