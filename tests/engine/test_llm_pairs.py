@@ -106,5 +106,7 @@ def test_classes_are_no_scores(tmp_path: Path) -> None:
     with LLM(str(tmp_path), **OPTIONS) as llm:
         (found,) = llm.classify("where is it?", use_tqdm=False)
         np.testing.assert_allclose(found.outputs.probs, logits(model, QUERY).softmax(0), atol=2e-5)
+        (raw,) = llm.classify(QUERY, pooling_params=PoolingParams(use_activation=False), use_tqdm=False)
+        np.testing.assert_allclose(raw.outputs.probs, logits(model, QUERY), atol=2e-5)
         with pytest.raises(RequestError, match="3 labels"):
             llm.score("a", "b", use_tqdm=False)

@@ -65,7 +65,6 @@ class ModelOptions:
     override_generation_config: Mapping[str, Any] | None = flag(
         None, "Sampling parameters that override these defaults, such as '{\"max_new_tokens\": 512}'."
     )
-
     runner: str = flag(
         "auto", "Whether the model generates text or only answers with numbers (pooling); auto decides by its files.",
         choices=("auto", "generate", "pooling"), plan=True,

@@ -15,8 +15,6 @@ Pooling = Literal["last", "cls", "mean", "max", "weighted_mean", "mean_sqrt_len"
 """Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean,
 the largest of each element, their mean weighted by position (1, 2, 3, ...), or their sum divided by the square root of
 their number."""
-
-
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 ACTIVATIONS = ("identity", "tanh", "gelu", "relu", "sigmoid")
 """Of Dense modules."""
@@ -47,7 +45,7 @@ class TokenScore:
 
 @dataclass(frozen=True)
 class PoolerConfig:
-    """How a model pools, from its files, --pooler-config, or what its family does; config/model.py fills it."""
+    """How a model pools, from its files, --pooler-config, or what its family does; config/tasks.py fills it."""
 
     # What it can be asked for.
     tasks: tuple[PoolingTask, ...]

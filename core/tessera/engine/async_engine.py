@@ -24,7 +24,7 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import EngineMetrics
-from tessera.engine.pooling import text_limit
+from tessera.engine.truncation import TextLimit
 from tessera.errors import EngineDeadError, RequestError
 from tessera.platform.runner import Progress
 from tessera.pooling_params import PoolingParams
@@ -173,8 +173,9 @@ class AsyncEngine:
         """Tokenizes a prompt and checks every limit, as encode() does, without submitting it. pooled_from: the position
         of the first token behind an instruction. columns: of the input batch. Raises RequestError, TextWorkerError."""
         if isinstance(prompt, str):
-            most, side = text_limit(params, self.config.model.max_model_len)
-            ids: Sequence[int] = await self._encoded(prompt, add_special_tokens, client, most, side)
+            longest = self.config.model.max_model_len
+            limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, longest)
+            ids: Sequence[int] = await self._encoded(prompt, add_special_tokens, client, limit.max_tokens, limit.side)
         else:
             ids = prompt
         prepare = self._handle.front_end.prepare_pooled

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.engine.pooling import check_pooling, text_limit
-from tessera.engine.truncation import Truncation
+from tessera.engine.pooling import check_pooling
+from tessera.engine.truncation import TextLimit, Truncation
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams, RequestPooling
 from tessera.request import NO_ARGS, Request, make_cache_key
@@ -120,9 +120,8 @@ class InputProcessor:
         """The same for a request that pools. pooled_from: the position of the first token behind an instruction.
         columns: of the input batch. Raises RequestError."""
         pooler = check_pooling(params, self._model.pooler)
-        most, side = text_limit(params, self._max_model_len)
-        kept = ids if side is None else Truncation(most, right=side == "right").apply(ids)
-        checked = self._checked(kept, answers=False)
+        limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
+        checked = self._checked(limit.apply(ids), answers=False)
         return PooledPrompt(
             text, checked, params, RequestPooling.from_config(pooler, params.task, pooled_from), columns
         )

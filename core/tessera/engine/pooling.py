@@ -9,10 +9,8 @@ import numpy as np
 
 from tessera.arrays import Array
 from tessera.config.pooler import PoolerConfig, PoolingTask
-from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
-from tessera.text.tokenizer import TruncationSide
 
 FLAGS = "--convert embed"
 """What makes a chat model answer with vectors."""
@@ -81,17 +79,6 @@ def _softmax(values: Array) -> Array:
     weights = np.exp(values - values.max(axis=-1, keepdims=True))
     result: Array = weights / weights.sum(axis=-1, keepdims=True)
     return result
-
-
-def text_limit(params: PoolingParams, max_model_len: int) -> tuple[int, TruncationSide | None]:
-    """The most tokens of a text, and the side from which a longer one is cut; None: it is refused. By default it is cut
-    from the right: what begins a text says most of it. Raises RequestError."""
-    truncation = Truncation.from_params(
-        params.truncate_prompt_tokens, params.truncation_side, max_model_len=max_model_len, max_tokens=0
-    )
-    if truncation is None:
-        return max_model_len, None
-    return truncation.num_tokens, "left" if params.truncation_side == "left" else "right"
 
 
 def instructed(prompt: str | Sequence[int], pooler: PoolerConfig | None) -> str | Sequence[int]:

@@ -5,9 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tessera.errors import RequestError
 from tessera.sampling_params import check_side
+from tessera.text.tokenizer import TruncationSide
+
+
+class TextLimit(NamedTuple):
+    """What becomes of texts that are too long for a model that pools them. It is for the tokenizer, which leaves whole
+    what it puts around a text."""
+
+    # With what the tokenizer puts around a text.
+    max_tokens: int
+    # From which a text is cut; None: it is refused.
+    side: TruncationSide | None = None
+
+    @classmethod
+    def from_params(cls, num_tokens: int | None, side: str | None, max_model_len: int) -> TextLimit:
+        """num_tokens: truncate_prompt_tokens; -1 is the longest that the model takes. side: truncation_side; None is
+        right: what begins a text says most of it. Raises RequestError."""
+        truncation = Truncation.from_params(num_tokens, side, max_model_len=max_model_len, max_tokens=0)
+        if truncation is None:
+            return cls(max_model_len)
+        return cls(truncation.num_tokens, "left" if side == "left" else "right")
+
+    def apply(self, ids: Sequence[int]) -> Sequence[int]:
+        """The token ids that are kept of a text's; all of one that is refused."""
+        return ids if self.side is None else Truncation(self.max_tokens, self.side == "right").apply(ids)
 
 
 @dataclass(frozen=True)

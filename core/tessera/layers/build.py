@@ -78,7 +78,8 @@ class Build:
         self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
         self.pooler, self.generates = pooler, generates
-        self.notes: list[str] = []  # lines about the model, to say at start-up
+        # Lines about the model, to say at start-up.
+        self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number

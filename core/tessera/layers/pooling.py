@@ -77,7 +77,6 @@ def embedding_heads(build: Build) -> dict[str, PoolingHead]:
     if config is None or config.sparse or not build.is_last_stage:
         return {}
     wanted = [task for task in ("embed", "token_embed") if task in config.tasks]
-    build.notes += config.notes
     dense = [_dense(build, one) for one in config.dense] if wanted else []
     return {task: EmbeddingHead(config.pooling if task == "embed" else "all", dense) for task in wanted}
 

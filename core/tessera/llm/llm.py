@@ -29,8 +29,9 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
-from tessera.engine.pooling import instructed, text_limit
+from tessera.engine.pooling import instructed
 from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
+from tessera.engine.truncation import TextLimit
 from tessera.errors import RequestError
 from tessera.llm.inputs import (
     Conversations,
@@ -200,14 +201,20 @@ class LLM:
         **others: Any,
     ) -> list[PoolingRequestOutput]:
         """What the model's head makes of each prompt, in the forms that generate() accepts. pooling_params: one for all
-        prompts, or one per prompt. pooling_task: of those that name none; default: the model's first. Raises
-        RequestError before anything runs, and EngineStepError if a step fails."""
+        prompts, or one per prompt. pooling_task: in place of theirs; default: theirs, and without any the model's
+        first. Raises RequestError before anything runs, and EngineStepError if a step fails."""
         refuse_others("encode", others)
         self._offline.check_usable()
         pooler = self._offline.config.model.pooler
         texts = [instructed(prompt, pooler) for prompt in prompts_of(prompts, None)]
-        task = pooling_task or ("embed" if pooler is None else pooler.tasks[0])
-        params = for_each("pooling_params", pooling_params or PoolingParams(task), PoolingParams, len(texts))
+        params: list[PoolingParams] = for_each(
+            "pooling_params",
+            pooling_params or PoolingParams("embed" if pooler is None else pooler.tasks[0]),
+            PoolingParams,
+            len(texts),
+        )
+        if pooling_task is not None:
+            params = [msgspec.structs.replace(own, task=pooling_task) for own in params]
         ranks = for_each("priority", priority or 0, int, len(texts))
         feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
         jobs = [
@@ -446,7 +453,8 @@ class LLM:
                 return front.prepare_pooled(prompt, params)
             if self._text is None:
                 raise no_tokenizer()
-            most, side = text_limit(params, self._offline.max_model_len)
+            longest = self._offline.max_model_len
+            most, side = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, longest)
             if isinstance(prompt, TextPair):
                 (pair,) = self._text.encode_pairs([prompt], max_tokens=most, truncation_side=side)
                 columns = type_columns(self._offline.config.model.checkpoint, pair.boundary)

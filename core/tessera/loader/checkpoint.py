@@ -149,6 +149,9 @@ class Safetensors:
             self._files[file] = open_weights(self.folder, file, "pt")
         return self._files[file]
 
+    def _names_in(self, file: str) -> list[str]:
+        return [*self._open(file).keys()]
+
     def _find(self) -> Mapping[str, str]:
         """Which file holds each tensor, by tensor name."""
         found = find_weights(self.folder)
@@ -168,7 +171,7 @@ class Safetensors:
 
     def _add_module(self, module: str) -> None:
         file = f"{module}/{SINGLE}"
-        for name in self._open(file).keys():  # noqa: SIM118 - not a dict
+        for name in self._names_in(file):
             self._where[f"{module}.{name}"] = file
             self._own_names[f"{module}.{name}"] = name
 
@@ -176,7 +179,7 @@ class Safetensors:
         """The same without an index."""
         where: dict[str, str] = {}
         for file in files:
-            for name in self._open(file).keys():  # noqa: SIM118 - not a dict
+            for name in self._names_in(file):
                 if name in where:
                     raise ModelError(
                         f"'{printable(name, 80)}' is in both {printable(where[name], 60)} and {printable(file, 60)} of "

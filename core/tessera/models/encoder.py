@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tessera import text_pair
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, PositionEmbedding, SegmentEmbedding
@@ -27,7 +28,7 @@ from tessera.platform.feature import Column
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead, SamplingHead
 
-TYPE_BOUNDARY = Column("type_boundary", "int32", default=2**31 - 1, each="token")
+TYPE_BOUNDARY = Column(text_pair.TYPE_BOUNDARY, "int32", default=2**31 - 1, each="token")
 """Of the input batch: the position from which on a text's tokens have the type 1, as those of the second text of a pair
 have."""
 

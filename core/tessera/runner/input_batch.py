@@ -208,7 +208,10 @@ class CoreInputBatch:
         self.pooling: dict[int, RequestPooling] = {}
 
     def apply(self, step: SchedulerOutput) -> None:
-        """Applies the rows that a step opens and the blocks that rows get."""
+        """Applies the rows that a step opens and frees and the blocks that rows get."""
+        if self.pooling:
+            for row in step.freed.tolist():
+                self.pooling.pop(row, None)
         for opened in step.opened:
             self._open(opened)
         for table, delta in zip(self.tables, step.blocks, strict=True):
@@ -223,7 +226,6 @@ class CoreInputBatch:
             table[row] = 0
         self.tables_changed += 1
         self.sampling.open(opened)
-        self.pooling.pop(row, None)
         if opened.pooling is not None:
             self.pooling[row] = opened.pooling
         for name, column in self.columns.items():
@@ -234,6 +236,10 @@ class CoreInputBatch:
         if not self.pooling:
             return np.zeros(0, np.intp)
         return np.flatnonzero([row in self.pooling for row in rows.tolist()])
+
+    def pools_every_token(self, rows: Array) -> bool:
+        """Whether one of these rows, which pool, pools the states of several tokens."""
+        return any(self.pooling[row].every_token for row in rows.tolist())
 
 
 def write_blocks(table: Array, delta: BlockDelta) -> None:

@@ -113,7 +113,7 @@ class LaunchBuilder:
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
             prompt_logprobs = self.batch.sampling.prompt_logprobs_among(rows, starts)
             pooled = self.batch.pooled_among(rows)
-            every = len(prompt_logprobs) or any(self.batch.pooling[row].every_token for row in rows[pooled].tolist())
+            every = len(prompt_logprobs) or (len(pooled) and self.batch.pools_every_token(rows[pooled]))
             shape = _with_all_positions(exact) if every else exact
             placed = self._placed(shape, rows, lengths)
             launch = self._launch(shape.key, placed, starts, seq_lens[part])

@@ -133,7 +133,8 @@ class Pooler:
         for row, start, end, count, last in zip(
             texts.rows.tolist(), texts.starts.tolist(), texts.ends.tolist(), counts, np.cumsum(counts), strict=True
         ):
-            pieces = self._pieces.pop(row, []) if start else []
+            earlier = self._pieces.pop(row, [])
+            pieces = earlier if start else []  # of an aborted request that had the row
             pieces.append(Piece(copy, slice(last - count, last)))
             if end:
                 yield PooledRow(row, pieces)

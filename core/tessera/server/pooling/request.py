@@ -4,36 +4,16 @@ long."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from starlette.types import Scope
 
 from tessera.config.pooler import PoolerConfig, PoolingTask
-from tessera.engine.truncation import Truncation
+from tessera.engine.truncation import TextLimit
 from tessera.server.context import ServerContext
 from tessera.server.generation.prepare import Identity, RequestOwner
 from tessera.server.model_tasks import check_pools
 from tessera.server.pooling.fields import PoolingFields
 from tessera.server.served_model import ServedModel
-from tessera.text.tokenizer import TruncationSide
-
-
-class Cut(NamedTuple):
-    """What becomes of texts that are too long."""
-
-    # With what the tokenizer puts around a text.
-    max_tokens: int
-    # From which a text is cut; None: it is refused.
-    side: TruncationSide | None = None
-
-    @classmethod
-    def from_fields(cls, num_tokens: int | None, side: str | None, max_model_len: int) -> Cut:
-        """num_tokens: truncate_prompt_tokens; -1 is the longest that the model takes. side: truncation_side; None is
-        right: what begins a text says most of it. Raises RequestError."""
-        truncation = Truncation.from_params(num_tokens, side, max_model_len=max_model_len, max_tokens=0)
-        if truncation is None:
-            return cls(max_model_len)
-        return cls(truncation.num_tokens, "left" if side == "left" else "right")
 
 
 @dataclass(frozen=True)
@@ -44,7 +24,7 @@ class PoolingRequest:
     task: PoolingTask
     identity: Identity
     owner: RequestOwner
-    cut: Cut
+    cut: TextLimit
 
     @classmethod
     def from_fields(
@@ -57,7 +37,7 @@ class PoolingRequest:
         identity = Identity.from_request(model, prefix, fields, context.settings.limits, scope)
         owner = RequestOwner.from_request(context, model, fields, scope)
         most = model.engine.info.max_model_len
-        cut = Cut.from_fields(fields.truncate_prompt_tokens, fields.truncation_side, most)
+        cut = TextLimit.from_params(fields.truncate_prompt_tokens, fields.truncation_side, most)
         return cls(context, model, task, identity, owner, cut)
 
     @property
