@@ -54,6 +54,7 @@ def vector(model: Any, text: str) -> np.ndarray:
 def test_vectors_and_scores(model: Any, tmp_path: Path) -> None:
     expected = [vector(model, text) for text in (QUERY, *DOCUMENTS)]
     with LLM(tmp_path, **OPTIONS) as llm:
+        assert any("a weight for each token of the vocabulary" in note for note in llm._offline._engine.info.notes)
         found = llm.embed([QUERY, *DOCUMENTS], use_tqdm=False)
         np.testing.assert_allclose([one.outputs.embedding for one in found], expected, atol=2e-5)
         scores = [one.outputs.score for one in llm.score(QUERY, DOCUMENTS, use_tqdm=False)]
