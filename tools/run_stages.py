@@ -1,5 +1,6 @@
 """Runs the stages that tools/stages.toml lists for check, test, test-all or nightly: begun in order, two at a time,
-timed, up to the first failure. test-all also fails, at its end, if a stage took longer than its budget."""
+timed, up to the first failure. test-all also fails, at its end, if a stage took longer than its budget. Budgets and
+limits are for the machine of tools/machine_speed.py; on a slower one they are longer by as much."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 import msgspec
+
+from tools.machine_speed import slowdown
 
 ROOT = Path(__file__).parents[1]
 Command = Literal["check", "test", "test-all", "nightly"]
@@ -64,6 +67,10 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             elif not any(shutil.which(program, path=search_path) for program in need.split("|")):
                 return f"needs {need.replace('|', ' or ')}"
         return None
+
+    def on_slower(self, slowdown: float) -> Stage:
+        """The same on a machine that takes so many times as long."""
+        return msgspec.structs.replace(self, budget=self.budget * slowdown, minutes=self.minutes * slowdown)
 
     def present(self, root: Path) -> list[str]:
         return [path for path in self.paths if (root / path).is_dir()]
@@ -266,9 +273,12 @@ def main() -> int:
     parser.add_argument("command", choices=tuple(INCLUDES))
     parser.add_argument("--table", type=Path, default=ROOT / "tools/stages.toml")
     parser.add_argument("--root", type=Path, default=ROOT)
+    parser.add_argument("--slowdown", type=float, help="of this machine beside the budgets' (default: measured)")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    stages = read_stages(arguments.table, arguments.command)
+    slower = arguments.slowdown or slowdown(min(AT_ONCE, _processors()))
+    print(f"---- this machine takes {slower:.2f} times as long as that of the budgets", flush=True)
+    stages = [stage.on_slower(slower) for stage in read_stages(arguments.table, arguments.command)]
     results = run_stages(stages, arguments.root, require_all=os.environ.get("TESSERA_REQUIRE_ALL") == "1")
     print_table(results, time.perf_counter() - start)
     slow = arguments.command == "test-all" and any(result.over_budget for result in results)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tools.machine_speed import REFERENCE_S, slowdown
 from tools.run_stages import INCLUDES, Result, Stage, read_stages, run_stages
 
 PASSES = Stage("passes", "python -c \"print('one'); print('== 3 passed ==')\"", "test")
@@ -17,6 +18,12 @@ FAILS = Stage("fails", "python -c \"import sys; print('broke'); sys.exit(3)\"", 
 
 def outcomes(results: list[Result]) -> list[str]:
     return [result.outcome for result in results]
+
+
+def program(table: Path, command: str) -> list[str]:
+    """That runs a table's stages in its folder, as on the machine of the budgets."""
+    where = ["--table", str(table), "--root", str(table.parent)]
+    return [sys.executable, "-m", "tools.run_stages", command, *where, "--slowdown", "1"]
 
 
 def test_the_table_is_whole(root: Path) -> None:
@@ -186,6 +193,22 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> Non
     assert result.seconds < 30
 
 
+def test_a_slower_machine_has_longer_budgets_and_limits() -> None:
+    slower = msgspec.structs.replace(PASSES, budget=30.0, minutes=2.0).on_slower(1.5)
+    assert (slower.budget, slower.minutes) == (45.0, 3.0)
+
+
+def test_the_machine_is_as_fast_as_that_of_the_budgets_or_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([1.2, 9.0, 1.0, 0.1, 0.2, 0.3])
+    monkeypatch.setattr("tools.machine_speed._round_s", lambda at_once: next(seconds))
+    assert [slowdown(2), slowdown(2)] == [1.2 / REFERENCE_S, 1.0]
+
+
+def test_its_speed_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.machine_speed.WORK", "print(2 * 0.83)")
+    assert slowdown(2) == 2.0
+
+
 def test_what_a_stage_leaves_running_fails_it(tmp_path: Path) -> None:
     stage = Stage("leaves", "sh -c 'sleep 60 & echo over'", "test", minutes=0.5 / 60)
     (result,) = run_stages([stage], tmp_path, require_all=False)
@@ -199,16 +222,7 @@ def test_the_program_prints_a_table_and_its_exit_status_tells(
 ) -> None:
     table = tmp_path / "stages.toml"
     table.write_text(f'[[stage]]\nname = "only"\ncommand = "{command}"\nwhen = "check"\n', encoding="utf-8")
-    program = [
-        sys.executable,
-        str(root / "tools/run_stages.py"),
-        "check",
-        "--table",
-        str(table),
-        "--root",
-        str(tmp_path),
-    ]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = subprocess.run(program(table, "check"), cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == status
     last = [line.split()[0] for line in done.stdout.splitlines()[-3:]]
     assert last == ["----", "only", "total"]
@@ -218,8 +232,8 @@ def test_an_interrupt_ends_the_stages_and_prints_their_output(root: Path, tmp_pa
     table = tmp_path / "stages.toml"
     command = "sh -c 'echo begun; touch begun; sleep 60'"
     table.write_text(f'[[stage]]\nname = "long"\ncommand = "{command}"\nwhen = "check"\n', encoding="utf-8")
-    program = [str(root / "tools/run_stages.py"), "check", "--table", str(table), "--root", str(tmp_path)]
-    with subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    argv = program(table, "check")
+    with subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while not (tmp_path / "begun").exists():
             time.sleep(0.01)
         start = time.perf_counter()
@@ -240,8 +254,7 @@ def test_a_stage_over_its_budget_fails_in_test_all_after_the_others_ran(
         '[[stage]]\nname = "fast"\ncommand = "true"\nwhen = "test"\nbudget = 60\n',
         encoding="utf-8",
     )
-    program = [str(root / "tools/run_stages.py"), command, "--table", str(table), "--root", str(tmp_path)]
-    done = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=False)
+    done = subprocess.run(program(table, command), cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == status
     slow, fast, _ = done.stdout.splitlines()[-3:]
     assert "over budget" in slow

@@ -61,7 +61,12 @@ def run(torchs: int = 0, variables: dict[str, str] | None = None, **flags: Any) 
 @LINUX
 @pytest.mark.parametrize(
     ("torchs", "flags", "within", "after"),
-    [(0, {}, 2, 2), (0, {"threads": 1}, 1, 2), (3, {}, 3, 3), (3, {"threads": 1}, 1, 3)],
+    [
+        (0, {}, 2, 2),
+        pytest.param(0, {"threads": 1}, 1, 2, marks=pytest.mark.nightly),
+        pytest.param(3, {}, 3, 3, marks=pytest.mark.nightly),
+        (3, {"threads": 1}, 1, 3),
+    ],
 )
 def test_threads_holds_in_python_and_is_given_back(torchs: int, flags: dict[str, int], within: int, after: int) -> None:
     """Without it, torch keeps what the user set."""

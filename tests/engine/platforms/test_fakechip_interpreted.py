@@ -57,6 +57,7 @@ def test_it_refuses_and_counts_and_says_why_it_is_not_whole(tmp_path: Path) -> N
     assert refused == "fakechip: aten::_local_scalar_dense is an implicit read of the device"
 
 
+@pytest.mark.nightly
 def test_the_plugins_kernels_run_on_it() -> None:
     cases = ("op", "attention/fakechip/mixed-plain-float32", "fused/fakechip")
     for lines in run("-c", KIT, *cases, TORCH_FAKECHIP="python").split("end\n", len(cases) - 1):

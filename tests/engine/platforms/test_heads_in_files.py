@@ -114,7 +114,9 @@ def test_the_plan_counts_the_head_that_is_read(held: str, folder: Folder) -> Non
             assert info.num_weights - run.engine.info.num_weights == (0 if once else TABLE)
 
 
-@pytest.mark.parametrize("flags", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
+@pytest.mark.parametrize(
+    "flags", [{"tensor_parallel_size": 2}, pytest.param({"pipeline_parallel_size": 2}, marks=pytest.mark.nightly)]
+)
 def test_every_worker_uses_it(flags: dict[str, int], folder: Folder) -> None:
     """A rank's own rows of the two may be equal."""
     path = folder("llama", True, "own", shards=2)

@@ -174,7 +174,7 @@ def test_ranks_that_cut_the_inputs_of_blocks_are_refused(packed: Packed) -> None
     "kind",
     [
         "w4a16-asymmetric",
-        "w4a16-channel",
+        pytest.param("w4a16-channel", marks=pytest.mark.nightly),
         pytest.param("w8a8", marks=pytest.mark.nightly),
         pytest.param("w4a16", marks=pytest.mark.nightly),
         pytest.param("fp8-weights", marks=pytest.mark.nightly),
@@ -192,7 +192,8 @@ def test_two_ranks_are_as_one(kind: str, packed: Packed) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize(("method", "ranks"), [("gptq", 2), ("awq", 4)])
+# AWQ on four ranks has what GPTQ on two has.
+@pytest.mark.parametrize(("method", "ranks"), [pytest.param("gptq", 2, marks=pytest.mark.nightly), ("awq", 4)])
 def test_ranks_that_cut_groups_multiply_with_what_is_stored(method: str, ranks: int, tmp_path: Path) -> None:
     """96 inputs of a rank, and 48 of each of four, in groups of 64: in groups of 32 and 16. Activations are rounded by
     what a rank has of them."""
@@ -235,7 +236,14 @@ def test_experts_stay_as_they_are_stored_if_all_do(differs: dict[str, Any], stor
     assert stored in products
 
 
-@pytest.mark.parametrize("kind", ["w4a16-asymmetric", "w8a8", "fp8-block-weights"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "w4a16-asymmetric",
+        pytest.param("w8a8", marks=pytest.mark.nightly),
+        pytest.param("fp8-block-weights", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_quantized_head_on_two_ranks(kind: str, packed: Packed) -> None:
     """Of 101 rows, the last rank's 51st is not there."""
     folder, meant = packed("llama", kind, ignore=(), intermediate_size=96)
@@ -279,7 +287,7 @@ def test_native_kernels_do_all_of_it_in_bfloat16(family: str, kind: str, packed:
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["fp8", "blocks"])
+@pytest.mark.parametrize("kind", [pytest.param("fp8", marks=pytest.mark.nightly), "blocks"])
 def test_what_kernels_do_not_take_is_decoded(kind: str, packed: Packed) -> None:
     """As the model that it stands for, on one rank and on two."""
     folder, meant = packed("llama", kind, intermediate_size=96)

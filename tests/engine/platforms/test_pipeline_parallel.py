@@ -155,7 +155,7 @@ def ask_masked(run: EngineRun) -> list[list[int]]:
         {"depth": 1},
         {"depth": 3, "max_num_seqs": 3, "max_num_batched_tokens": 16},
         {"tensor_parallel_size": 2},
-        {"executor": None},
+        pytest.param({"executor": None}, marks=pytest.mark.nightly),
     ],
     ids=lambda flags: " ".join(f"{name}={value}" for name, value in flags.items()),
 )

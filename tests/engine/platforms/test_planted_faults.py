@@ -127,6 +127,7 @@ def passed_of(platform: str) -> set[str]:
     return {result.case.id.split("/")[0] for result in results if result.status == "passed"}
 
 
+@pytest.mark.nightly  # strict itself conforms each day in test_conformance.py
 def test_without_a_mistake_the_same_cases_pass() -> None:
     assert passed_of("tests.platforms.faulty:Quantizing") == set(UNPLANTED) - {"overlap"}, "its memory is the host's"
 

@@ -66,7 +66,7 @@ def test_platforms_agree_under_a_scheme(family: str, name: str, request: pytest.
     assert apart(scored(model, "cpu", quantization=name), expected) < 0.4 * changed  # activations round the other way
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", [pytest.param("llama", marks=pytest.mark.nightly), "mixtral"])
 def test_platforms_agree_in_fp8(family: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(family)
     plain, expected = scored(model, "reference"), scored(model, "reference", quantization="fp8")

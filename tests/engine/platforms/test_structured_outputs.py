@@ -255,7 +255,7 @@ MANY: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("which", "wanted"),
     [
-        ("odd", 10_000),
+        ("odd", 3_000),
         pytest.param("odd", 100_000, marks=pytest.mark.nightly),
         pytest.param("demo", 100_000, marks=pytest.mark.nightly),
         ("demo", 3_000),

@@ -42,7 +42,7 @@ def ask(run: EngineRun) -> tuple[Any, ...]:
     return greedy, sampled, [[row.ids.tolist() for row in run.logprobs[key]] for key in run.logprobs]
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", [pytest.param("llama", marks=pytest.mark.nightly), "mixtral"])
 def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(family)
     with EngineRun(model, "cpu") as alone:

@@ -60,8 +60,8 @@ def test_platforms_look_up_in_the_same_numbers(name: str, model: Model) -> None:
     assert apart(scored(tied, "cpu", quantization=name), expected) < 0.4 * changed
 
 
-# int8 on two ranks is each day's in test_quantization.py, and int4 has its groups beside.
-@pytest.mark.parametrize("name", [pytest.param("int8", marks=pytest.mark.nightly), "int4", None])
+# Schemes on two ranks are each day's in test_quantization.py.
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("int8", "int4")), None])
 def test_two_ranks_look_up_what_one_does(name: str | None, model: Model) -> None:
     flags = {"quantization": name, "dtype": "bfloat16"}
     tied = model("llama", True)

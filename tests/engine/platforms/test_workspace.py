@@ -101,7 +101,10 @@ def test_a_step_that_does_not_fit_is_refused(llama: Path) -> None:
         start(llama, max_num_batched_tokens=60_000, max_num_seqs=1000)
 
 
-@pytest.mark.parametrize(("parallel", "starts"), [({"tensor_parallel_size": 2}, 2), ({"pipeline_parallel_size": 2}, 1)])
+@pytest.mark.parametrize(
+    ("parallel", "starts"),
+    [pytest.param({"tensor_parallel_size": 2}, 2, marks=pytest.mark.nightly), ({"pipeline_parallel_size": 2}, 1)],
+)
 def test_workers_measure_together(llama: Path, parallel: dict[str, int], starts: int, own_cache: Path) -> None:
     """Also if one of them has forgotten."""
     _, alone = tokens_and_answers(llama, kv_cache_memory_bytes=1 << 20)
