@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -34,9 +35,10 @@ class BackgroundLoop:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs the work and returns its result. Interrupting the waiting thread cancels the work; the interrupt is
-        raised once the work has ended."""
+        raised once the work has ended. The loop's thread makes the coroutine: of one made here, an interrupt that comes
+        next would leave a warning that nobody awaited it."""
         running = _Call(work)
         try:
             self._loop.call_soon_threadsafe(running.start)
@@ -62,19 +64,19 @@ class BackgroundLoop:
                 await values.aclose()
 
         try:
-            while (value := self.run(following())) is not nothing:
+            while (value := self.run(following)) is not nothing:
                 yield value  # type: ignore[misc]  # it is a T, since it is not `nothing`
         finally:
-            self.run(closed())
+            self.run(closed)
 
     @contextmanager
     def entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
         """Enters an asynchronous context manager as a synchronous one."""
-        value = self.run(_entered(manager))
+        value = self.run(manager.__aenter__)
         try:
             yield value
         finally:
-            self.run(_exit(manager))
+            self.run(partial(manager.__aexit__, None, None, None))
 
     def _live(self) -> None:
         with self._runner:
@@ -89,18 +91,17 @@ class BackgroundLoop:
 class _Call(Generic[T]):
     """A coroutine that another thread waits for. Call start() and cancel() on the loop."""
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.ended = threading.Event()
         self._work = work
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task = asyncio.get_running_loop().create_task(self._work())
         self._task.add_done_callback(lambda _task: self.ended.set())
 
     def cancel(self) -> None:
         if self._task is None:
-            self._work.close()
             self.ended.set()
         else:
             self._task.cancel()
@@ -108,11 +109,3 @@ class _Call(Generic[T]):
     def result(self) -> T:
         assert self._task is not None
         return self._task.result()
-
-
-async def _entered(manager: AbstractAsyncContextManager[T]) -> T:
-    return await manager.__aenter__()
-
-
-async def _exit(manager: AbstractAsyncContextManager[Any]) -> None:
-    await manager.__aexit__(None, None, None)

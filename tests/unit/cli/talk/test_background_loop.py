@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -31,9 +32,9 @@ def test_results_and_errors_come_back(loop):
     async def fail():
         raise LookupError("gone")
 
-    assert loop.run(double(4)) == 8
+    assert loop.run(partial(double, 4)) == 8
     with pytest.raises(LookupError, match="gone"):
-        loop.run(fail())
+        loop.run(fail)
 
 
 def test_what_is_interrupted_has_ended_when_the_interrupt_is_raised(loop):
@@ -48,9 +49,9 @@ def test_what_is_interrupted_has_ended_when_the_interrupt_is_raised(loop):
             events.append("ended")
 
     with pytest.raises(KeyboardInterrupt):
-        loop.run(work())
+        loop.run(work)
     assert events == ["ended"]
-    assert loop.run(double(1)) == 2
+    assert loop.run(partial(double, 1)) == 2
 
 
 @pytest.mark.parametrize("ending", ["whole", "break", "interrupt", "error"])
@@ -103,7 +104,7 @@ def test_an_impatient_second_interrupt_does_no_harm(loop):
     with pytest.raises(KeyboardInterrupt):
         list(loop.iterate(values()))
     assert events == ["closed"]
-    assert loop.run(double(1)) == 2
+    assert loop.run(partial(double, 1)) == 2
 
 
 def test_a_context_is_entered_and_left_on_the_loop(loop):
@@ -139,6 +140,6 @@ def test_the_end_cancels_what_still_runs_and_leaves_no_thread():
 
     tasks = []
     with BackgroundLoop() as loop:
-        loop.run(begin())
+        loop.run(begin)
     assert cancelled == [True]
     assert all(thread.name != "event-loop" for thread in threading.enumerate())
