@@ -20,6 +20,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "Gemma3Text": "EmbeddingGemma",
         "JinaEmbeddingsV3": "jina-embeddings-v3 in transformers' form",
         "MPNet": "all-mpnet-base",
+        "LlamaBidirectional": "llama-nemoretriever, its rerankers too",
         "Mistral": "E5-Mistral",
         "ModernBert": "gte-modernbert, modernbert-embed",
         "New": "gte-multilingual, gte-large-en-v1.5",

@@ -28,6 +28,10 @@ _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
     {True: ("last", "the last token's"), False: ("cls", "the first token's")}
 )
 """By whether a token sees only those before it."""
+_BIDIRECTIONAL = ("LlamaBidirectional",)
+"""Families whose name begins as that of a decoder, and whose tokens see the whole text."""
+_NAMED: Mapping[str, Pooling] = MappingProxyType({"avg": "mean", "cls": "cls", "last": "last"})
+"""By `pooling` of config.json, where no folder of modules says it."""
 _PICKLED = ("sparse_linear.pt", "colbert_linear.pt")
 """Further heads of BGE-M3."""
 _WIDTHS = ("hidden_size", "dim", "n_embd")
@@ -86,9 +90,25 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
 def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
     """Whether a token sees only those before it."""
     text = checkpoint.text
-    if text.get("is_causal") is False or text.get("use_bidirectional_attention") is True:
+    if (
+        architecture.startswith(_BIDIRECTIONAL)
+        or text.get("is_causal") is False
+        or text.get("use_bidirectional_attention") is True
+    ):
         return False
     return _has_head(architecture) or architecture.startswith(_DECODERS)
+
+
+def named_pooling(config: Mapping[str, Any]) -> Pooling | None:
+    """What config.json's `pooling` names, which is avg if a family of _BIDIRECTIONAL leaves it out; None of others.
+    Raises ModelError for another name."""
+    bidirectional = str(config["architectures"][0]).startswith(_BIDIRECTIONAL)
+    named = config.get("pooling", "avg" if bidirectional else None)
+    if named is None:
+        return None
+    if not isinstance(named, str) or named not in _NAMED:
+        raise ModelError(f"pooling must be one of {', '.join(_NAMED)} in config.json.")
+    return _NAMED[named]
 
 
 def _has_head(architecture: str) -> bool:
@@ -99,8 +119,8 @@ def _has_head(architecture: str) -> bool:
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:
     _check_flags(architecture, options)
     labels, activation = classification(checkpoint.config, saved_activation(checkpoint.folder))
-    pooling: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
-    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
+    usual: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
+    return PoolerConfig((task,), named_pooling(checkpoint.config) or usual, labels=labels, activation=activation)
 
 
 def _token_scorer(
@@ -149,6 +169,9 @@ def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, 
     hidden = next((width for name in _WIDTHS if type(width := checkpoint.text.get(name)) is int), 0)
     matryoshka = checkpoint.config.get("matryoshka_dimensions")
     sizes = tuple(size for size in matryoshka if type(size) is int) if isinstance(matryoshka, list) else None
+    if modules is None and (named := named_pooling(checkpoint.config)) is not None:
+        note = f"pooling is {named}, as config.json says, and vectors are normalized"
+        return PoolerConfig(_EMBED, named, dimensions=hidden, matryoshka=sizes, notes=(note,))
     if modules is None:
         pooling, what = _DEFAULTS[causal]
         note = f"vectors are {what} hidden states, normalized, as there is no {MODULES}; --pooler-config changes it"

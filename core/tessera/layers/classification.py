@@ -38,6 +38,8 @@ class HeadConfig:
     eps: float = 1e-5
     # Which states a text is classified by.
     pooling: str = "cls"
+    # What the numbers are divided by.
+    temperature: float = 1.0
     # Whether each token is classified, and then the numbers are pooled.
     late: bool = False
 
@@ -91,6 +93,8 @@ def _layers(build: Build, hidden: int, labels: int, config: HeadConfig) -> list[
     if config.norm is not None:
         layers.append(HeadNorm(build, config.norm, hidden, config.eps, bias=config.norm_bias))
     layers.append(Dense(build, config.classifier, hidden, labels, bias=config.classifier_bias))
+    if config.temperature != 1.0:
+        layers.append(lambda numbers: numbers / config.temperature)
     return layers
 
 

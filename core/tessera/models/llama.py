@@ -1,17 +1,19 @@
 """Llama, and families with the same structure: Mistral and Mixtral (windows, experts), Granite (multipliers), SmolLM3
-(layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding), EuroBERT (an encoder)."""
+(layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding), EuroBERT and LlamaBidirectional
+(encoders)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from tessera.config.tasks import named_pooling
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames, Experts
 from tessera.layers.qkv import Joined
-from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.decoder import SCORE, Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import (
     FULL,
@@ -65,6 +67,17 @@ def eurobert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
         text_head=head,
         token_head=HeadConfig(),
     )
+    return build_decoder(build, config)
+
+
+def llama_bidirectional(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """A Llama whose tokens see the whole text, which transformers has no class of (llama-nemoretriever)."""
+    fields = ConfigFields(checkpoint)
+    shape = read_attention(fields, max_model_len, causal=False, **read_biases(fields))
+    head = replace(
+        SCORE, pooling=named_pooling(checkpoint) or SCORE.pooling, temperature=fields.positive("temperature", 1.0)
+    )
+    config = read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("mlp_bias"), text_head=head)
     return build_decoder(build, config)
 
 

@@ -40,6 +40,7 @@ _ENCODERS: Mapping[str, str] = {
     "EuroBert": "tessera.models.llama:eurobert",
     "Gte": "tessera.models.rotary_bert:gte",
     "JinaEmbeddingsV3": "tessera.models.rotary_bert:jina_v3",
+    "LlamaBidirectional": "tessera.models.llama:llama_bidirectional",
     "MPNet": "tessera.models.mpnet:mpnet",
     "ModernBert": "tessera.models.modernbert:modernbert",
     "New": "tessera.models.rotary_bert:gte",

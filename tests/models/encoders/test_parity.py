@@ -144,6 +144,24 @@ def test_a_llama_that_is_not_causal(saved, tmp_path):
     assert_close(pooled(copy, "cpu", "token_embed"), hidden_states(model, texts()))
 
 
+@pytest.mark.parametrize(("pooling", "temperature"), [("mean", 1.0), ("bos", 0.2)])
+def test_a_llama_that_sees_the_whole_text(saved, tmp_path, pooling, temperature):
+    """EuroBERT's layers, and one that scores the pooled states, divided by a temperature."""
+    folder, model = saved("eurobert", "Model")
+    score = torch.randn(3, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    copy = shutil.copytree(folder, tmp_path / "model")
+    tensors = {f"model.{name}": tensor for name, tensor in load_file(copy / "model.safetensors").items()}
+    save_file({**tensors, "score.weight": score}, copy / "model.safetensors")
+    says = {"pooling": "avg" if pooling == "mean" else "cls", "temperature": temperature}
+    say(copy, architectures=["LlamaBidirectionalForSequenceClassification"], model_type="llama_bidirec", **says)
+    states = hidden_states(model, texts())
+    wanted = [(one.mean(0) if pooling == "mean" else one[0]) @ score.T / temperature for one in states]
+    assert_close(pooled(copy, "cpu", "classify"), wanted)
+    say(copy, architectures=["LlamaBidirectionalModel"])
+    wanted = [one.mean(0) if pooling == "mean" else one[0] for one in states]
+    assert_close(pooled(copy, "cpu", "embed"), wanted)
+
+
 def test_the_first_files_of_gte_call_it_new(saved, tmp_path):
     folder, model = saved("gte", "ForSequenceClassification")
     copy = shutil.copytree(folder, tmp_path / "model")

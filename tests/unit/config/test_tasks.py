@@ -280,12 +280,21 @@ def test_dense_weights_that_can_run_code_are_not_read(modules):
         ({**MODEL, "architectures": ["Qwen3Model"]}, "last"),
         ({**MODEL, "architectures": ["LlamaModel"], "is_causal": False}, "cls"),
         ({**MODEL, "architectures": ["LlamaForCausalLM"], "is_causal": False}, "cls"),
+        ({**MODEL, "architectures": ["LlamaBidirectionalModel"]}, "mean"),
+        ({**MODEL, "architectures": ["LlamaBidirectionalModel"], "pooling": "last"}, "last"),
         ({**MODEL, "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}, "cls"),
     ],
 )
 def test_a_decoder_that_does_not_generate(folder, config, pooling):
     generates, pooler = tasks(folder(config__json=config))
     assert (generates, pooler.pooling) == (False, pooling)
+
+
+@pytest.mark.parametrize("named", ["colbert", 1, ["avg"]])
+def test_a_pooling_in_config_json_that_is_none(folder, named):
+    config = {**MODEL, "architectures": ["LlamaBidirectionalModel"], "pooling": named}
+    with pytest.raises(ModelError, match=r"^pooling must be one of avg, cls, last in config\.json\.$"):
+        tasks(folder(config__json=config))
 
 
 def test_what_is_not_causal_cannot_generate(folder):
