@@ -18,6 +18,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
         "chat": ("tessera.cli.talk.commands:chat", "Chat with a model, run here or on a server."),
         "complete": ("tessera.cli.talk.commands:complete", "Complete text with a model, run here or on a server."),
+        "embed": ("tessera.cli.embed.commands:embed", "Embed texts and compare them, here or on a server."),
         "run-batch": ("tessera.cli.run_batch:run_batch", "Run a file of requests and write their answers."),
         "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
         "plan": ("tessera.cli.plan:plan_command", "Show a model's memory use and how many requests fit."),

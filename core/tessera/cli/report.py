@@ -6,7 +6,8 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tessera._version import __version__
@@ -165,6 +166,17 @@ class ProgressLine:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function that shows how many are done."""
+    line = ProgressLine(LastingStream(sys.stderr))
+    line(Progress(what, 0, total))
+    try:
+        yield lambda done: line(Progress(what, done, total))
+    finally:
+        line.close()
 
 
 class Announcer(Protocol):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,15 +27,14 @@ from tessera.cli.bench.workload import Lengths, arrivals, check_fits, draw, pars
 from tessera.cli.client import Client
 from tessera.cli.client.local import LocalClient, start
 from tessera.cli.client.remote import DEFAULT_URL, connect
+from tessera.cli.client.source import key_of
 from tessera.cli.event_loop import run_until_end
 from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
-from tessera.cli.report import ProgressLine
+from tessera.cli.report import progress
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
-from tessera.config.environment import read_environment
 from tessera.config.flags import Flag, flag, flags_of, given_values, record_of
-from tessera.log import TEXT, LastingStream, set_up_logging
-from tessera.platform import Progress
+from tessera.log import TEXT, set_up_logging
 
 MAX_COUNT = 10**6
 
@@ -278,8 +275,7 @@ def serve(**flags: Any) -> int:
     vocabulary = vocabulary_of(options.tokenizer, options.vocab_size)
     objectives = parse_objectives(options.goodput)
     times = arrivals(requests.num_prompts, options.request_rate, options.burstiness, seed)
-    environment = read_environment()
-    key = options.api_key or environment.api_key or environment.openai_api_key
+    key = key_of(options.api_key)
 
     async def measure() -> int:
         async with connect(options.url, api_key=key, model_name=options.model_name) as client:
@@ -318,14 +314,3 @@ def _raise_first(records: list[Record]) -> None:
     for record in records:
         if record.error is not None:
             raise record.error
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that shows how many are done."""
-    line = ProgressLine(LastingStream(sys.stderr))
-    line(Progress(what, 0, total))
-    try:
-        yield lambda done: line(Progress(what, done, total))
-    finally:
-        line.close()

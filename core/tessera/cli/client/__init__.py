@@ -47,3 +47,27 @@ class Client(Protocol):
     def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]: ...
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The answer of one request. vectors: one for each text, in their order. num_tokens: of all texts."""
+
+    vectors: list[list[float]]
+    num_tokens: int
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """In tokens; None if unknown."""
+        ...
+
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+        """fields: of the request's body besides the texts, such as dimensions. Raises TesseraError."""
+        ...

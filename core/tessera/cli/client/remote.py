@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling
+from tessera.cli.client import AnswerDelta, Embeddings, Message, Prompt, RequestUsage, Sampling
+from tessera.cli.client.vectors import embedding_body, read_embeddings
 from tessera.cli.listen import is_loopback
 from tessera.errors import (
     AuthenticationError,
@@ -64,6 +65,14 @@ class RemoteClient:
         """Requests token ids back if the prompt is token ids, so that tokens without text are counted too."""
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
+
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+        content = embedding_body(self.model, inputs, fields)
+        with _transport_errors(self._url):
+            response = await self._http.post(f"{self._url}/embeddings", content=content)
+        if response.status_code != 200:
+            raise error_of(response.status_code, response.content, self._url)
+        return read_embeddings(response.content, len(inputs))
 
     async def _stream(self, route: str, fields: Mapping[str, Any]) -> AsyncGenerator[AnswerDelta, None]:
         body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **fields}

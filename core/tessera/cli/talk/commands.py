@@ -12,35 +12,24 @@ import click
 
 from tessera.cli.client import Client
 from tessera.cli.client.local import RequestDefaults, start
-from tessera.cli.client.remote import DEFAULT_URL, connect
+from tessera.cli.client.remote import connect
+from tessera.cli.client.source import SourceOptions, check_source, key_of
 from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.cli.talk.session import ChatSession, Completions, Dialogue, Session, Terminal
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
-from tessera.config.environment import read_environment
 from tessera.config.flags import Flag, flag, flags_of, given_values, record_of
-from tessera.errors import ConfigError, RequestError
+from tessera.errors import RequestError
 from tessera.log import TEXT, set_up_logging
 
 
 @dataclass(frozen=True)
-class TalkOptions:
+class TalkOptions(SourceOptions):
     """Options of both commands."""
 
     quick: str | None = flag(None, "", metavar="TEXT", common=True, aliases=("-q",))
-    url: str | None = flag(
-        None, f"Server to ask, such as {DEFAULT_URL}.", group="client", metavar="URL",
-        shown_default="none: run the model here", common=True,
-    )  # fmt: skip
-    api_key: str | None = flag(
-        None, "API key of the server.", group="client", metavar="KEY", common=True,
-        variable="TESSERA_API_KEY or OPENAI_API_KEY",
-    )  # fmt: skip
-    model_name: str | None = flag(
-        None, "Model of the server.", group="client", metavar="NAME", shown_default="its first", common=True
-    )
     log_level: str = flag(
         "warning", "Minimum severity of log messages.", group="logging", metavar="LEVEL", common=True,
         choices=("debug", "info", "warning", "error"),
@@ -165,20 +154,11 @@ def answering(
     model: str | None, values: Mapping[str, Any], options: TalkOptions
 ) -> AbstractAsyncContextManager[Client]:
     """The server of --url, otherwise an engine of our own. Raises ConfigError, ModelError or PlatformError."""
+    check_source(model, values, _LOCAL)
     if options.url is None:
-        for name in ("api_key", "model_name"):
-            if values[name] is not None:
-                raise ConfigError(f"{_option(name)} is for a server; add --url, or remove it.")
         config = build_config(model, **{one.name: values[one.name] for one in _ENGINE_FLAGS})
         return start(config, request_defaults(values, config))
-    if model is not None:
-        raise ConfigError("Give a MODEL to run here or the --url of a server, not both; see --model-name.")
-    for name in sorted(_LOCAL):
-        if values.get(name) not in (None, ()):
-            raise ConfigError(f"{_option(name)} is for a model that runs here; remove it, or --url.")
-    environment = read_environment()
-    key = options.api_key or environment.api_key or environment.openai_api_key
-    return connect(options.url, api_key=key, model_name=options.model_name)
+    return connect(options.url, api_key=key_of(options.api_key), model_name=options.model_name)
 
 
 def request_defaults(values: Mapping[str, Any], config: EngineConfig) -> RequestDefaults:
@@ -187,10 +167,6 @@ def request_defaults(values: Mapping[str, Any], config: EngineConfig) -> Request
     known = [limit for limit in (limits.default, limits.maximum) if limit is not None]
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, values, as_options=True))
     return RequestDefaults(template, sampling, min(known, default=None))
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _leave(number: int, _frame: object) -> None:

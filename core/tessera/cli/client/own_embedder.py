@@ -1,0 +1,71 @@
+"""This program's own engine as an embedder. The server's route for embeddings runs in process, so that requests are
+read, checked and answered by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tessera.cli.client import Embeddings, Prompt
+from tessera.cli.client.local import running_engine
+from tessera.cli.client.remote import error_of
+from tessera.cli.client.vectors import embedding_body, read_embeddings
+from tessera.cli.model_text import TemplateOptions
+from tessera.config import EngineConfig, Supervision, build_config
+
+if TYPE_CHECKING:
+    from tessera.engine.messages import EngineInfo
+    from tessera.server.batches.endpoints import Endpoints
+
+ROUTE = "/v1/embeddings"
+
+
+class OwnEmbedder:
+    """See start_embedder()."""
+
+    def __init__(self, endpoints: Endpoints, model: str, info: EngineInfo) -> None:
+        self._endpoints = endpoints
+        self.model = model
+        self.info = info
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self.info.max_model_len
+
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+        answer = await self._endpoints.post(ROUTE, embedding_body(self.model, inputs, fields), "")
+        if answer.status != 200:
+            raise error_of(answer.status, answer.body, ROUTE)
+        return read_embeddings(answer.body, len(inputs))
+
+
+def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig:
+    """Of an engine that embeds: a model that generates is converted, unless --convert says otherwise. Raises
+    ConfigError, ModelError, PlatformError, or RequestError if the model does not embed."""
+    from tessera.server.model_tasks import check_pools
+
+    config = build_config(model, **flags)
+    if config.model.pooler is None and flags.get("convert") is None:
+        config = build_config(model, **{**flags, "convert": "embed"})
+    check_pools(config.model, ["embed"])
+    return config
+
+
+@asynccontextmanager
+async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
+    """Starts the engine, showing progress, and ends it on exit. It is not restarted if it dies, because a restart
+    would distort measurements. Raises TesseraError."""
+    from tessera.server.batches.endpoints import Endpoints
+    from tessera.server.context import ServerContext
+    from tessera.server.pooling import embeddings
+    from tessera.server.settings import ServerSettings
+
+    name = config.model.served_name
+    async with running_engine(config, TemplateOptions(), Supervision(max_restarts=0)) as engine:
+        context = ServerContext(engine, ServerSettings(served_model_names=(name,)))
+        try:
+            yield OwnEmbedder(Endpoints([embeddings.route(context)]), name, engine.info)
+        finally:
+            for close in context.closers:
+                await close()

@@ -1,0 +1,1 @@
+"""`tessera embed`: vectors of texts, and how similar they are."""
