@@ -74,8 +74,8 @@ def _environment() -> Iterator[str]:
     for name, (text, readers) in sorted(platform_variables().items()):
         rows.append((f"`{name}`", ", ".join(f"`{reader}`" for reader in readers), text))
     yield from _table(("Variable", "Platforms", "Meaning"), rows)
-    yield "`chat`, `complete`, `embed` and `bench serve` send `OPENAI_API_KEY` if neither `--api-key` nor `TESSERA_API_KEY`"
-    yield "is set.\n"
+    yield "`chat`, `complete`, `embed` and `bench serve` send `OPENAI_API_KEY` if neither `--api-key` nor"
+    yield "`TESSERA_API_KEY` is set.\n"
 
 
 def platform_variables() -> Mapping[str, tuple[str, Sequence[str]]]:

@@ -50,7 +50,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings:
+class TextVectors:
     """The answer of one request. vectors: one for each text, in their order. num_tokens: of all texts."""
 
     vectors: list[list[float]]
@@ -68,6 +68,6 @@ class Embedder(Protocol):
         """In tokens; None if unknown."""
         ...
 
-    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> TextVectors:
         """fields: of the request's body besides the texts, such as dimensions. Raises TesseraError."""
         ...

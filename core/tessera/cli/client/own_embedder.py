@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.client import Embeddings, Prompt
+from tessera.cli.client import Prompt, TextVectors
 from tessera.cli.client.local import running_engine
 from tessera.cli.client.remote import error_of
 from tessera.cli.client.vectors import embedding_body, read_embeddings
@@ -33,7 +33,7 @@ class OwnEmbedder:
     def max_model_len(self) -> int | None:
         return self.info.max_model_len
 
-    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> TextVectors:
         answer = await self._endpoints.post(ROUTE, embedding_body(self.model, inputs, fields), "")
         if answer.status != 200:
             raise error_of(answer.status, answer.body, ROUTE)

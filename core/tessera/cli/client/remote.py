@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tessera.cli.client import AnswerDelta, Embeddings, Message, Prompt, RequestUsage, Sampling
+from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling, TextVectors
 from tessera.cli.client.vectors import embedding_body, read_embeddings
 from tessera.cli.listen import is_loopback
 from tessera.errors import (
@@ -66,7 +66,7 @@ class RemoteClient:
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
 
-    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Embeddings:
+    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> TextVectors:
         content = embedding_body(self.model, inputs, fields)
         with _transport_errors(self._url):
             response = await self._http.post(f"{self._url}/embeddings", content=content)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.cli.client import Embeddings, Prompt
+from tessera.cli.client import Prompt, TextVectors
 from tessera.errors import ServerError
 
 
@@ -20,19 +20,19 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
 
 
-class _Answer(msgspec.Struct):
+class _VectorList(msgspec.Struct):
     data: list[_Item]
     usage: _Usage | None = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_VectorList).decode
 
 
 def embedding_body(model: str, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"model": model, "input": inputs, "encoding_format": "float", **fields})
 
 
-def read_embeddings(content: bytes, count: int) -> Embeddings:
+def read_embeddings(content: bytes, count: int) -> TextVectors:
     """Parses an answer. count: of the texts. Raises ServerError for anything else than a vector for each text."""
     try:
         answer = _decode(content)
@@ -41,4 +41,4 @@ def read_embeddings(content: bytes, count: int) -> Embeddings:
     data = sorted(answer.data, key=lambda item: item.index)
     if [item.index for item in data] != list(range(count)) or len({len(item.embedding) for item in data}) != 1:
         raise ServerError(f"The server's answer does not have an embedding of one length for each of {count} texts.")
-    return Embeddings([item.embedding for item in data], answer.usage.prompt_tokens if answer.usage else 0)
+    return TextVectors([item.embedding for item in data], answer.usage.prompt_tokens if answer.usage else 0)

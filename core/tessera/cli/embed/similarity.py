@@ -17,9 +17,9 @@ _TEXT_WIDTH = 42
 _ROW_WIDTH = 88
 
 
-def cosines(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> Array:
-    """[left, right]; 0 for a vector that has no length."""
-    return _of_length_one(left) @ _of_length_one(right).T
+def cosines(vectors: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Array:
+    """[vectors, others]; 0 for a vector that has no length."""
+    return _of_length_one(vectors) @ _of_length_one(others).T
 
 
 def _of_length_one(vectors: Sequence[Sequence[float]]) -> Array:
