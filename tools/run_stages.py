@@ -276,9 +276,11 @@ def main() -> int:
     parser.add_argument("--slowdown", type=float, help="of this machine beside the budgets' (default: measured)")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    slower = arguments.slowdown or slowdown(min(AT_ONCE, _processors()))
-    print(f"---- this machine takes {slower:.2f} times as long as that of the budgets", flush=True)
-    stages = [stage.on_slower(slower) for stage in read_stages(arguments.table, arguments.command)]
+    stages = read_stages(arguments.table, arguments.command)
+    if arguments.command != "check":  # whose stages come nowhere near their limits
+        slower = arguments.slowdown or slowdown(min(AT_ONCE, _processors()))
+        print(f"---- this machine takes {slower:.2f} times as long as that of the budgets", flush=True)
+        stages = [stage.on_slower(slower) for stage in stages]
     results = run_stages(stages, arguments.root, require_all=os.environ.get("TESSERA_REQUIRE_ALL") == "1")
     print_table(results, time.perf_counter() - start)
     slow = arguments.command == "test-all" and any(result.over_budget for result in results)

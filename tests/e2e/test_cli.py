@@ -102,6 +102,17 @@ def test_a_conversation_in_process_at_a_terminal() -> None:
     assert not Path(f"/proc/{engine}").exists()
 
 
+def test_texts_are_embedded_by_an_engine_of_its_own() -> None:
+    done = tessera("embed", "--output", "json", "Paris", "Paris", "A long story about the sea.")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    first, second, third = (item["embedding"] for item in json.loads(done.stdout))
+    assert first == pytest.approx(second, abs=1e-5)
+    assert sum(number * number for number in first) == pytest.approx(1.0, abs=1e-3)
+    assert first != pytest.approx(third, abs=1e-2)
+    refused = tessera("embed", "--convert", "none", "Paris")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+
+
 def test_a_chat_with_a_server(demo: Served) -> None:
     answered = tessera("chat", "--url", demo.url, "--api-key", "k", "--temperature", "0", text=QUESTION)
     assert (answered.returncode, answered.stdout) == (0, "The capital of France is Paris.\n")

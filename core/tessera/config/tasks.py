@@ -31,7 +31,7 @@ _DEFAULTS: Mapping[bool, tuple[Pooling, str]] = MappingProxyType(
 _BIDIRECTIONAL = ("LlamaBidirectional",)
 """Families whose name begins as that of a decoder, and whose tokens see the whole text."""
 _NAMED: Mapping[str, Pooling] = MappingProxyType({"avg": "mean", "cls": "cls", "last": "last"})
-"""By `pooling` of config.json, where no folder of modules says it."""
+"""By `pooling` in config.json of these."""
 _PICKLED = ("sparse_linear.pt", "colbert_linear.pt")
 """Further heads of BGE-M3."""
 _WIDTHS = ("hidden_size", "dim", "n_embd")
@@ -78,7 +78,7 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
         if options.pooler_config is not None:
             raise ConfigError("pooler_config needs --convert embed for a model that generates.", param="pooler_config")
         return Tasks(generates, None)
-    pooler = _embedding(checkpoint, modules, causal=causal)
+    pooler = _embedding(checkpoint, modules, _named_pooling(checkpoint, architecture), causal=causal)
     pickled = [name for name in _PICKLED if regular_file(checkpoint.folder, name) is not None]
     if pickled:
         note = f"{' and '.join(pickled)} cannot be read, because such files can run code; other vectors are served"
@@ -99,13 +99,11 @@ def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
     return _has_head(architecture) or architecture.startswith(_DECODERS)
 
 
-def named_pooling(config: Mapping[str, Any]) -> Pooling | None:
-    """What config.json's `pooling` names, which is avg if a family of _BIDIRECTIONAL leaves it out; None of others.
-    Raises ModelError for another name."""
-    bidirectional = str(config["architectures"][0]).startswith(_BIDIRECTIONAL)
-    named = config.get("pooling", "avg" if bidirectional else None)
-    if named is None:
+def _named_pooling(checkpoint: Checkpoint, architecture: str) -> Pooling | None:
+    """What config.json of a family of _BIDIRECTIONAL names; None of others. Raises ModelError for an unknown name."""
+    if not architecture.startswith(_BIDIRECTIONAL):
         return None
+    named = checkpoint.config.get("pooling", "avg")
     if not isinstance(named, str) or named not in _NAMED:
         raise ModelError(f"pooling must be one of {', '.join(_NAMED)} in config.json.")
     return _NAMED[named]
@@ -120,7 +118,8 @@ def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, op
     _check_flags(architecture, options)
     labels, activation = classification(checkpoint.config, saved_activation(checkpoint.folder))
     usual: Pooling = "last" if architecture.startswith(_DECODERS) else "cls"
-    return PoolerConfig((task,), named_pooling(checkpoint.config) or usual, labels=labels, activation=activation)
+    pooling = _named_pooling(checkpoint, architecture) or usual
+    return PoolerConfig((task,), pooling, labels=labels, activation=activation)
 
 
 def _token_scorer(
@@ -165,11 +164,14 @@ def _check_flags(architecture: str, options: ModelOptions, does: str = "classifi
         raise ConfigError(f"{printable(architecture, 60)} {does}; remove {flag}.", param=name)
 
 
-def _embedding(checkpoint: Checkpoint, modules: SentenceTransformers | None, *, causal: bool) -> PoolerConfig:
+def _embedding(
+    checkpoint: Checkpoint, modules: SentenceTransformers | None, named: Pooling | None, *, causal: bool
+) -> PoolerConfig:
+    """named: by config.json, for folders without modules."""
     hidden = next((width for name in _WIDTHS if type(width := checkpoint.text.get(name)) is int), 0)
     matryoshka = checkpoint.config.get("matryoshka_dimensions")
     sizes = tuple(size for size in matryoshka if type(size) is int) if isinstance(matryoshka, list) else None
-    if modules is None and (named := named_pooling(checkpoint.config)) is not None:
+    if modules is None and named is not None:
         note = f"pooling is {named}, as config.json says, and vectors are normalized"
         return PoolerConfig(_EMBED, named, dimensions=hidden, matryoshka=sizes, notes=(note,))
     if modules is None:

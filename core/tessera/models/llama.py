@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tessera.config.tasks import named_pooling
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
@@ -74,9 +73,8 @@ def llama_bidirectional(build: Build, checkpoint: Checkpoint, max_model_len: int
     """A Llama whose tokens see the whole text, which transformers has no class of (llama-nemoretriever)."""
     fields = ConfigFields(checkpoint)
     shape = read_attention(fields, max_model_len, causal=False, **read_biases(fields))
-    head = replace(
-        SCORE, pooling=named_pooling(checkpoint) or SCORE.pooling, temperature=fields.positive("temperature", 1.0)
-    )
+    pooling = SCORE.pooling if build.pooler is None else build.pooler.pooling
+    head = replace(SCORE, pooling=pooling, temperature=fields.positive("temperature", 1.0))
     config = read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("mlp_bias"), text_head=head)
     return build_decoder(build, config)
 

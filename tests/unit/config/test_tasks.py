@@ -282,6 +282,7 @@ def test_dense_weights_that_can_run_code_are_not_read(modules):
         ({**MODEL, "architectures": ["LlamaForCausalLM"], "is_causal": False}, "cls"),
         ({**MODEL, "architectures": ["LlamaBidirectionalModel"]}, "mean"),
         ({**MODEL, "architectures": ["LlamaBidirectionalModel"], "pooling": "last"}, "last"),
+        ({**MODEL, "architectures": ["LlamaModel"], "pooling": "of something else"}, "last"),
         ({**MODEL, "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}, "cls"),
     ],
 )

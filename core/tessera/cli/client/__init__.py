@@ -49,25 +49,10 @@ class Client(Protocol):
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[AnswerDelta, None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TextVectors:
-    """The answer of one request. vectors: one for each text, in their order. num_tokens: of all texts."""
-
-    vectors: list[list[float]]
-    num_tokens: int
-
-
 class Embedder(Protocol):
     """Makes vectors of texts."""
 
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def max_model_len(self) -> int | None:
-        """In tokens; None if unknown."""
-        ...
-
-    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> TextVectors:
-        """fields: of the request's body besides the texts, such as dimensions. Raises TesseraError."""
+    async def embed(self, texts: Sequence[str], fields: Mapping[str, Any]) -> list[list[float]]:
+        """One vector for each text, in their order. fields: of the request's body besides the texts, such as
+        dimensions. Raises TesseraError."""
         ...

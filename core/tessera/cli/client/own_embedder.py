@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.client import Prompt, TextVectors
 from tessera.cli.client.local import running_engine
 from tessera.cli.client.remote import error_of
 from tessera.cli.client.vectors import embedding_body, read_embeddings
@@ -15,7 +14,6 @@ from tessera.cli.model_text import TemplateOptions
 from tessera.config import EngineConfig, Supervision, build_config
 
 if TYPE_CHECKING:
-    from tessera.engine.messages import EngineInfo
     from tessera.server.batches.endpoints import Endpoints
 
 ROUTE = "/v1/embeddings"
@@ -24,20 +22,15 @@ ROUTE = "/v1/embeddings"
 class OwnEmbedder:
     """See start_embedder()."""
 
-    def __init__(self, endpoints: Endpoints, model: str, info: EngineInfo) -> None:
+    def __init__(self, endpoints: Endpoints, model: str) -> None:
         self._endpoints = endpoints
-        self.model = model
-        self.info = info
+        self._model = model
 
-    @property
-    def max_model_len(self) -> int | None:
-        return self.info.max_model_len
-
-    async def embed(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> TextVectors:
-        answer = await self._endpoints.post(ROUTE, embedding_body(self.model, inputs, fields), "")
+    async def embed(self, texts: Sequence[str], fields: Mapping[str, Any]) -> list[list[float]]:
+        answer = await self._endpoints.post(ROUTE, embedding_body(self._model, texts, fields), "")
         if answer.status != 200:
             raise error_of(answer.status, answer.body, ROUTE)
-        return read_embeddings(answer.body, len(inputs))
+        return read_embeddings(answer.body, len(texts))
 
 
 def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig:
@@ -54,8 +47,8 @@ def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig
 
 @asynccontextmanager
 async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
-    """Starts the engine, showing progress, and ends it on exit. It is not restarted if it dies, because a restart
-    would distort measurements. Raises TesseraError."""
+    """Starts the engine, showing progress, and ends it on exit; if it dies, that is the end of the command. Raises
+    TesseraError."""
     from tessera.server.batches.endpoints import Endpoints
     from tessera.server.context import ServerContext
     from tessera.server.pooling import embeddings
@@ -65,7 +58,7 @@ async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
     async with running_engine(config, TemplateOptions(), Supervision(max_restarts=0)) as engine:
         context = ServerContext(engine, ServerSettings(served_model_names=(name,)))
         try:
-            yield OwnEmbedder(Endpoints([embeddings.route(context)]), name, engine.info)
+            yield OwnEmbedder(Endpoints([embeddings.route(context)]), name)
         finally:
             for close in context.closers:
                 await close()

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.cli.client import Prompt, TextVectors
 from tessera.errors import ServerError
 
 
@@ -16,23 +15,18 @@ class _Item(msgspec.Struct):
     embedding: list[float]
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-
-
 class _VectorList(msgspec.Struct):
     data: list[_Item]
-    usage: _Usage | None = None
 
 
 _decode = msgspec.json.Decoder(_VectorList).decode
 
 
-def embedding_body(model: str, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({"model": model, "input": inputs, "encoding_format": "float", **fields})
+def embedding_body(model: str, texts: Sequence[str], fields: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"model": model, "input": texts, "encoding_format": "float", **fields})
 
 
-def read_embeddings(content: bytes, count: int) -> TextVectors:
+def read_embeddings(content: bytes, count: int) -> list[list[float]]:
     """Parses an answer. count: of the texts. Raises ServerError for anything else than a vector for each text."""
     try:
         answer = _decode(content)
@@ -41,4 +35,4 @@ def read_embeddings(content: bytes, count: int) -> TextVectors:
     data = sorted(answer.data, key=lambda item: item.index)
     if [item.index for item in data] != list(range(count)) or len({len(item.embedding) for item in data}) != 1:
         raise ServerError(f"The server's answer does not have an embedding of one length for each of {count} texts.")
-    return TextVectors([item.embedding for item in data], answer.usage.prompt_tokens if answer.usage else 0)
+    return [item.embedding for item in data]

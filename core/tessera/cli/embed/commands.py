@@ -121,11 +121,11 @@ async def _show(embedder: Embedder, texts: Sequence[str], options: EmbedOptions,
     vectors: list[list[float]] = []
     with closing(_batches(texts, options.batch_size)) as batches:
         for start, batch in batches:
-            answer = await embedder.embed(batch, options.fields(options.prompt_name))
+            made = await embedder.embed(batch, options.fields(options.prompt_name))
             if output != "jsonl":
-                vectors += answer.vectors
+                vectors += made
                 continue
-            for item in _embedded(batch, answer.vectors, start):
+            for item in _embedded(batch, made, start):
                 click.echo(msgspec.json.encode(item))
     if output == "table":
         click.echo(pair_table(texts, cosines(vectors, vectors)))
@@ -142,12 +142,12 @@ def _embedded(texts: Sequence[str], vectors: Sequence[Sequence[float]], start: i
 async def _compare(embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, output: str) -> None:
     """Prints the texts by their similarity to the query."""
     named = options.prompt_name if options.query_prompt_name is None else options.query_prompt_name
-    wanted = (await embedder.embed([query], options.fields(named))).vectors
+    wanted = await embedder.embed([query], options.fields(named))
     similarities: list[float] = []
     with closing(_batches(texts, options.batch_size)) as batches:
         for _, batch in batches:
-            answer = await embedder.embed(batch, options.fields(options.prompt_name))
-            similarities += cosines(wanted, answer.vectors)[0].tolist()
+            made = await embedder.embed(batch, options.fields(options.prompt_name))
+            similarities += cosines(wanted, made)[0].tolist()
     similarity = np.array(similarities)
     if output == "table":
         click.echo(query_table(texts, similarity))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
+import warnings
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -105,6 +107,23 @@ def test_an_impatient_second_interrupt_does_no_harm(loop):
         list(loop.iterate(values()))
     assert events == ["closed"]
     assert loop.run(partial(double, 1)) == 2
+
+
+def test_an_interrupt_before_the_loop_has_the_work_leaves_nothing_that_nobody_awaits(loop, monkeypatch):
+    async def values():
+        yield 1
+
+    def interrupted(self, work):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BackgroundLoop, "run", interrupted)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            list(loop.iterate(values()))
+        gc.collect()
+    assert [str(one.message) for one in warned] == []
 
 
 def test_a_context_is_entered_and_left_on_the_loop(loop):
