@@ -65,8 +65,8 @@ def test_a_hostile_tokenizer_stops_its_own_requests_alone(plain: Path, tmp_path:
             assert 'tessera:text_worker_restarts_total{model_name="m"} 3' in metrics.read().decode()
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.process.wait(10) == 0
-        assert time.monotonic() - began < 5
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - began < 30
     log = (tmp_path / "log").read_text()
     assert log.count("another takes its place") == 3
     assert "Traceback" not in log

@@ -61,13 +61,13 @@ async def test_kill_9_ends_what_was_given_and_replays_the_rest(start, caplog):
     rest = [asyncio.create_task(read_out(stream)) for stream in given]
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
-    results = await asyncio.wait_for(asyncio.gather(*rest, return_exceptions=True), 2)
+    results = await asyncio.wait_for(asyncio.gather(*rest, return_exceptions=True), 20)
     assert all(isinstance(result, EngineDeadError) and "signal 9" in result.message for result in results)
     assert engine.health.restarting
     assert not engine.health.alive
     with pytest.raises(EngineDeadError):
         await tokens_of(engine, [1])
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < 20
     assert engine.metrics.stats == EngineStats()
     answers = await asyncio.gather(*waiting)
     assert answers == [fakes.answer([number], 10) for number in range(17, 33)]
@@ -191,7 +191,7 @@ async def test_an_engine_that_hangs_is_replaced_and_the_log_shows_where(
     with pytest.raises(EngineDeadError, match=how):
         await read_out(given)
     assert await whole == fakes.answer([2], 20)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert not left_of(pid)
     (record,) = [record for record in caplog.records if record.getMessage().startswith("stacks of")]
     stacks = record.getMessage()
@@ -225,7 +225,7 @@ async def test_shutdown_during_a_restart_leaves_nothing(start, tmp_path, sockets
     await until(lambda: engine.health.restarting and engines_of(os.getpid()))
     began = time.monotonic()
     await engine.shutdown()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert engines_of(os.getpid()) == []
     assert list(sockets.iterdir()) == []
 

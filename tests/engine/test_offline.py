@@ -76,7 +76,7 @@ def test_ctrl_c_ends_what_runs_and_leaves_the_engine_usable(offline):
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         engine.run(jobs(engine, [[1], [2], [3]], max_tokens=4000), ignore)
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 20
     timer.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert engine.front.num_unfinished == 0

@@ -83,7 +83,7 @@ def chat(stand_in: StandIn, open_page: Open) -> Page:
     return page
 
 
-def until(page: Page, condition: str, seconds: float = 10.0) -> None:
+def until(page: Page, condition: str, seconds: float = 60.0) -> None:
     """Waits until an expression is true in the page. Playwright's own way evaluates text there, which the page's policy
     forbids."""
     deadline = time.monotonic() + seconds

@@ -131,7 +131,7 @@ def test_nor_what_is_in_the_name_of_a_tool_in_reasoning_or_in_an_error(chat, sta
 def test_no_text_holds_up_the_page(chat, stand_in, name):
     began = time.monotonic()
     markdown = answered(chat, stand_in, LARGE[name])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert markdown.inner_text().strip()
     assert markdown.evaluate(DEPTH) < 60
 

@@ -157,7 +157,7 @@ async def test_kill_9_of_the_engine_under_streams():
             events = data_of(response.text)
             assert json.loads(events[-2])["error"]["type"] == "engine_error"
             assert events[-1] == "[DONE]"
-        assert time.monotonic() - killed < 2
+        assert time.monotonic() - killed < 20
         for response in await asyncio.gather(*waiting):
             chunks = [chunk["choices"][0] for chunk in check_completion(response.text)]
             assert [token for choice in chunks for token in choice.get("token_ids", ())] == answer(PROMPT, 8)

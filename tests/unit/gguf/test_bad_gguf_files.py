@@ -15,7 +15,7 @@ from tessera.errors import ModelError
 from tessera.gguf.file import GgufFile
 from tests.unit.gguf.raw import ARRAY, F32, GOOD, TEXT, U8, U32, U64, gguf_file, key, tensor, text, u32, u64
 
-SECONDS = 5.0
+SECONDS = 20.0
 """Of the processor: what is not refused at once takes minutes."""
 MEMORY = 200 * 10**6
 HUGE = 2**63

@@ -165,7 +165,7 @@ def test_what_is_refused_and_how_long_that_takes(build: Callable[[], dict[str, A
     begin = time.process_time()
     with pytest.raises(ModelError, match=message):
         tokenizer_json(metadata)
-    assert time.process_time() - begin < 3
+    assert time.process_time() - begin < 15
 
 
 def test_long_pieces_that_need_merges_are_bounded() -> None:
@@ -174,7 +174,7 @@ def test_long_pieces_that_need_merges_are_bounded() -> None:
     begin = time.process_time()
     with pytest.raises(ModelError, match="too long to find their merges"):
         tokenizer_json({PREFIX + name: value for name, value in keys.items()})
-    assert time.process_time() - begin < 3
+    assert time.process_time() - begin < 15
 
 
 def test_a_whole_tokenizer_in_the_file_is_preferred() -> None:

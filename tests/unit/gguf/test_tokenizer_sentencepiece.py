@@ -167,7 +167,7 @@ def test_a_large_vocabulary_takes_no_long_time() -> None:
     }
     begin = time.process_time()
     content = tokenizer_json(metadata)
-    assert time.process_time() - begin < 2  # it takes 0.4 s
+    assert time.process_time() - begin < 15  # it takes 0.4 s; with the square of the vocabulary, minutes
     assert len(json.loads(content)["model"]["merges"]) > 10_000
 
 

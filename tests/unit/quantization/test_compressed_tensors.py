@@ -371,7 +371,7 @@ def test_a_pattern_that_takes_for_ever_is_stopped(monkeypatch):
     began = time.process_time()
     with pytest.raises(ModelError, match=TOO_LONG):
         stored(differing("ignore", [r"re:(x|x|x)+[^x]"]), Part("x" * 100 + ".weight", (42, 96)))
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
 
 
 def test_slow_patterns_are_stopped_by_what_they_take_together(monkeypatch):
