@@ -11,7 +11,7 @@ import tokenizers
 
 from tessera.errors import ModelError, RequestError, TextLimitError
 from tessera.text.template import ChatTemplate
-from tessera.text.worker import ChatJob, Start
+from tessera.text.worker import ChatJob, JobLimits, Start
 from tessera.text.workers import TextWorkers
 from tests.unit.text.hostile_templates import CRASHING, ESCAPES, MALFORMED, STOPPED, TOO_LARGE, TOO_SLOW
 
@@ -34,7 +34,8 @@ def folder(trained: dict[str, tokenizers.Tokenizer], tmp_path_factory: pytest.Te
 
 
 @pytest.fixture
-async def workers(folder: Path) -> AsyncIterator[TextWorkers]:
+async def workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TextWorkers]:
+    monkeypatch.setattr(JobLimits, "clock_seconds", 120.0)  # a busy machine does not look like a worker that hangs
     async with TextWorkers(Start(str(folder), "{{ messages[0].content }}")) as workers:
         yield workers
 
