@@ -34,7 +34,7 @@ async def tokens_of(engine, prompt, **given):
     ]
 
 
-async def until(condition, seconds=20.0):
+async def until(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"

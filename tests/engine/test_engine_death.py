@@ -140,7 +140,7 @@ async def test_one_such_request_after_another_does_not_end_the_server(start):
     for number in (7, 8):
         with pytest.raises(FatalRequestError):
             await tokens_of(engine, [number], **final)
-        await until(lambda: engine.health.alive, 20)
+        await until(lambda: engine.health.alive)
     assert await tokens_of(engine, [1]) == fakes.answer([1], 20)
 
 
@@ -148,7 +148,7 @@ async def test_deaths_that_no_request_is_to_blame_for_end_with_the_third(start):
     engine = await start()
     for count in (1, 2):
         os.kill(engine.info.pid, signal.SIGKILL)
-        await until(lambda count=count: engine.metrics.engine_restarts == count, 20)
+        await until(lambda count=count: engine.metrics.engine_restarts == count)
     os.kill(engine.info.pid, signal.SIGKILL)
     await asyncio.wait_for(engine.wait_dead(), 10)
     with pytest.raises(EngineDeadError, match="died 3 times within 300 s"):
@@ -236,7 +236,7 @@ async def test_restarts_leave_no_descriptors_and_no_tasks(start):
     before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
     for count in (1, 2):
         os.kill(engine.info.pid, signal.SIGKILL)
-        await until(lambda count=count: engine.metrics.engine_restarts == count, 20)
+        await until(lambda count=count: engine.metrics.engine_restarts == count)
         await tokens_of(engine, [1])
     assert (len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())) == before
 

@@ -55,7 +55,7 @@ async def serving(behaviour="", supervision=None, log_format="text", settings=SE
     assert task.done()
 
 
-async def stopped(task, seconds=20):
+async def stopped(task, seconds=120):
     if task.done():
         return task.result()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -28,7 +28,7 @@ STREAM = {**CHAT, "stream": True}
 ENDLESS = Script(pieces=["x"] * 400, delay=0.01)
 
 
-async def until(condition, seconds=20.0):
+async def until(condition, seconds=120.0):
     """Waits for what must come soon; the seconds it took."""
     began = time.monotonic()
     while not condition():
