@@ -33,7 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory):
 
 def tessera(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tessera.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, input=text, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, input=text, timeout=300, check=False)
 
 
 def answered_by(server: Served) -> int:

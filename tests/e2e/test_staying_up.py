@@ -71,7 +71,7 @@ async def until(condition: Any, seconds: float) -> float:
 
 
 def waiting(served: Served) -> float:
-    text = httpx.get(f"{served.url}/metrics").text
+    text = httpx.get(f"{served.url}/metrics", timeout=60).text
     return float(
         next(line for line in text.splitlines() if line.startswith("tessera:num_requests_waiting{")).split()[-1]
     )
@@ -239,7 +239,7 @@ async def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path, temporary:
     for _ in range(5):
         with Served([], tmp_path / "log", wait=False) as served:
             live = served.status("/livez")
-            async with httpx.AsyncClient(base_url=served.url) as client:
+            async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
                 answer = await client.post("/v1/completions", json={**SHORT, "prompt": "x"})
             old = family(served.process.pid)
             if served.status("/readyz") == 200:

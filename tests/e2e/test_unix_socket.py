@@ -22,7 +22,9 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         _until_listening(path, server)
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as client:
+        with httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost", timeout=60
+        ) as client:
             _until_ready(client)
             assert path.stat().st_mode & 0o777 == 0o600
             name = client.get("/v1/models").json()["data"][0]["id"]
