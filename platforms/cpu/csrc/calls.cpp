@@ -77,6 +77,14 @@ void QuantiseRows::run() const { threads::run(used->quantise, task, m, grain_of(
 
 void NormRows::run() const { threads::run(used->add_norm, task, task.rows, grain_of(task.rows, task.n)); }
 
+void LayerNormRows::run() const {
+  threads::run(used->layer_norm[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
+void ActivateRows::run() const {
+  threads::run(used->activate[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
 void GateRows::run() const { threads::run(used->gate, task, task.rows, grain_of(task.rows, task.n)); }
 
 // Neighbours with the same adapter share its weights in the cache, so many rows are not divided one by one.

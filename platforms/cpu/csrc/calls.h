@@ -38,6 +38,20 @@ struct NormRows {
   void run() const;
 };
 
+struct LayerNormRows {
+  LayerNorm task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct ActivateRows {
+  Activate task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
 struct GateRows {
   Gate task;
   int64_t rows() const { return task.rows; }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "heads.h"
+#include "numbers.h"
 
 namespace VARIANT::encoder {
 
@@ -15,9 +16,6 @@ constexpr float NEVER = -1e30f;  // a score below all others from which others c
 constexpr int64_t BAND = 2 * W;  // elements of a panel's row
 constexpr int64_t KEYS = 256, OF_KEYS = 1 << 14;  // of a stretch, at most: fewer of large heads
 static_assert(KEYS % BAND == 0 && PANEL % BAND == 0);
-
-inline void put(float *p, Float x) { store(p, x); }
-inline void put(bf16 *p, Float x) { store_bf16(p, x); }
 
 // c [M, BAND] = a [M, k] b [k, BAND], or added to it. a, c: with rows apart by their strides.
 template <int M>
@@ -191,7 +189,7 @@ template <class Number> struct Running {
       Float factor = set(1.0f / total[p]);
       int64_t token = task.launch->start[share.row] + token_of(p);
       Number *to = (Number *)task.out + (token * layer.heads + head_of(p)) * dim;
-      for (int64_t i = 0; i < dim; i += W) put(to + i, mul(load(mixed + p * wide + i), factor));
+      for (int64_t i = 0; i < dim; i += W) numbers::put(to + i, mul(load(mixed + p * wide + i), factor));
     }
   }
 };

@@ -10,7 +10,7 @@ using bf16 = uint16_t;
 constexpr int64_t PANEL = 32;      // outputs that are packed together
 constexpr int64_t TOGETHER = 384;  // the most rows divided into tiles at once; they stay in the cache while panels stream by
 
-enum class Activation : int32_t { silu, gelu_tanh };
+enum class Activation : int32_t { silu, gelu_tanh, gelu };
 
 // Where quantized rows of int8 are written, each group of a row with its own scale: a row is about scale * its elements. The scale
 // of a group with a NaN or infinite element is NaN. Elements from the end of a row to `stride` are set to 0.
@@ -122,6 +122,32 @@ struct AddNorm {
   Int8Rows rounded;
   int64_t rows, n;
   float eps, offset, multiplier;
+};
+
+// sum = residual + x, rounded, out = (sum - mean(sum)) / sqrt(variance(sum) + eps) * weight + bias; all of bf16, or of float. The sum is
+// x if residual is null. Item: a row.
+struct LayerNorm {
+  const void *x;
+  int64_t x_stride;
+  const void *residual;  // or null
+  int64_t residual_stride;
+  const void *weight, *bias;
+  void *sum;       // [rows, n] dense; null without a residual
+  void *out;       // [rows, n] dense
+  int64_t rows, n;
+  float eps;
+  int32_t number;  // enum Entry: of all of these
+};
+
+// out = activation(x), both of bf16, or of float. Item: a row.
+struct Activate {
+  const void *x;
+  int64_t x_stride;
+  void *out;  // may be x
+  int64_t out_stride;
+  int64_t rows, n;
+  Activation activation;
+  int32_t number;  // enum Entry: of x and out
 };
 
 // out = activation(first half of x) * second half. x [rows, 2 n]. Item: a row.
@@ -286,6 +312,8 @@ struct Kernels {
   Part<Product> units;   // sets x_units. Item: a row
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
+  Part<LayerNorm> layer_norm[2];  // by Entry
+  Part<Activate> activate[2];     // by Entry
   Part<Gate> gate;
   Part<Lora> lora;
   Part<Lookup> look_up;

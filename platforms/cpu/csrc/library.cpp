@@ -109,6 +109,10 @@ EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, const Int8Ro
 
 EXPORTED void tessera_cpu_add_norm(const AddNorm *task) { tape::now_or_later(calls::NormRows{*task}); }
 
+EXPORTED void tessera_cpu_layer_norm(const LayerNorm *task) { tape::now_or_later(calls::LayerNormRows{*task}); }
+
+EXPORTED void tessera_cpu_activate(const Activate *task) { tape::now_or_later(calls::ActivateRows{*task}); }
+
 EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::GateRows{*task}); }
 
 EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }

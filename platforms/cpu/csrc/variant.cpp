@@ -41,6 +41,8 @@ namespace products = VARIANT::gemm;
 #endif
 #include "quantise.h"
 #include "norm.h"
+#include "layer_norm.h"
+#include "activate.h"
 #include "gate.h"
 #include "lora.h"
 #include "lookup.h"
@@ -64,6 +66,8 @@ extern const Kernels TABLE(VARIANT) = {
     gemm::units,
     quantise::quantise,
     norm::add_norm,
+    {layer_norm::rows<bf16>, layer_norm::rows<float>},
+    {activate::rows<bf16>, activate::rows<float>},
     gate::rows,
     lora::rows,
     lookup::rows,

@@ -26,7 +26,6 @@ from tessera_cpu.products import rows_apart
 
 LANES = 16  # heads have a multiple of this many elements
 WIDEST = 256  # the largest head dimension
-ENTRIES = {"bfloat16": native.BF16_ENTRY, "float32": native.FLOAT_ENTRY}
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class EncoderAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "encoder_attention":
             return f"no encoder attention over {spec.kind}"
-        if spec.dtype not in ENTRIES:
+        if spec.dtype not in native.ENTRIES:
             return f"no kernel for {spec.dtype}"
         if spec.head_dim % LANES or spec.head_dim > WIDEST:
             return f"heads of {spec.head_dim}, not a multiple of {LANES} up to {WIDEST}"
@@ -85,7 +84,7 @@ class EncoderMixer(Mixer):
             soft_cap=spec.softcap or 0.0,
             neighbours=spec.rotary is not None and spec.rotary.style == "pairs",
         )
-        self.task = native.Encoding(reach=spec.relative_reach, number=ENTRIES[spec.dtype])
+        self.task = native.Encoding(reach=spec.relative_reach, number=native.ENTRIES[spec.dtype])
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: EncoderPlan) -> Tensor:
         spec, layer, task = self.spec, self.layer, self.task

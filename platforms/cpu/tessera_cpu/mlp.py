@@ -55,9 +55,9 @@ class GatedMLP(Kernel[GatedMLPSpec]):
 
     def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None, in_order: bool) -> Product | None:
         """The first product with the gate fused in. emit: the quantization that the second product wants."""
-        wide, inner, activation = spec.gate_up, spec.gate.n, native.ACTIVATIONS.get(spec.gate.activation)
+        wide, inner, activation = spec.gate_up, spec.gate.n, native.ACTIVATIONS[spec.gate.activation]
         found = products_of(wide)
-        if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
+        if wide.bias or inner % PANEL or isinstance(found, str):
             return None
         return found.bind_gated(inner, wide.k, activation, emit, in_order=in_order)
 

@@ -33,7 +33,7 @@ WITH_SIGN, PAIRS, PLAIN = range(3)
 SPAN = 32
 """Elements whose codes are packed together, as in csrc/kernels.h."""
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 """enum Activation of csrc/kernels.h."""
 
 MAX_RANK = 1024
@@ -41,6 +41,9 @@ MAX_RANK = 1024
 
 BF16_ENTRY, FLOAT_ENTRY = range(2)
 """enum Entry of csrc/draws.h."""
+
+ENTRIES = {"bfloat16": BF16_ENTRY, "float32": FLOAT_ENTRY}
+"""By the dtype's name."""
 
 
 class Int8Rows(ctypes.Structure):
@@ -112,6 +115,40 @@ class AddNorm(ctypes.Structure):
         ("eps", c_float),
         ("offset", c_float),
         ("multiplier", c_float),
+    ]
+
+
+class LayerNorm(ctypes.Structure):
+    """struct LayerNorm of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("residual", c_void_p),
+        ("residual_stride", c_int64),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("sum", c_void_p),
+        ("out", c_void_p),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("eps", c_float),
+        ("number", c_int32),
+    ]
+
+
+class Activate(ctypes.Structure):
+    """struct Activate of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("activation", c_int32),
+        ("number", c_int32),
     ]
 
 
@@ -352,6 +389,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
     "tessera_cpu_quantise": (c_void_p, c_int64, POINTER(Int8Rows), c_int64, c_int64),
     "tessera_cpu_add_norm": (POINTER(AddNorm),),
+    "tessera_cpu_layer_norm": (POINTER(LayerNorm),),
+    "tessera_cpu_activate": (POINTER(Activate),),
     "tessera_cpu_gate": (POINTER(Gate),),
     "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
@@ -403,6 +442,11 @@ def varying(dtype: str) -> Reason | None:
     if library() is None:
         return "torch's kernels do not promise batch invariance, and the native ones are not used"
     return None if dtype == "bfloat16" else f"torch's kernels, which compute {dtype}, do not promise batch invariance"
+
+
+def varying_entries(dtype: str) -> Reason | None:
+    """As varying(), of an op whose kernel is native in the dtypes of ENTRIES."""
+    return None if dtype in ENTRIES and library() is not None else varying(dtype)
 
 
 def variants(lib: Any) -> list[str]:

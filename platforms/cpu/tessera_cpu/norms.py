@@ -1,5 +1,5 @@
-"""RMS norm, addition of the residual, and both fused: native in bfloat16, otherwise with torch. Native norms can emit
-int8 rows for a product that wants them."""
+"""RMS norm, layer norm, addition of the residual, and these fused with it: native in bfloat16, layer norms in float32
+too, otherwise with torch. Native RMS norms can emit int8 rows for a product that wants them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import AddNormSpec, AddSpec, BoundOps, Device, Kernel, NormAddSpec, NormSpec, Quantized, Reason
+from tessera.platform import (
+    AddLayerNormSpec,
+    AddNormSpec,
+    AddSpec,
+    BoundOps,
+    Device,
+    Kernel,
+    LayerNormSpec,
+    NormAddSpec,
+    NormSpec,
+    Quantized,
+    Reason,
+)
 from tessera_cpu import native
 from tessera_cpu.activations import Emitted, why_plain
 from tessera_cpu.output import into
@@ -166,3 +178,84 @@ class NormAdd(Kernel[NormAddSpec]):
             return result
 
         return norm_add
+
+
+class LayerNorm(Kernel[LayerNormSpec]):
+    def supports(self, spec: LayerNormSpec) -> None:
+        return None
+
+    def batch_invariant(self, spec: LayerNormSpec) -> Reason | None:
+        return native.varying_entries(spec.dtype)
+
+    def bind(self, spec: LayerNormSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        if library is not None and spec.dtype in native.ENTRIES:
+            return _native_layer_norm(library, spec)
+
+        def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+            return into(F.layer_norm(x, (spec.n,), weight, bias, spec.eps), out)
+
+        return layer_norm
+
+
+class _LayerNorming:
+    """The native kernel, bound to one place in the model."""
+
+    def __init__(self, library: Any, spec: LayerNormSpec) -> None:
+        self.call = library.tessera_cpu_layer_norm
+        self.task = native.LayerNorm(n=spec.n, eps=spec.eps, number=native.ENTRIES[spec.dtype])
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """x, residual [m, n], rows of any stride -> the normed sum, and the sum; x itself if there is no residual."""
+        task, total = self.task, x
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), x.size(0)
+        task.weight, task.bias = weight.data_ptr(), bias.data_ptr()
+        if residual is None:
+            task.residual = task.sum = None
+        else:
+            total = x.new_empty(task.rows, task.n)
+            task.residual, task.residual_stride = residual.data_ptr(), residual.stride(0)
+            task.sum = total.data_ptr()
+        normed = x.new_empty(task.rows, task.n) if out is None or not out.is_contiguous() else out
+        task.out = normed.data_ptr()
+        self.call(task)
+        return (normed if out is None or out is normed else out.copy_(normed)), total
+
+
+def _native_layer_norm(library: Any, spec: LayerNormSpec) -> Any:
+    norming = _LayerNorming(library, spec)
+
+    def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """x [..., n]"""
+        flat = out.view(-1, spec.n) if out is not None and out.is_contiguous() else None
+        normed, _ = norming(rows_apart(x.reshape(-1, spec.n)), None, weight, bias, flat)
+        if out is None:
+            return normed.view(x.shape)
+        return out if flat is not None else out.copy_(normed.view(x.shape))
+
+    return layer_norm
+
+
+class AddLayerNorm(Kernel[AddLayerNormSpec]):
+    """The sum with the residual, and its layer norm, in one pass."""
+
+    def supports(self, spec: AddLayerNormSpec) -> Reason | None:
+        if native.library() is None or spec.norm.dtype not in native.ENTRIES:
+            return "no native kernel"
+        return "no sum over ranks" if spec.reduce is not None else None
+
+    def batch_invariant(self, spec: AddLayerNormSpec) -> None:
+        return None
+
+    def bind(self, spec: AddLayerNormSpec, ops: BoundOps, device: Device) -> Any:
+        norming = _LayerNorming(native.library(), spec.norm)
+
+        def add_layer_norm(
+            x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+        ) -> tuple[Tensor, Tensor]:
+            residual = None if residual is None else rows_apart(residual)
+            return norming(rows_apart(x), residual, weight, bias, out)
+
+        return add_layer_norm

@@ -16,7 +16,6 @@ from tessera.platform import (
     ExpertsSpec,
     GateSpec,
     Kernel,
-    LayerNormSpec,
     OpSet,
     Packed,
     QKNormSpec,
@@ -30,7 +29,7 @@ from tessera_cpu.embedding import Embedding, PackedEmbedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.lora import Lora
 from tessera_cpu.mlp import GatedMLP
-from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
+from tessera_cpu.norms import Add, AddLayerNorm, AddNorm, LayerNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.products import result_of, rows_apart
 from tessera_cpu.rotary import Rotary
@@ -41,10 +40,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-
-
-def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
-    return into(F.layer_norm(x, (spec.n,), weight, bias, spec.eps), out)
 
 
 class QKNorm(Kernel[QKNormSpec]):
@@ -64,14 +59,12 @@ class Gate(Kernel[GateSpec]):
         return "emits no quantised activations" if spec.emit is not None else None
 
     def batch_invariant(self, spec: GateSpec) -> Reason | None:
-        if spec.activation not in native.ACTIVATIONS:
-            return f"torch's kernel, which computes {spec.activation}, does not promise batch invariance"
         return native.varying(spec.dtype)
 
     def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
-        library, number = native.library(), native.ACTIVATIONS.get(spec.activation)
-        if library is not None and spec.dtype == "bfloat16" and number is not None:
-            return _native_gate(library, spec.n, number)
+        library = native.library()
+        if library is not None and spec.dtype == "bfloat16":
+            return _native_gate(library, spec.n, native.ACTIVATIONS[spec.activation])
         activation = _ACTIVATIONS[spec.activation]
 
         def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -95,8 +88,38 @@ def _native_gate(library: Any, n: int, activation: int) -> Any:
     return gate
 
 
-def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    return into(_ACTIVATIONS[spec.activation](x), out)
+class Activation(Kernel[ActivationSpec]):
+    def supports(self, spec: ActivationSpec) -> None:
+        return None
+
+    def batch_invariant(self, spec: ActivationSpec) -> Reason | None:
+        return native.varying_entries(spec.dtype)
+
+    def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        if library is not None and spec.dtype in native.ENTRIES:
+            return _native_activation(library, spec)
+        function = _ACTIVATIONS[spec.activation]
+
+        def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+            return into(function(x), out)
+
+        return activation
+
+
+def _native_activation(library: Any, spec: ActivationSpec) -> Any:
+    number = native.ENTRIES[spec.dtype]
+    task = native.Activate(n=spec.n, activation=native.ACTIVATIONS[spec.activation], number=number)
+
+    def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = x.new_empty(len(x), spec.n) if out is None or out.stride(-1) != 1 else out
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        library.tessera_cpu_activate(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return activation
 
 
 def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -171,8 +194,9 @@ def kernels(reference: OpSet) -> OpSet:
         rotary=Rotary(),
         gate=Gate(),
         gated_mlp=GatedMLP(),
-        layer_norm=layer_norm,
-        activation=activation,
+        layer_norm=LayerNorm(),
+        add_layer_norm=AddLayerNorm(),
+        activation=Activation(),
         add=Add(),
         soft_cap=soft_cap,
         packed_embedding=PackedEmbedding(),

@@ -20,7 +20,7 @@ def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
     others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "mask_logits", "sample"]
     before_a_draw = ["take_logits", "edit_logits", "penalise"]
-    assert {*core, "add_norm", "norm_add", "lora", *others, *before_a_draw} == set(NATIVE)
+    assert {*core, "add_norm", "add_layer_norm", "norm_add", "lora", *others, *before_a_draw} == set(NATIVE)
 
 
 def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
