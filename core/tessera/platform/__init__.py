@@ -63,7 +63,17 @@ from tessera.platform.feature import (
 )
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
-from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
+from tessera.platform.launch import (
+    ALL_POSITIONS,
+    Buffers,
+    Launch,
+    LaunchKey,
+    Plan,
+    RequestView,
+    Resource,
+    StepRules,
+    persistent,
+)
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.lora import LoraWeights
 from tessera.platform.masked import MaskedAttention, MaskedPlan, Masks, SdpaAttention, in_order
@@ -116,6 +126,7 @@ if TYPE_CHECKING:
     from tessera.ops import *
 
 __all__ = [
+    "ALL_POSITIONS",
     "API_LEVELS",
     "KV_FP8",
     "KV_INT8",

@@ -32,6 +32,11 @@ class GraphRunner(ABC):
         decode rows can have in a step, drafts included. Default: all keys of a bounded policy."""
         return shapes.keys()
 
+    def encoder_keys(self, shapes: ShapePolicy, tokens: int) -> Sequence[LaunchKey]:
+        """As keys(), for a model without a cache, each of whose steps computes whole texts. tokens: the most that a
+        step can have. Default: none, so that its launches run eagerly."""
+        return ()
+
     def key_of(self, key: LaunchKey) -> LaunchKey:
         """The captured key whose executable runs launches of this key. Default: the key itself."""
         return key

@@ -84,7 +84,8 @@ Kind = Literal["decode", "prefill", "mixed", "verify"]
 
 ALL_POSITIONS = "all_positions"
 """A bit of a launch key: the launch returns the hidden states of all tokens, so logits_indices holds all T tokens after
-its first S entries. Core sets it if a request wants prompt_logprobs; such launches are never captured."""
+its first S entries. Core sets it if a request wants prompt_logprobs, or pools the states of several tokens. No key that
+is captured has it; a graph that computes all states anyway may serve such launches."""
 
 
 @dataclass(frozen=True)

@@ -137,8 +137,12 @@ class CoreRunner(ModelRunner):
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in build.mixers)
         check_members([*build.backends, *kernels, *mixers, self.graphs, self.shapes], config.platform_levels)
         self._check_drafts()
-        generates = self.model.facts.generates  # a graph is of rows that decode
-        captured = self.graphs.keys(self.shapes, config.scheduler.max_decode_samples) if generates else ()
+        if self.model.facts.generates:
+            captured = self.graphs.keys(self.shapes, config.scheduler.max_decode_samples)
+        elif self.model.facts.caches:
+            captured = ()
+        else:
+            captured = self.graphs.encoder_keys(self.shapes, config.scheduler.max_num_batched_tokens)
         self.keys = [replace(key, bits=key.bits | bits) for bits in possible_bits(self.features) for key in captured]
 
     def _use_groups(self) -> None:

@@ -33,7 +33,7 @@ void multiply_converted(const Multiplying &way, Part<Product> part, const Produc
     int64_t tiles = (some.m + tile - 1) / tile;
     Conversion conversion{x, task.x_stride, room, stride, some.m, task.k};
     threads::run(way.convert, conversion, tiles, grain_of(tiles, tile * task.k));
-    some.x = room, some.x_stride = stride, some.out += start * task.out_stride;
+    some.x = room, some.x_stride = stride, some.out = (bf16 *)task.out + start * task.out_stride;
     threads::run(part, some, panels);
   }
 }
@@ -69,7 +69,7 @@ void MultiplyGated::run() const {
   const Multiplying &way = way_of(kind, task);
   multiply(way, way.gate_up, kind, task, task.n / PANEL);
   if (!task.rounded.elements) return;
-  Quantise after{task.out, task.out_stride, task.rounded, task.n};
+  Quantise after{(const bf16 *)task.out, task.out_stride, task.rounded, task.n};
   threads::run(used->quantise, after, task.m, grain_of(task.m, task.n));
 }
 
@@ -93,7 +93,7 @@ void AddLora::run() const {
   threads::run(used->lora, task, task.rows, grain > together ? grain : together < 32 ? together : 32);
 }
 
-void LookUp::run() const { threads::run(used->look_up, task, m, grain_of(m, task.n)); }
+void LookUp::run() const { threads::run(used->look_up[task.number], task, m, grain_of(m, task.n)); }
 
 void LookUpPacked::run() const {
   threads::run(used->look_up_packed[kind], task, task.m, grain_of(task.m, task.k));

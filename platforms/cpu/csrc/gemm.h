@@ -3,8 +3,10 @@
 #pragma once
 #include <cstring>
 
+#include "numbers.h"
 #include "weights/bf16.h"
 #include "weights/coded.h"
+#include "weights/floats.h"
 
 namespace VARIANT::gemm {
 
@@ -43,29 +45,28 @@ template <class Kind, class Fetcher, int M, int V>
 }
 
 // Stores up to W results.
-inline void put(bf16 *out, Float x, int64_t room) {
-  if (room >= W) return store_bf16(out, x);
-  bf16 whole[W];
-  store_bf16(whole, x);
-  if (room > 0) std::memcpy(out, whole, room * sizeof(bf16));
+template <class Result> inline void put(Result *out, Float x, int64_t room) {
+  if (room >= W) return numbers::put(out, x);
+  if (room > 0) numbers::put_some(out, x, room);
 }
 
-inline Float bias_at(const bf16 *bias, int64_t room) {
-  if (room >= W) return load_bf16(bias);
-  bf16 whole[W] = {};
-  if (room > 0) std::memcpy(whole, bias, room * sizeof(bf16));
-  return load_bf16(whole);
+template <class Result> inline Float bias_at(const Result *bias, int64_t room) {
+  if (room >= W) return numbers::take(bias);
+  return room > 0 ? numbers::take_some(bias, room) : zero();
 }
 
 template <class Kind, int M, class Fetcher> void of_linear(const Product &task, const At &at, Kept *kept) {
+  using Result = typename Kind::Result;
   constexpr int V = ABREAST<M>;
+  auto *out = (Result *)task.out + at.row * task.out_stride;
+  auto *bias = (const Result *)task.bias;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
     if (!sums<Kind, Fetcher>(task, at, left, *kept, sum)) continue;
     for (int v = 0; v < V; v++) {
       int64_t column = at.panel * PANEL + left + v * W, room = task.n - column;
-      Float bias = task.bias ? bias_at(task.bias + column, room) : zero();
-      for (int m = 0; m < M; m++) put(task.out + (at.row + m) * task.out_stride + column, add(sum[m][v], bias), room);
+      Float more = bias ? bias_at(bias + column, room) : zero();
+      for (int m = 0; m < M; m++) put(out + m * task.out_stride + column, add(sum[m][v], more), room);
     }
   }
 }
@@ -82,9 +83,9 @@ template <class Kind, int M, class Fetcher> void of_gate_up(const Product &task,
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) store(gate[m][v], activated(sum[m][v], task.activation));
     if (!sums<Kind, Fetcher>(task, other, left, kept[1], sum)) continue;
-    bf16 *out = task.out + at.row * task.out_stride + at.panel * PANEL + left;
+    auto *out = (typename Kind::Result *)task.out + at.row * task.out_stride + at.panel * PANEL + left;
     for (int m = 0; m < M; m++, out += task.out_stride)
-      for (int v = 0; v < V; v++) store_bf16(out + v * W, mul(load(gate[m][v]), sum[m][v]));
+      for (int v = 0; v < V; v++) numbers::put(out + v * W, mul(load(gate[m][v]), sum[m][v]));
   }
 }
 
@@ -117,10 +118,10 @@ template <class Kind, int M> void of_run(const Product &task, int64_t first, int
   });
   float *gate = gates[0][0], *end = gates[last - first - 1][M];
   for (; gate < end; gate += W) store(gate, activated(load(gate), task.activation));
-  bf16 *out = task.out + first * PANEL;
+  auto *out = (typename Kind::Result *)task.out + first * PANEL;
   int64_t behind = task.n / PANEL;
   of_whole<Kind, M>(task, first + behind, last + behind, [&](int64_t panel, int m, int column, Float up) {
-    store_bf16(out + m * task.out_stride + panel * PANEL + column, mul(load(gates[panel][m] + column), up));
+    numbers::put(out + m * task.out_stride + panel * PANEL + column, mul(load(gates[panel][m] + column), up));
   });
 }
 
@@ -231,9 +232,18 @@ inline void gate_up_codes(const Product &task, int64_t first, int64_t last) {
   with_codes(task, [&](auto kind, const Tiles &tiles) { gate_up<decltype(kind)>(task, first, last, tiles); });
 }
 
+inline void linear_floats(const Product &task, int64_t first, int64_t last) {
+  linear<Floats>(task, first, last, TILES<Floats>);
+}
+inline void gate_up_floats(const Product &task, int64_t first, int64_t last) {
+  gate_up<Floats>(task, first, last, TILES<Floats>);
+}
+
 constexpr Multiplying BF16_WAY = {linear_bf16, gate_up_bf16, Bf16::WIDEN, Bf16::WIDENED, 4, ROWS, ROOM};
 constexpr Multiplying CODES_WAY = {linear_codes, gate_up_codes, nullptr, 0, 0, 0, 0};
+constexpr Multiplying FLOATS_WAY = {linear_floats, gate_up_floats, nullptr, 0, 0, 0, 0};
 constexpr Products OF_BF16 = {BF16_WAY, BF16_WAY, 0};
 constexpr Products OF_CODES = {CODES_WAY, CODES_WAY, 0};
+constexpr Products OF_FLOATS = {FLOATS_WAY, FLOATS_WAY, 0};
 
 }  // namespace VARIANT::gemm

@@ -68,13 +68,14 @@ struct Unit {
 //
 // A weight is packed in panels of 32 outputs and padded beyond n and k.
 //   bf16    [panels][ceil(k / 2)][32][2], with zeros
+//   floats  [panels][k][32], with zeros
 //   codes   [panels][ceil(k / 32)][words][32][4], where the words of an output are:
 //     bytes   8, each of four codes
 //     fours, levels  4, each of eight codes: byte i holds element i of eight in its low half, i + 4 in its high half
 //     fives   the same, then 1 of their highest bits: byte i holds elements i, i + 4, i + 8 and so on, from the lowest bit on
 //     sixes   the same, with 2 of two bits each
 struct Product {
-  const void *x;         // bf16 [m, k]; or int8 rows, with zeros from k to a multiple of SPAN
+  const void *x;         // bf16 or float [m, k]; or int8 rows, with zeros from k to a multiple of SPAN
   int64_t x_stride;      // elements
   const float *x_scale;  // of a quantized row's groups, as Int8Rows has them
   const int32_t *x_sum;
@@ -83,8 +84,8 @@ struct Product {
   int64_t unit;          // elements of k that share a scale of the row and one of the weight: a multiple of x_part and of 8
   const void *packed;
   Coding coding;         // of codes
-  const bf16 *bias;      // or null
-  bf16 *out;
+  const void *bias;      // or null; like out, float where the weights are, otherwise bf16
+  void *out;
   int64_t out_stride;
   int64_t m, n, k;
   Int8Rows rounded;      // for gate_up: where to write the rows of out quantized, once they are complete
@@ -133,7 +134,7 @@ struct LayerNorm {
   int64_t residual_stride;
   const void *weight, *bias;
   void *sum;       // [rows, n] dense; null without a residual
-  void *out;       // [rows, n] dense
+  void *out;       // [rows, n] dense; null: only the sum is wanted
   int64_t rows, n;
   float eps;
   int32_t number;  // enum Entry: of all of these
@@ -177,14 +178,16 @@ struct Lora {
   int64_t layers, rows, n, k, rank;
 };
 
-// Looks up rows of a table [.., n], times scale. Item: a row.
+// Looks up rows of a table [.., n] of bf16, or of float, times scale. Item: a row.
 struct Lookup {
   const int32_t *ids;
-  const bf16 *table;
+  const int32_t *boundaries;  // or null; otherwise row 1 is looked up where an id reaches its boundary, and row 0 elsewhere
+  const void *table;
   int64_t stride;  // of the table
-  bf16 *out;       // [rows, n] dense
+  void *out;       // [rows, n] dense
   int64_t n;
   float scale;
+  int32_t number;  // enum Entry: of table and out
 };
 
 // Looks up rows of a packed weight [n, k] (see Product), times `factor`: row id - start, or zeros if it does not exist. Item: a
@@ -193,7 +196,7 @@ struct PackedLookup {
   const int32_t *ids;
   const void *packed;
   Coding coding;  // as in Product
-  bf16 *out;
+  void *out;      // float if the weight is, otherwise bf16
   int64_t out_stride;
   int64_t m, n, k;
   int64_t start;
@@ -289,7 +292,7 @@ struct Encoding {
 
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
-enum Kind : int32_t { of_bf16, of_codes };
+enum Kind : int32_t { of_bf16, of_codes, of_floats };
 
 // A way to multiply rows with weights of one kind.
 struct Multiplying {
@@ -308,7 +311,7 @@ struct Products {
 
 struct Kernels {
   const char *name;
-  Products products[2];  // by Kind
+  Products products[3];  // by Kind
   Part<Product> units;   // sets x_units. Item: a row
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
@@ -316,8 +319,8 @@ struct Kernels {
   Part<Activate> activate[2];     // by Entry
   Part<Gate> gate;
   Part<Lora> lora;
-  Part<Lookup> look_up;
-  Part<PackedLookup> look_up_packed[2];  // by Kind
+  Part<Lookup> look_up[2];               // by Entry
+  Part<PackedLookup> look_up_packed[3];  // by Kind
   Part<HeadsInput> heads_input;
   Part<Attention> attention, join;
   Part<Encoding> encode[2];  // by Entry

@@ -49,6 +49,7 @@ template <class T> inline void rows(const LayerNorm &task, int64_t first, int64_
     const T *residual = task.residual ? (const T *)task.residual + row * task.residual_stride : nullptr;
     T *sum = residual ? (T *)task.sum + row * n : nullptr, *out = (T *)task.out + row * n;
     float mean = gather(x, residual, sum, n);
+    if (!task.out) continue;
     const T *from = residual ? sum : x;
     float factor = 1.0f / std::sqrt(variance(from, mean, n) + task.eps);
     auto normed = [&](Float value, Float weight, Float bias) {

@@ -82,16 +82,16 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
   return -1;
 }
 
-// Packs a weight [n, k] of bf16 (see Product). stride: of its rows, in bytes.
-EXPORTED void tessera_cpu_pack(const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
-  packing::Weight task{weight, stride, packed, n, k};
+// Packs a weight [n, k] of bf16 or float (see Product). stride: of its rows, size: of an element, both in bytes.
+EXPORTED void tessera_cpu_pack(const void *weight, int64_t stride, void *packed, int64_t n, int64_t k, int64_t size) {
+  packing::Weight task{weight, stride, packed, n, k, size};
   threads::run<packing::Weight>(packing::pack, task, (n + PANEL - 1) / PANEL);
 }
 
 // Packs the codes of a weight (see Product). stored: see packing::Stored; stride: of its rows, in bytes.
 EXPORTED void tessera_cpu_pack_codes(int32_t codes, int32_t stored, const void *weight, int64_t stride, void *packed,
                                      int64_t n, int64_t k) {
-  packing::CodedWeight task{{weight, stride, packed, n, k}, (Codes)codes, (packing::Stored)stored};
+  packing::CodedWeight task{{weight, stride, packed, n, k, 0}, (Codes)codes, (packing::Stored)stored};
   threads::run<packing::CodedWeight>(packing::pack_codes, task, (n + PANEL - 1) / PANEL);
 }
 
@@ -117,9 +117,8 @@ EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::Gat
 
 EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }
 
-EXPORTED void tessera_cpu_look_up(const int32_t *ids, const bf16 *table, int64_t stride, bf16 *out, int64_t rows,
-                                  int64_t n, float scale) {
-  tape::now_or_later(calls::LookUp{{ids, table, stride, out, n, scale}, rows});
+EXPORTED void tessera_cpu_look_up(const Lookup *task, int64_t rows) {
+  tape::now_or_later(calls::LookUp{*task, rows});
 }
 
 EXPORTED void tessera_cpu_look_up_packed(int32_t kind, const PackedLookup *task) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "numbers.h"
 #include "weights/scales.h"
 #include "weights/coded.h"
 
@@ -9,19 +10,20 @@ namespace VARIANT::lookup {
 
 using namespace simd;
 
-inline void scaled(const bf16 *from, int64_t n, float scale, bf16 *to) {
+template <class T> inline void scaled(const T *from, int64_t n, float scale, T *to) {
   Float factor = set(scale);
-  int64_t i = 0;
-  for (; i + W <= n; i += W) store_bf16(to + i, mul(load_bf16(from + i), factor));
-  for (; i < n; i++) to[i] = single::rounded(single::widened(from[i]) * scale);
+  int64_t whole = n / W * W, rest = n - whole;
+  for (int64_t i = 0; i < whole; i += W) numbers::put(to + i, mul(numbers::take(from + i), factor));
+  if (rest) numbers::put_some(to + whole, mul(numbers::take_some(from + whole, rest), factor), rest);
 }
 
-inline void rows(const Lookup &task, int64_t first, int64_t last) {
+template <class T> inline void rows(const Lookup &task, int64_t first, int64_t last) {
   for (int64_t t = first; t < last; t++) {
-    const bf16 *from = task.table + task.ids[t] * task.stride;
-    bf16 *to = task.out + t * task.n;
+    int64_t id = task.boundaries ? task.ids[t] >= task.boundaries[t] : task.ids[t];
+    const T *from = (const T *)task.table + id * task.stride;
+    T *to = (T *)task.out + t * task.n;
     if (task.scale == 1.0f)
-      std::memcpy(to, from, task.n * sizeof(bf16));
+      std::memcpy(to, from, task.n * sizeof(T));
     else
       scaled(from, task.n, task.scale, to);
   }
@@ -29,6 +31,7 @@ inline void rows(const Lookup &task, int64_t first, int64_t last) {
 
 // bf16 words are copied unchanged.
 struct Bf16 {
+  using Result = bf16;
   static void row(const PackedLookup &task, int64_t row, bf16 *to) {
     constexpr int64_t APART = 4 * PANEL;
     int64_t words = task.k / 2;
@@ -39,7 +42,16 @@ struct Bf16 {
   }
 };
 
+struct Floats {
+  using Result = float;
+  static void row(const PackedLookup &task, int64_t row, float *to) {
+    const float *at = (const float *)task.packed + row / PANEL * task.k * PANEL + row % PANEL;
+    for (int64_t i = 0; i < task.k; i++) to[i] = at[i * PANEL] * task.factor;
+  }
+};
+
 struct Coded {
+  using Result = bf16;
   static constexpr int64_t STRETCH = 256;  // elements whose scales are read at a time: whole groups or parts of one
   static constexpr int64_t LEAST = 8;      // elements that share a scale
 
@@ -85,12 +97,13 @@ struct Coded {
 
 template <class Kind> void packed_rows(const PackedLookup &task, int64_t first, int64_t last) {
   for (int64_t t = first; t < last; t++) {
-    bf16 *to = task.out + t * task.out_stride;
+    using Result = typename Kind::Result;
+    Result *to = (Result *)task.out + t * task.out_stride;
     int64_t row = task.ids[t] - task.start;
     if (row >= 0 && row < task.n)
       Kind::row(task, row, to);
     else
-      std::memset(to, 0, task.k * sizeof(bf16));
+      std::memset(to, 0, task.k * sizeof(Result));
   }
 }
 

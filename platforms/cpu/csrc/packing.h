@@ -13,13 +13,14 @@ struct Weight {
   int64_t stride;  // of rows, in bytes
   void *packed;
   int64_t n, k;
+  int64_t size;    // of an element, if all have the same, in bytes
 
   const uint8_t *row(int64_t number) const { return (const uint8_t *)elements + number * stride; }
 };
 
-// bf16, two elements a word.
+// bf16, two elements a word, or float.
 inline void pack(const Weight &task, int64_t first, int64_t last) {
-  int64_t bytes = 2 * task.k, words = (bytes + 3) / 4;
+  int64_t bytes = task.size * task.k, words = (bytes + 3) / 4;
   for (int64_t panel = first; panel < last; panel++) {
     auto *to = (uint32_t *)task.packed + panel * words * PANEL;
     int64_t left = task.n - panel * PANEL, rows = left < PANEL ? left : PANEL;

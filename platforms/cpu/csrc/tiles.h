@@ -220,7 +220,7 @@ class Results {
   }
   void put(int64_t row, int64_t panel, const Float (&x)[PANEL / W]) const {
     int64_t column = panel * PANEL, room = task.n - column;
-    bf16 *out = task.out + row * task.out_stride + column;
+    bf16 *out = (bf16 *)task.out + row * task.out_stride + column;
     if (far && room >= PANEL) return store_bf16_far(out, x[0], x[1]);
     for (int v = 0; v < PANEL / W; v++) gemm::put(out + v * W, x[v], room - v * W);
   }
@@ -238,7 +238,7 @@ template <class Kind> void linear(const Product &task, int64_t first, int64_t la
     int64_t column = panel * PANEL;
     if (task.bias)
       for (int v = 0; v < PANEL / W; v++, column += W)
-        result[0][v] = add(result[0][v], gemm::bias_at(task.bias + column, task.n - column));
+        result[0][v] = add(result[0][v], gemm::bias_at((const bf16 *)task.bias + column, task.n - column));
     results.put(row, panel, result[0]);
   });
 }

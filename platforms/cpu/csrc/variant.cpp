@@ -62,7 +62,7 @@ using namespace VARIANT;
 
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
-    {products::OF_BF16, gemm::OF_CODES},
+    {products::OF_BF16, gemm::OF_CODES, gemm::OF_FLOATS},
     gemm::units,
     quantise::quantise,
     norm::add_norm,
@@ -70,8 +70,8 @@ extern const Kernels TABLE(VARIANT) = {
     {activate::rows<bf16>, activate::rows<float>},
     gate::rows,
     lora::rows,
-    lookup::rows,
-    {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Coded>},
+    {lookup::rows<bf16>, lookup::rows<float>},
+    {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Coded>, lookup::packed_rows<lookup::Floats>},
     heads::heads_input,
     attention::attention,
     attention::join,

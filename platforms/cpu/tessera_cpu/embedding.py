@@ -1,5 +1,5 @@
-"""Embedding rows by token id: native in bfloat16, otherwise with torch; and rows of a packed weight, if the native
-kernels multiply with it."""
+"""Embedding rows by token id: native in bfloat16 and float32, otherwise with torch; and rows of a packed weight, if the
+native kernels multiply with it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import BoundOps, Device, EmbeddingSpec, Kernel, Packed, PackedEmbeddingSpec, Reason
+from tessera.platform import (
+    BoundOps,
+    Device,
+    EmbeddingSpec,
+    Kernel,
+    Packed,
+    PackedEmbeddingSpec,
+    Reason,
+    SegmentEmbeddingSpec,
+)
+from tessera_cpu import native
 from tessera_cpu.linear import products_of, taken
-from tessera_cpu.native import library
+from tessera_cpu.native import ENTRIES, library
 from tessera_cpu.output import into
 
 
@@ -22,9 +32,13 @@ class Embedding(Kernel[EmbeddingSpec]):
         return None
 
     def bind(self, spec: EmbeddingSpec, ops: BoundOps, device: Device) -> Any:
-        native = library()
-        if native is not None and spec.dtype == "bfloat16" and not spec.sharded:
-            return _native_embedding(native, spec)
+        if library() is not None and spec.dtype in ENTRIES and not spec.sharded:
+            look_up = _LookingUp(library(), spec.n, spec.dtype, spec.scale)
+
+            def native_embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+                return look_up(tokens, weight, out)
+
+            return native_embedding
 
         def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
             rows = F.embedding(tokens, weight)
@@ -39,16 +53,41 @@ class Embedding(Kernel[EmbeddingSpec]):
         return part_of_embedding if spec.sharded else embedding
 
 
-def _native_embedding(native: Any, spec: EmbeddingSpec) -> Any:
-    def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """tokens [T] int32, weight [rows, n]; its rows may have any stride."""
-        rows = weight.new_empty(len(tokens), spec.n) if out is None or not out.is_contiguous() else out
-        native.tessera_cpu_look_up(
-            tokens.data_ptr(), weight.data_ptr(), weight.stride(0), rows.data_ptr(), len(tokens), spec.n, spec.scale
-        )  # fmt: skip
+class _LookingUp:
+    """The native kernel, bound to one place in the model."""
+
+    def __init__(self, library: Any, n: int, dtype: str, scale: float = 1.0) -> None:
+        self.call, self.task = library.tessera_cpu_look_up, native.Lookup(n=n, scale=scale, number=ENTRIES[dtype])
+
+    def __call__(self, ids: Tensor, weight: Tensor, out: Tensor | None, boundaries: Tensor | None = None) -> Tensor:
+        """ids, boundaries [T] int32; weight [rows, n]: its rows may have any stride."""
+        task = self.task
+        rows = weight.new_empty(len(ids), task.n) if out is None or not out.is_contiguous() else out
+        task.ids, task.table, task.stride = ids.data_ptr(), weight.data_ptr(), weight.stride(0)
+        task.boundaries = None if boundaries is None else boundaries.data_ptr()
+        task.out = rows.data_ptr()
+        self.call(task, len(ids))
         return rows if out is None or out is rows else out.copy_(rows)
 
-    return embedding
+
+class SegmentEmbedding(Kernel[SegmentEmbeddingSpec]):
+    def supports(self, spec: SegmentEmbeddingSpec) -> Reason | None:
+        return None if library() is not None and spec.dtype in ENTRIES else "no native kernel"
+
+    def batch_invariant(self, spec: SegmentEmbeddingSpec) -> None:
+        return None
+
+    def bind(self, spec: SegmentEmbeddingSpec, ops: BoundOps, device: Device) -> Any:
+        look_up = _LookingUp(library(), spec.n, spec.dtype)
+
+        def segment_embedding(
+            positions: Tensor, boundaries: Tensor | None, weight: Tensor, *, out: Tensor | None = None
+        ) -> Tensor:
+            if boundaries is not None:
+                return look_up(positions, weight, out, boundaries)
+            return into(weight[0].expand(len(positions), spec.n), out)
+
+        return segment_embedding
 
 
 class PackedEmbedding(Kernel[PackedEmbeddingSpec]):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tessera.platform import (
@@ -92,8 +91,8 @@ class EncoderMixer(Mixer):
         layer.q_weight, layer.k_weight = self._address("q_norm", spec.q_norm), self._address("k_norm", spec.k_norm)
         task.bias = self._address("relative_bias", spec.relative_reach)
         x = rows_apart(x)
-        make = torch.zeros if plan.padded else torch.empty
-        out = make(len(x), spec.num_heads * spec.head_dim, dtype=x.dtype)
+        make = x.new_zeros if plan.padded else x.new_empty
+        out = make(len(x), spec.num_heads * spec.head_dim)
         task.launch = ctypes.addressof(plan.launch)
         task.x, task.x_stride, task.out = x.data_ptr(), x.stride(0), out.data_ptr()
         self.library.tessera_cpu_encode(layer, task)

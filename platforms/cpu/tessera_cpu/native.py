@@ -15,7 +15,7 @@ from tessera_cpu.environment import KERNELS
 
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
-BF16, CODED = range(2)
+BF16, CODED, FLOATS = range(3)
 """enum Kind of csrc/kernels.h."""
 
 BYTES, FOURS, FIVES, SIXES, LEVELS = range(5)
@@ -184,6 +184,21 @@ class Lora(ctypes.Structure):
         ("n", c_int64),
         ("k", c_int64),
         ("rank", c_int64),
+    ]
+
+
+class Lookup(ctypes.Structure):
+    """struct Lookup of csrc/kernels.h."""
+
+    _fields_ = [
+        ("ids", c_void_p),
+        ("boundaries", c_void_p),
+        ("table", c_void_p),
+        ("stride", c_int64),
+        ("out", c_void_p),
+        ("n", c_int64),
+        ("scale", c_float),
+        ("number", c_int32),
     ]
 
 
@@ -383,7 +398,7 @@ class Logprobs(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "tessera_cpu_pack": (c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    "tessera_cpu_pack": (c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64),
     "tessera_cpu_pack_codes": (c_int32, c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
     "tessera_cpu_linear": (c_int32, POINTER(Product)),
     "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
@@ -396,7 +411,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
     "tessera_cpu_encode": (POINTER(Layer), POINTER(Encoding)),
-    "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),
+    "tessera_cpu_look_up": (POINTER(Lookup), c_int64),
     "tessera_cpu_look_up_packed": (c_int32, POINTER(PackedLookup)),
     "tessera_cpu_record": (c_int64,),
     "tessera_cpu_recorded": (c_void_p,),

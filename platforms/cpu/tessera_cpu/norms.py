@@ -143,9 +143,10 @@ class Add(Kernel[AddSpec]):
 
     def bind(self, spec: AddSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
-        if library is None or spec.dtype != "bfloat16":
+        if library is None or spec.dtype not in native.ENTRIES:
             return torch.add
-        task = native.AddNorm(n=spec.n, multiplier=1.0)
+        call = library.tessera_cpu_layer_norm
+        task = native.LayerNorm(n=spec.n, number=native.ENTRIES[spec.dtype])
 
         def add(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
             a, b = rows_apart(a), rows_apart(b)
@@ -153,7 +154,7 @@ class Add(Kernel[AddSpec]):
             result = a.new_empty(rows, spec.n) if out is None or not out.is_contiguous() else out
             task.x, task.x_stride, task.rows = a.data_ptr(), a.stride(0), rows
             task.residual, task.residual_stride, task.sum = b.data_ptr(), b.stride(0), result.data_ptr()
-            library.tessera_cpu_add_norm(task)
+            call(task)
             return result if out is None or out is result else out.copy_(result)
 
         return add

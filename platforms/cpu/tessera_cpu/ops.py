@@ -25,7 +25,7 @@ from tessera.platform import (
     replace,
 )
 from tessera_cpu import native
-from tessera_cpu.embedding import Embedding, PackedEmbedding
+from tessera_cpu.embedding import Embedding, PackedEmbedding, SegmentEmbedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.lora import Lora
 from tessera_cpu.mlp import GatedMLP
@@ -113,7 +113,7 @@ def _native_activation(library: Any, spec: ActivationSpec) -> Any:
 
     def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         x = rows_apart(x)
-        result = x.new_empty(len(x), spec.n) if out is None or out.stride(-1) != 1 else out
+        result = result_of(len(x), spec.n, out, x.dtype)
         task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
         task.out, task.out_stride = result.data_ptr(), result.stride(0)
         library.tessera_cpu_activate(task)
@@ -200,6 +200,7 @@ def kernels(reference: OpSet) -> OpSet:
         add=Add(),
         soft_cap=soft_cap,
         packed_embedding=PackedEmbedding(),
+        segment_embedding=SegmentEmbedding(),
         qk_norm=QKNorm(),
         route=route,
         experts=Experts(),

@@ -1,5 +1,5 @@
-"""Products with weights that are packed once: by the native kernels in bfloat16, otherwise by oneDNN through torch. A
-plain row-major weight would be repacked, or read inefficiently, in every call."""
+"""Products with weights that are packed once: by the native kernels in bfloat16 and float32, otherwise by oneDNN
+through torch. A plain row-major weight would be repacked, or read inefficiently, in every call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from torch import Tensor
 from tessera.platform import ActSpec, Packed, PackedEmbeddingSpec, Quantized, Reason
 from tessera_cpu.activations import Emitted
 from tessera_cpu.lookup import LookUp, bind_look_up
-from tessera_cpu.native import BF16, library, varying
+from tessera_cpu.native import BF16, FLOATS, library, varying
 from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
 
 PANEL = 32  # outputs that are packed together
+WORD = 4  # bytes of an output that lie together
+KINDS = {torch.bfloat16: BF16, torch.float32: FLOATS}
 
 Product = Callable[..., Any]
 """(x [T, k], packed, bias [n] or None, out=None) -> [T, n]. x is quantized if the product wants it."""
@@ -59,28 +61,28 @@ class Products(ABC):
 
 def products(dtype: str) -> Products:
     """The implementation that multiplies with unquantized weights of this dtype."""
-    native = library()
-    if native is not None and dtype == "bfloat16":
-        return NativeProducts(native)
-    return OneDnnProducts(getattr(torch, dtype))
+    native, named = library(), getattr(torch, dtype)
+    return NativeProducts(native, named) if native is not None and named in KINDS else OneDnnProducts(named)
 
 
 class NativeProducts(Products):
-    def __init__(self, native: Any) -> None:
-        self.native = native
+    def __init__(self, native: Any, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.native, self.dtype, self.kind = native, dtype, KINDS[dtype]
 
     def pack(self, raw: Packed) -> Tensor:
         weight = rows_apart(raw["weight"])
         n, k = weight.shape
         packed = weight.new_empty(self._elements(n, k))
-        self.native.tessera_cpu_pack(weight.data_ptr(), 2 * weight.stride(0), packed.data_ptr(), n, k)
+        size = self.dtype.itemsize
+        self.native.tessera_cpu_pack(weight.data_ptr(), size * weight.stride(0), packed.data_ptr(), n, k, size)
         return packed
 
     def packed_bytes(self, n: int, k: int) -> int:
-        return 2 * self._elements(n, k)
+        return self.dtype.itemsize * self._elements(n, k)
 
     def _elements(self, n: int, k: int) -> int:
-        return -(-n // PANEL) * PANEL * -(-k // 2) * 2
+        of_word = WORD // self.dtype.itemsize
+        return -(-n // PANEL) * PANEL * -(-k // of_word) * of_word
 
     def bind(self, n: int, k: int, *, in_order: bool = False) -> Product:
         return self._bound(self.native.tessera_cpu_linear, NativeTask(n=n, k=k, in_order=in_order))
@@ -95,7 +97,7 @@ class NativeProducts(Products):
         return self._bound(self.native.tessera_cpu_gate_up, task, emit)
 
     def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp:
-        return bind_look_up(self.native, BF16, spec)
+        return bind_look_up(self.native, self.kind, spec)
 
     def _bound(self, call: Any, task: NativeTask, emit: ActSpec | None = None) -> Product:
         emitted = None if emit is None else Emitted(emit, task.n, task.rounded)
@@ -104,10 +106,10 @@ class NativeProducts(Products):
             x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
         ) -> Tensor | Quantized:
             x = rows_apart(x)
-            result = result_of(len(x), task.n, out)
+            result = result_of(len(x), task.n, out, self.dtype)
             task.bias = None if bias is None else bias.data_ptr()
             rounded = None if emitted is None else emitted.rows(len(x))
-            call(BF16, task.fill(x, packed, result))
+            call(self.kind, task.fill(x, packed, result))
             if rounded is not None:
                 return rounded
             return result if out is None or out is result else out.copy_(result)
@@ -157,9 +159,9 @@ class OneDnnProducts(Products):
         return packed_product if self.packable else plain_product
 
 
-def result_of(m: int, n: int, out: Tensor | None) -> Tensor:
+def result_of(m: int, n: int, out: Tensor | None, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """A result [m, n] that a kernel can write to: out, if possible."""
-    return torch.empty(m, n, dtype=torch.bfloat16) if out is None or out.stride(-1) != 1 else out
+    return torch.empty(m, n, dtype=dtype) if out is None or out.stride(-1) != 1 else out
 
 
 def rows_apart(x: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""Runs decode steps as one native call: the calls of a step are recorded once, for the maximum number of rows, and
-replayed for the actual number. A replay runs no Python and allocates nothing."""
+"""Runs decode steps, and short steps of encoders, as one native call: the calls of a step are recorded once, for the
+maximum number of rows, and replayed for the actual number. A replay runs no Python and allocates nothing."""
 
 from __future__ import annotations
 
@@ -17,42 +17,58 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tessera.platform import Buffers, GraphRunner, Launch, LaunchKey, ShapePolicy
+from tessera.platform import ALL_POSITIONS, Buffers, GraphRunner, Launch, LaunchKey, ShapePolicy
+from tessera_cpu.encoder import EncoderPlan
 from tessera_cpu.paged import PagedPlan
 
 log = logging.getLogger("tessera.cpu")
 
-MAX_ROWS = 64
-"""The most rows of a tape. In larger steps the cost of Python is negligible, but the memory for results is not."""
+MAX_ROWS, MAX_TOKENS = 64, 512
+"""The most rows of a tape: of those that decode, and of an encoder's tokens. In larger steps the cost of Python is
+negligible, but the memory for results is not."""
 
 ALIGNED = 64
 
 
 class TapeRunner(GraphRunner):
-    """One tape for all decode steps of up to MAX_ROWS rows, if the model's forward pass is entirely native. Other
-    steps, and other models, run op by op."""
+    """One tape for all decode steps of up to MAX_ROWS rows, or for an encoder's steps of up to MAX_TOKENS tokens, if
+    the model's forward pass is entirely native. Other steps, and other models, run op by op."""
 
     def __init__(self, library: Any) -> None:
-        self.library = library
+        self.library, self.encodes = library, False
+        self.widest = LaunchKey("decode", 0, 1, 1, 0)  # until it is told which steps there are: none is recorded
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
-        self.widest = LaunchKey("decode", min(rows, MAX_ROWS), 1, 1, min(rows, MAX_ROWS))
+        return self._recording(min(rows, MAX_ROWS))
+
+    def encoder_keys(self, shapes: ShapePolicy, tokens: int) -> Sequence[LaunchKey]:
+        """An encoder's tape computes the states of all tokens, as if each were a row that samples. Only attention knows
+        of the rows, whose lengths it reads when it runs."""
+        self.encodes = True
+        return self._recording(min(tokens, MAX_TOKENS))
+
+    def _recording(self, rows: int) -> Sequence[LaunchKey]:
+        self.widest = LaunchKey("decode", rows, 1, 1, rows)
         return (self.widest,)
 
     def key_of(self, key: LaunchKey) -> LaunchKey:
-        fits = key.samples_all and key.tokens <= self.widest.rows
-        return replace(self.widest, bits=key.bits) if fits else key
+        fits = key.tokens <= self.widest.tokens
+        if self.encodes:  # features may read rows, which are not those that were recorded
+            return self.widest if fits and not key.bits - {ALL_POSITIONS} else key
+        return replace(self.widest, bits=key.bits) if fits and key.samples_all else key
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        if self.encodes and key.bits:
+            return forward
         tape = Tape(self.library, key.rows)
         try:
             with tape:
                 result = forward(launch)
         except NotNativeError as reason:
-            log.info("decode steps run op by op: %s", reason)
+            log.info("all steps run op by op: %s", reason)
             return forward
         if not tape.whole:
-            log.info("decode steps run op by op: not all calls are of all rows")
+            log.info("all steps run op by op: not all calls are of all rows")
             return forward
         return Recorded(tape, result, launch)
 
@@ -66,7 +82,7 @@ class Recorded:
 
     def __init__(self, tape: Tape, result: Tensor | tuple[Tensor, ...], launch: Launch) -> None:
         self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
-        self.plans: dict[int, PagedPlan] = {}  # by the first layer that uses it
+        self.plans: dict[int, PagedPlan | EncoderPlan] = {}  # by the first layer that uses it
         for layer, plan in enumerate(launch.plans):
             if not any(plan is other for other in self.plans.values()):
                 self.plans[layer] = plan
@@ -77,7 +93,9 @@ class Recorded:
             ctypes.pointer(recorded.launch)[0] = launch.plans[layer].launch
         tokens = launch.key.tokens
         self.tape.replay(tokens)
-        return tuple(one[:tokens] for one in self.result) if isinstance(self.result, tuple) else self.result[:tokens]
+        if isinstance(self.result, tuple):
+            return tuple(launch.select_logits(one[:tokens]) for one in self.result)
+        return launch.select_logits(self.result[:tokens])
 
 
 class NotNativeError(Exception):
@@ -145,7 +163,9 @@ _MEMORY = frozenset(
         _aten.empty.memory_format,
         _aten.new_empty.default,
         _aten.empty_like.default,
-        _aten.zeros_like.default,  # used if there is padding, which a replayed step does not have
+        # used if there is padding, which a replayed step does not have
+        _aten.zeros_like.default,
+        _aten.new_zeros.default,
     }
 )
 

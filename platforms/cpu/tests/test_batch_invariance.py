@@ -39,15 +39,16 @@ def bound(op: str, spec: Any) -> Any:
 
 
 def packed(ops: BoundOps, spec: LinearSpec) -> Any:
-    return ops.prepare("linear", spec, {"weight": torch.randn(spec.n, spec.k).bfloat16()})
+    return ops.prepare("linear", spec, {"weight": torch.randn(spec.n, spec.k).to(getattr(torch, spec.dtype))})
 
 
 @every_set
+@pytest.mark.parametrize("dtype", native.ENTRIES)
 @pytest.mark.parametrize(("n", "k"), [(97, 131), (64, 1030), (40, 4100)])
-def test_a_row_of_a_product_has_one_result_at_any_height(name: str, n: int, k: int) -> None:
+def test_a_row_of_a_product_has_one_result_at_any_height(name: str, n: int, k: int, dtype: str) -> None:
     """A row of 4,100 inputs takes several blocks."""
     torch.manual_seed(n)
-    x, spec = torch.randn(max(HEIGHTS), k).bfloat16(), LinearSpec(n, k, "bfloat16")
+    x, spec = torch.randn(max(HEIGHTS), k).to(getattr(torch, dtype)), LinearSpec(n, k, dtype)
     with kernels(name):
         ops, linear = bound("linear", spec)
         weight = packed(ops, spec)
@@ -59,12 +60,11 @@ def test_a_row_of_a_product_has_one_result_at_any_height(name: str, n: int, k: i
 
 
 @every_set
-def test_a_row_of_a_gated_mlp_has_one_result_at_any_height(name: str) -> None:
+@pytest.mark.parametrize("dtype", native.ENTRIES)
+def test_a_row_of_a_gated_mlp_has_one_result_at_any_height(name: str, dtype: str) -> None:
     torch.manual_seed(3)
-    spec = GatedMLPSpec(
-        LinearSpec(2 * 1088, 130, "bfloat16"), GateSpec(1088, "bfloat16"), LinearSpec(130, 1088, "bfloat16")
-    )
-    x = torch.randn(max(HEIGHTS), 130).bfloat16()
+    spec = GatedMLPSpec(LinearSpec(2 * 1088, 130, dtype), GateSpec(1088, dtype), LinearSpec(130, 1088, dtype))
+    x = torch.randn(max(HEIGHTS), 130).to(getattr(torch, dtype))
     with kernels(name):
         ops, mlp = bound("gated_mlp", spec)
         weights = packed(ops, spec.gate_up), packed(ops, spec.down)
@@ -101,7 +101,7 @@ def test_torchs_kernels_do_not_promise_it(name: str) -> None:
     with kernels(name):
         ops = BoundOps(platform.ops(REFERENCE), platform.open(0), batch_invariant=True)
         specs = {
-            "linear": LinearSpec(8, 8, "float32"),
+            "linear": LinearSpec(8, 8, "float16"),
             "gate": GateSpec(8, "float32", "gelu"),
             "lora": LoraSpec((5,), 7, native.MAX_RANK + 1, 3, "bfloat16"),
         }

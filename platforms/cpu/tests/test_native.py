@@ -34,21 +34,30 @@ def bound(op: str, spec: Any) -> Any:
     return BoundOps(platform.ops(REFERENCE), platform.open(0)).bind(op, spec)
 
 
+every_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def close(found: Tensor, expected: Tensor, k: int) -> bool:
-    """Found in bfloat16, sums of k products of about 1."""
-    return bool(((found.double() - expected).abs() <= 0.01 * expected.abs() + 0.01 * k**0.5).all())
+    """Sums of k products of about 1."""
+    most = 0.01 if found.dtype == torch.bfloat16 else 2e-6
+    return bool(((found.double() - expected).abs() <= most * expected.abs() + most * k**0.5).all())
 
 
 @needs_kernels
 @every_set
+@every_dtype
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 11, 12, 13, 24, 25, 36, 385, 389, 396])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (31, 7), (32, 64), (33, 65), (97, 130)])
-def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
+def test_products_of_all_heights(name: str, rows: int, n: int, k: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rows + n)
-    wide, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((rows, k + 3), (n, k), (n,)))
-    x, out = wide[:, :k], torch.full((rows, n + 5), torch.nan, dtype=torch.bfloat16)
+    wide, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((rows, k + 3), (n, k), (n,)))
+    x, out = wide[:, :k], torch.full((rows, n + 5), torch.nan, dtype=dtype)
     with kernels(name):
-        own = products("bfloat16")
+        own = products(name_of(dtype))
         assert isinstance(own, NativeProducts)
         own.bind(n, k)(x, own.pack({"weight": weight}), bias, out=out[:, :n])
     assert close(out[:, :n], x.double() @ weight.double().T + bias.double(), k)
@@ -57,46 +66,49 @@ def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
 
 @needs_kernels
 @every_set
+@every_dtype
 @pytest.mark.parametrize("rows", [6, 389])
-def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> None:
+def test_products_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int, dtype: torch.dtype) -> None:
     """Weights wider and taller than what caches keep. Whole numbers, whose sums are exact."""
     torch.manual_seed(rows)
     n, k = 611, 2345
-    x, weight = (torch.randint(-3, 4, shape).bfloat16() for shape in ((rows, k), (n, k)))
+    x, weight = (torch.randint(-3, 4, shape).to(dtype) for shape in ((rows, k), (n, k)))
     with kernels(name):
-        own = products("bfloat16")
+        own = products(name_of(dtype))
         out = own.bind(n, k)(x, own.pack({"weight": weight}))
-    assert torch.equal(out, (x.double() @ weight.double().T).bfloat16())
+    assert torch.equal(out, (x.double() @ weight.double().T).to(dtype))
 
 
 @needs_kernels
 @every_set
+@every_dtype
 @pytest.mark.parametrize("rows", [6, 389])
-def test_gates_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int) -> None:
+def test_gates_in_blocks_have_the_sums_of_whole_ones(name: str, rows: int, dtype: torch.dtype) -> None:
     """Gates so far above zero that they are their sums."""
     torch.manual_seed(rows)
     n, k = 320, 2345
     x, gate, up = torch.randint(1, 4, (rows, k)), torch.randint(1, 4, (n, k)), torch.randint(-3, 4, (n, k))
-    stored, out = x.bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
     with kernels(name):
-        packed = products("bfloat16").pack({"weight": torch.cat((gate, up)).bfloat16()})
-        task = NativeTask(n=n, k=k, group=k, activation=0)
-        native.library().tessera_cpu_gate_up(native.BF16, task.fill(stored, packed, out))
+        own = products(name_of(dtype))
+        gated = own.bind_gated(n, k, 0)
+        assert gated is not None
+        out = gated(x.to(dtype), own.pack({"weight": torch.cat((gate, up)).to(dtype)}))
     expected = (x.double() @ gate.double().T) * (x.double() @ up.double().T)
     assert ((out.double() - expected).abs() <= 0.005 * expected.abs()).all()
 
 
 @needs_kernels
 @every_set
+@every_dtype
 @pytest.mark.parametrize("apart", [0, 32, 3])
-def test_many_results_are_written_where_they_belong(name: str, apart: int) -> None:
+def test_many_results_are_written_where_they_belong(name: str, apart: int, dtype: torch.dtype) -> None:
     """So many that a processor may write them past its caches; `apart` elements between rows."""
     torch.manual_seed(apart)
     rows, n, k = 390, 992, 40
-    x, weight, other = torch.randn(rows, k).bfloat16(), torch.randn(n, k).bfloat16(), torch.randn(n, k).bfloat16()
-    bias, whole = torch.randn(n - 3).bfloat16(), torch.full((2, rows, n + apart), 7.0).bfloat16()
+    x, weight, other = (torch.randn(number, k).to(dtype) for number in (rows, n, n))
+    bias, whole = torch.randn(n - 3).to(dtype), torch.full((2, rows, n + apart), 7.0, dtype=dtype)
     with kernels(name):
-        own = products("bfloat16")
+        own = products(name_of(dtype))
         own.bind(n - 3, k)(x, own.pack({"weight": weight[: n - 3]}), bias, out=whole[0, :, : n - 3])
         gated = own.bind_gated(n, k, 0)
         assert gated is not None
@@ -104,7 +116,8 @@ def test_many_results_are_written_where_they_belong(name: str, apart: int) -> No
     gate, up = x.double() @ weight.double().T, x.double() @ other.double().T
     assert close(whole[0, :, : n - 3], gate[:, : n - 3] + bias.double(), k)
     assert (whole[0, :, n - 3 :] == 7).all()
-    assert close(whole[1, :, :n], torch.nn.functional.silu(gate) * up, k)
+    of_both = k if dtype == torch.bfloat16 else k**2  # one sum's error is multiplied by the other sum
+    assert close(whole[1, :, :n], torch.nn.functional.silu(gate) * up, of_both)
     assert (whole[1, :, n:] == 7).all()
 
 

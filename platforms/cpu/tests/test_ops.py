@@ -18,7 +18,17 @@ NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
 
 def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
-    others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "mask_logits", "sample"]
+    others = [
+        "packed_embedding",
+        "segment_embedding",
+        "gated_mlp",
+        "soft_cap",
+        "route",
+        "experts",
+        "logprobs",
+        "mask_logits",
+        "sample",
+    ]
     before_a_draw = ["take_logits", "edit_logits", "penalise"]
     assert {*core, "add_norm", "add_layer_norm", "norm_add", "lora", *others, *before_a_draw} == set(NATIVE)
 

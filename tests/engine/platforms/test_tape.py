@@ -1,7 +1,9 @@
-"""Decode steps of the CPU platform as one native call: what an engine answers is what it answers op by op."""
+"""Decode steps and texts of encoders as one native call on the CPU platform: what an engine answers is what it answers
+op by op."""
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from pathlib import Path
@@ -15,7 +17,7 @@ from tessera.scheduler.speculation import DraftLengths
 from tessera.testing.conformance.drafts import Longest
 from tessera.testing.conformance.tiny import save_checkpoint
 from tessera_cpu.platform import CpuPlatform
-from tessera_cpu.tape import MAX_ROWS, Recorded
+from tessera_cpu.tape import MAX_ROWS, MAX_TOKENS, Recorded
 from tests.platforms.cpu_kernels import needs_kernels
 
 pytestmark = needs_kernels
@@ -147,3 +149,56 @@ def test_what_is_not_native_runs_op_by_op(tmp_path: Path, replays: list[int], ca
         assert len(answers(model, [5, 9], dtype="float32")) == 2
     assert not replays
     assert "is not among the native kernels" in caplog.text
+
+
+BERT: dict[str, Any] = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "vocab_size": 101,
+    "hidden_size": 72,
+    "intermediate_size": 90,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "head_dim": 16,
+    "max_position_embeddings": 600,
+    "hidden_act": "gelu",
+}
+MODERNBERT: dict[str, Any] = {
+    **BERT,
+    "architectures": ["ModernBertModel"],
+    "model_type": "modernbert",
+    "hidden_size": 96,
+    "intermediate_size": 64,
+    "num_attention_heads": 6,
+    "global_attn_every_n_layers": 2,
+    "local_attention": 20,
+}
+
+
+def vectors(model: str, lengths: list[int], **flags: Any) -> list[list[float]]:
+    rng = random.Random(7)
+    texts = [[rng.randrange(3, 101) for _ in range(length)] for length in lengths]
+    llm = tessera.LLM(model, skip_tokenizer_init=True, platform="cpu", load_format="dummy", **flags)
+    return [output.outputs.embedding for output in llm.embed(texts, use_tqdm=False)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "pooling"),
+    [
+        (BERT, "float32", "MEAN"),
+        (BERT, "bfloat16", "CLS"),
+        (MODERNBERT, "float32", "LAST"),
+        (MODERNBERT, "bfloat16", "MEAN"),
+    ],
+)
+def test_texts_of_an_encoder(
+    settings: dict[str, Any], dtype: str, pooling: str, tmp_path: Path, replays: list[int]
+) -> None:
+    """Of unlike lengths in one step, of fewer tokens in the next, and more than a tape takes in the last."""
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    flags = {"dtype": dtype, "pooler_config": {"seq_pooling_type": pooling}, "max_num_seqs": 4}
+    lengths = [5, 33, 1, 70, 16, 2, 3, 4, MAX_TOKENS + 1]
+    together = vectors(str(tmp_path), lengths, **flags)
+    assert replays == [1, 109, 25]
+    assert vectors(str(tmp_path), lengths, enforce_eager=True, **flags) == together
+    assert len(replays) == 3

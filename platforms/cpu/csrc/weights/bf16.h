@@ -4,8 +4,6 @@
 
 namespace VARIANT::gemm {
 
-constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
-
 // A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
 // itself, or the terms are always added up in order.
 template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
@@ -21,6 +19,7 @@ template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
 template <bool IN_ORDER> struct AnyBf16 {
   using Sum = Float;
   using Number = float;
+  using Result = bf16;
   struct Room {};
   template <int WAY> using Fetcher = Fetch<WAY>;
   static constexpr bool WHOLE = true;

@@ -58,6 +58,7 @@ struct Ahead {
 template <class From, bool BY_ROW = false> struct Coded {
   using Sum = Float;
   using Number = float;
+  using Result = bf16;
   using Room = Block;
   template <int> using Fetcher = Ahead;
   static constexpr bool WHOLE = false;

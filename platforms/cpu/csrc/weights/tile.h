@@ -1,6 +1,6 @@
 // What all kinds of weight share: the location of a tile in a product.
 //
-// A kind defines the vector type of its sums and their type in memory, and the elements of k in a block; what a block has to be
+// A kind defines the vector type of its sums and their type in memory, that of results and biases, and the elements of k in a block; what a block has to be
 // made of it before tiles use it, by ready(), and the room for that; how a tile fetches weights; whether a single
 // tile of rows takes k whole; and how rows are widened for it, if they are, and the bytes of
 // a widened element. For M rows and V vectors of a panel's outputs from the left-th on, begin() initializes sums, add() adds a block
@@ -12,6 +12,8 @@ namespace VARIANT::gemm {
 
 using namespace simd;
 using terms::four_bytes;
+
+constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
 
 inline int64_t groups_of(int64_t k, int64_t size) { return (k + size - 1) / size; }
 
