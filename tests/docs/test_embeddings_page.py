@@ -77,7 +77,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     for file in ("vector.py", "search.py", "offline.py"):
         (tmp_path / file).touch()
     with Shell(tmp_path, environment) as shell:
-        assert follow(page, shell) == 11
+        assert follow(page, shell) == 12
 
 
 def test_its_numbers_are_those_of_the_code() -> None:

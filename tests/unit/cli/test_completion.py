@@ -47,7 +47,7 @@ def offered(tmp_path):
 
 
 def test_a_shell_offers_what_click_finds(offered):
-    assert offered("bench", "") == ["latency", "throughput", "serve"]
+    assert offered("bench", "") == ["latency", "throughput", "embed", "serve"]
     assert offered("serve", "models/o") == ["models/one", "models/other"]
 
 

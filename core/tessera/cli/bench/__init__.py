@@ -12,6 +12,7 @@ bench = LazyGroup(
         {
             "latency": ("tessera.cli.bench.commands:latency", "Measure the time of one batch."),
             "throughput": ("tessera.cli.bench.commands:throughput", "Measure an engine given all requests at once."),
+            "embed": ("tessera.cli.bench.embed:embed", "Measure how fast texts become vectors, here or on a server."),
             "serve": ("tessera.cli.bench.commands:serve", "Measure a running server."),
         }
     ),

@@ -8,11 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from tessera.cli.bench.workload import BenchRequest
 from tessera.cli.client import Client
+from tessera.cli.report import progress
 from tessera.errors import ServerError, TesseraError
+
+Clock = Callable[[], float]
+"""In seconds."""
 
 
 @dataclass
@@ -25,6 +29,7 @@ class Record:
     received: list[float] = field(default_factory=list)  # when each piece with tokens arrived
     output_len: int = 0  # tokens of the answer
     error: TesseraError | None = None  # why the answer is incomplete
+    num_prompts: int = 1  # of the request
 
     @property
     def completed(self) -> bool:
@@ -61,32 +66,71 @@ def peak_concurrency(records: list[Record]) -> int:
     return peak
 
 
-class Driver:
+J_contra = TypeVar("J_contra", contravariant=True)
+
+
+class Exchange(Protocol[J_contra]):
+    """What a benchmark asks, and what it records of the answer."""
+
+    def record(self, job: J_contra) -> Record:
+        """Before the job is sent."""
+        ...
+
+    async def run(self, job: J_contra, record: Record, clock: Clock) -> None:
+        """Sends the job and completes its record. Raises TesseraError."""
+        ...
+
+
+class CompletionExchange(Exchange[BenchRequest]):
+    """Streams answers of a fixed length."""
+
+    def __init__(self, client: Client, sampling: Mapping[str, Any]) -> None:
+        """sampling: of every request, except its length."""
+        self._client = client
+        self._sampling = {**sampling, "ignore_eos": True}
+
+    def record(self, job: BenchRequest) -> Record:
+        return Record(len(job.prompt), job.output_len)
+
+    async def run(self, job: BenchRequest, record: Record, clock: Clock) -> None:
+        counted, said = 0, None
+        sampling = {**self._sampling, "max_tokens": job.output_len}
+        async with aclosing(self._client.complete(job.prompt, sampling)) as pieces:
+            async for piece in pieces:
+                if piece.num_tokens or piece.text:
+                    record.received.append(clock())
+                    counted += piece.num_tokens
+                if piece.usage is not None:
+                    said = piece.usage.completion_tokens
+        record.output_len = counted if said is None else said
+        if not record.received:
+            raise ServerError("The answer had no tokens.")
+
+
+class Driver(Generic[J_contra]):
     def __init__(
         self,
-        client: Client,
-        sampling: Mapping[str, Any],  # of every request, except its length
+        exchange: Exchange[J_contra],
         *,
         # The most requests in flight; the others are sent as these finish, and timed from then.
         max_concurrency: int | None = None,
         timeout: float | None = None,  # seconds after which a request counts as failed
-        clock: Callable[[], float] = time.perf_counter,  # in seconds
+        clock: Clock = time.perf_counter,
         on_done: Callable[[int], None] = lambda _count: None,  # called with the number of finished requests
     ) -> None:
-        self._client = client
-        self._sampling = {**sampling, "ignore_eos": True}
+        self._exchange = exchange
         self._free = asyncio.Semaphore(max_concurrency) if max_concurrency else None
         self._timeout = timeout
         self._clock = clock
         self._on_done = on_done
 
-    async def run(self, jobs: Sequence[BenchRequest], times: Sequence[float]) -> tuple[list[Record], float]:
+    async def run(self, jobs: Sequence[J_contra], times: Sequence[float]) -> tuple[list[Record], float]:
         """Returns a record for each job, in order, and the duration in seconds. times: when to send each, in seconds
         after the start. A request's error is in its record."""
-        records = [Record(len(job.prompt), job.output_len) for job in jobs]
+        records = [self._exchange.record(job) for job in jobs]
         done = 0
 
-        async def run_job(job: BenchRequest, record: Record) -> None:
+        async def run_job(job: J_contra, record: Record) -> None:
             nonlocal done
             await self._record(job, record)
             done += 1
@@ -101,36 +145,40 @@ class Driver:
                 tasks.create_task(run_job(job, record))
         return records, self._clock() - began
 
-    async def _record(self, job: BenchRequest, record: Record) -> None:
+    async def _record(self, job: J_contra, record: Record) -> None:
         if self._free is None:
             await self._measure(job, record)
         else:
             async with self._free:
                 await self._measure(job, record)
 
-    async def _measure(self, job: BenchRequest, record: Record) -> None:
+    async def _measure(self, job: J_contra, record: Record) -> None:
         record.sent = self._clock()
         try:
             async with asyncio.timeout(self._timeout):
-                await self._receive(job, record)
+                await self._exchange.run(job, record, self._clock)
         except TimeoutError:
             record.error = ServerError(f"The answer was not complete within {self._timeout:g} s.")
         except TesseraError as error:
             record.error = error
 
-    async def _receive(self, job: BenchRequest, record: Record) -> None:
-        counted, said = 0, None
-        sampling = {**self._sampling, "max_tokens": job.output_len}
-        async with aclosing(self._client.complete(job.prompt, sampling)) as pieces:
-            async for piece in pieces:
-                if piece.num_tokens or piece.text:
-                    record.received.append(self._clock())
-                    counted += piece.num_tokens
-                if piece.usage is not None:
-                    said = piece.usage.completion_tokens
-        record.output_len = counted if said is None else said
-        if not record.received:
-            raise ServerError("The answer had no tokens.")
+
+async def run_warm(
+    exchange: Exchange[J_contra],
+    warmups: Sequence[J_contra],
+    jobs: Sequence[J_contra],
+    times: Sequence[float],
+    *,
+    max_concurrency: int | None,
+    timeout: float,  # noqa: ASYNC109 - of each request, by Driver
+) -> tuple[list[Record], float]:
+    """What Driver.run returns for the jobs, after all warm-ups have been answered. Shows progress. Raises the first
+    error of a warm-up, since other requests would fail in the same way."""
+    first, _ = await Driver(exchange, timeout=timeout).run(warmups, [0.0] * len(warmups))
+    raise_first(first)
+    with progress("requests", len(jobs)) as on_done:
+        driver = Driver(exchange, max_concurrency=max_concurrency, timeout=timeout, on_done=on_done)
+        return await driver.run(jobs, times)
 
 
 def failures(records: Sequence[Record]) -> dict[str, int]:
@@ -141,6 +189,13 @@ def failures(records: Sequence[Record]) -> dict[str, int]:
 def exit_code_of(records: Sequence[Record]) -> int:
     """0 if every answer is complete, otherwise the exit code of the first error."""
     return next((record.error.exit_code for record in records if record.error is not None), 0)
+
+
+def raise_first(records: Sequence[Record]) -> None:
+    """Raises the first error of the records, if there is one."""
+    for record in records:
+        if record.error is not None:
+            raise record.error
 
 
 def meets_objectives(record: Record, objectives: Mapping[str, float]) -> bool:

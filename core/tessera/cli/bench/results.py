@@ -21,9 +21,12 @@ from tessera.errors import ConfigError
 
 LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
 PERCENTILES = (90, 99)
+EMBEDDING_PERCENTILES = (95, 99)
 SECRETS = frozenset({"api_key", "hf_token"})
 _NOT_SETTINGS = frozenset({"json"})
 _LABEL = 34
+Section = tuple[str, Iterable[tuple[str, str]]]
+"""Of a table: its heading, "" for none, and its rows."""
 _TITLES = {
     "ttft": "Time to First Token",
     "tpot": "Time per Output Token (excl. 1st token)",
@@ -115,23 +118,31 @@ def serving_figures(records: Sequence[Record], seconds: float, objectives: Mappi
     whole = [record for record in records if record.completed]
     tokens_in, tokens_out = sum(r.prompt_len for r in whole), sum(r.output_len for r in whole)
     figures: dict[str, Any] = {
-        "duration": seconds,
-        "completed": len(whole),
-        "failed": len(records) - len(whole),
-        "total_input_tokens": tokens_in,
+        **_request_figures(records, seconds),
         "total_output_tokens": tokens_out,
-        "request_throughput": len(whole) / seconds,
         "output_throughput": tokens_out / seconds,
         "total_token_throughput": (tokens_in + tokens_out) / seconds,
-        "max_concurrent_requests": peak_concurrency(whole),
         "short_answers": sum(record.output_len < record.max_tokens for record in whole),
-        "errors": failures(records),
     }
     if objectives:
         figures["request_goodput"] = sum(meets_objectives(record, objectives) for record in whole) / seconds
     for name, values in _times_of(whole).items():
         figures |= in_milliseconds(name, spread(values))
     return figures
+
+
+def _request_figures(records: Sequence[Record], seconds: float) -> dict[str, Any]:
+    """Those of any kind of request."""
+    whole = [record for record in records if record.completed]
+    return {
+        "duration": seconds,
+        "completed": len(whole),
+        "failed": len(records) - len(whole),
+        "total_input_tokens": sum(record.prompt_len for record in whole),
+        "request_throughput": len(whole) / seconds,
+        "max_concurrent_requests": peak_concurrency(whole),
+        "errors": failures(records),
+    }
 
 
 def _times_of(whole: Sequence[Record]) -> dict[str, list[float]]:
@@ -156,21 +167,20 @@ def details(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def show_serving(figures: Mapping[str, Any]) -> str:
-    sections = [("", list(_serving_rows(figures)))]
-    for name, title in _TITLES.items():
-        kinds = {"mean": "Mean", "median": "Median", **{f"p{percent}": f"P{percent}" for percent in PERCENTILES}}
-        sections.append(
-            (
-                title,
-                [
-                    (f"{label} {name.upper()} (ms)", f"{figures[f'{kind}_{name}_ms']:.2f}")
-                    for kind, label in kinds.items()
-                ],
-            )
-        )
-    if figures["errors"]:
-        sections.append(("Failed requests by error", [(why, str(count)) for why, count in figures["errors"].items()]))
-    return table("Serving Benchmark Result", sections)
+    sections: list[Section] = [("", _serving_rows(figures))]
+    sections += [_latency_section(name, figures, PERCENTILES) for name in _TITLES]
+    return table("Serving Benchmark Result", [*sections, *_failure_sections(figures)])
+
+
+def _latency_section(name: str, figures: Mapping[str, Any], percentiles: Sequence[int]) -> Section:
+    kinds = {"mean": "Mean", "median": "Median", **{f"p{percent}": f"P{percent}" for percent in percentiles}}
+    rows = [(f"{label} {name.upper()} (ms)", f"{figures[f'{kind}_{name}_ms']:.2f}") for kind, label in kinds.items()]
+    return _TITLES[name], rows
+
+
+def _failure_sections(figures: Mapping[str, Any]) -> list[Section]:
+    rows = [(why, str(count)) for why, count in figures["errors"].items()]
+    return [("Failed requests by error", rows)] if rows else []
 
 
 def _serving_rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -189,8 +199,48 @@ def _serving_rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Answers shorter than requested", str(figures["short_answers"])
 
 
-def table(title: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
-    """sections: (heading, rows), with "" for no heading."""
+# ---- vectors of texts -----------------------------------------------------------
+
+
+def embedding_figures(records: Sequence[Record], seconds: float) -> dict[str, Any]:
+    """Figures of complete answers; failed requests only count in `failed` and `errors`."""
+    whole = [record for record in records if record.completed]
+    figures, texts = _request_figures(records, seconds), sum(record.num_prompts for record in whole)
+    figures |= {
+        "total_texts": texts,
+        "text_throughput": texts / seconds,
+        "total_token_throughput": figures["total_input_tokens"] / seconds,
+    }
+    return figures | in_milliseconds("e2el", spread([record.e2el for record in whole], EMBEDDING_PERCENTILES))
+
+
+def embedding_details(records: Sequence[Record]) -> dict[str, Any]:
+    """Values of each request, in order of arrival; failed ones have no times."""
+    return {
+        "input_lens": [record.prompt_len for record in records],
+        "num_texts": [record.num_prompts for record in records],
+        "e2els": [record.e2el if record.completed else None for record in records],
+        "reasons": [None if record.error is None else record.error.message for record in records],
+    }
+
+
+def show_embedding(figures: Mapping[str, Any]) -> str:
+    rows = [
+        ("Successful requests", str(figures["completed"])),
+        ("Failed requests", str(figures["failed"])),
+        ("Benchmark duration (s)", f"{figures['duration']:.2f}"),
+        ("Total texts", str(figures["total_texts"])),
+        ("Total input tokens", str(figures["total_input_tokens"])),
+        ("Request throughput (req/s)", f"{figures['request_throughput']:.2f}"),
+        ("Text throughput (texts/s)", f"{figures['text_throughput']:.2f}"),
+        ("Total token throughput (tok/s)", f"{figures['total_token_throughput']:.2f}"),
+        ("Peak concurrent requests", str(figures["max_concurrent_requests"])),
+    ]
+    latency = _latency_section("e2el", figures, EMBEDDING_PERCENTILES)
+    return table("Embedding Benchmark Result", [("", rows), latency, *_failure_sections(figures)])
+
+
+def table(title: str, sections: Iterable[Section]) -> str:
     lines = [title]
     for heading, rows in sections:
         lines += ["", *([heading] if heading else [])]

@@ -26,12 +26,11 @@ class BenchRequest:
     output_len: int
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """Lengths in tokens."""
+@dataclass(frozen=True, kw_only=True)
+class PromptLengths:
+    """Lengths of prompts, in tokens."""
 
     input_len: int = flag(256, "Prompt length in tokens.", low=1, high=2**24, aliases=("--random-input-len",))
-    output_len: int = flag(64, "Answer length in tokens.", low=1, high=2**24, aliases=("--random-output-len",))
     range_ratio: float = flag(
         0.0, "Draw each length uniformly from up to this fraction below or above it.", name="random_range_ratio", low=0,
         below=1, metavar="FRACTION",
@@ -42,8 +41,33 @@ class Lengths:
         return _bounds(self.input_len, self.range_ratio)
 
     @property
+    def longest(self) -> int:
+        """The most tokens that a request may have."""
+        return self.inputs[1]
+
+    @property
+    def options(self) -> str:
+        """The options that make requests shorter."""
+        return "--input-len or --random-range-ratio"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths(PromptLengths):
+    """The same, and those of answers."""
+
+    output_len: int = flag(64, "Answer length in tokens.", low=1, high=2**24, aliases=("--random-output-len",))
+
+    @property
     def outputs(self) -> tuple[int, int]:
         return _bounds(self.output_len, self.range_ratio)
+
+    @property
+    def longest(self) -> int:
+        return self.inputs[1] + self.outputs[1]
+
+    @property
+    def options(self) -> str:
+        return "--input-len, --output-len or --random-range-ratio"
 
 
 def _bounds(length: int, ratio: float) -> tuple[int, int]:
@@ -54,21 +78,23 @@ def _bounds(length: int, ratio: float) -> tuple[int, int]:
 def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ...]) -> list[BenchRequest]:
     """Draws jobs. vocabulary: the token ids to draw from. seed: its numbers form a single seed."""
     random = np.random.default_rng(seed)
-    inputs = random.integers(*lengths.inputs, size=count, endpoint=True)
-    outputs = random.integers(*lengths.outputs, size=count, endpoint=True)
-    return [
-        BenchRequest(vocabulary[random.integers(len(vocabulary), size=size)].tolist(), tokens)
-        for size, tokens in zip(inputs.tolist(), outputs.tolist(), strict=True)
-    ]
+    outputs = random.integers(*lengths.outputs, size=count, endpoint=True).tolist()
+    prompts = draw_prompts(random, lengths, count, vocabulary)
+    return [BenchRequest(prompt, tokens) for prompt, tokens in zip(prompts, outputs, strict=True)]
 
 
-def check_fits(lengths: Lengths, max_model_len: int | None) -> None:
+def draw_prompts(random: np.random.Generator, lengths: PromptLengths, count: int, vocabulary: Array) -> list[list[int]]:
+    """Prompts of token ids of the vocabulary."""
+    sizes = random.integers(*lengths.inputs, size=count, endpoint=True).tolist()
+    return [vocabulary[random.integers(len(vocabulary), size=size)].tolist() for size in sizes]
+
+
+def check_fits(lengths: PromptLengths, max_model_len: int | None) -> None:
     """Raises ConfigError if the longest request does not fit in the context."""
-    most = lengths.inputs[1] + lengths.outputs[1]
-    if max_model_len is not None and most > max_model_len:
+    if max_model_len is not None and lengths.longest > max_model_len:
         raise ConfigError(
-            f"The longest requests have {most} tokens, but the model supports {max_model_len}; lower --input-len, "
-            "--output-len or --random-range-ratio."
+            f"The longest requests have {lengths.longest} tokens, but the model supports {max_model_len}; lower "
+            f"{lengths.options}."
         )
 
 

@@ -52,7 +52,15 @@ class Client(Protocol):
 class Embedder(Protocol):
     """Makes vectors of texts."""
 
-    async def embed(self, texts: Sequence[str], fields: Mapping[str, Any]) -> list[list[float]]:
-        """One vector for each text, in their order. fields: of the request's body besides the texts, such as
-        dimensions. Raises TesseraError."""
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """In tokens; None if unknown."""
+        ...
+
+    async def post_embeddings(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> bytes:
+        """The answer of /v1/embeddings. fields: of the request's body besides the inputs, such as dimensions. Raises
+        TesseraError."""
         ...

@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tessera.cli.client import Prompt
 from tessera.cli.client.local import running_engine
 from tessera.cli.client.remote import error_of
-from tessera.cli.client.vectors import embedding_body, read_embeddings
+from tessera.cli.client.vectors import embedding_body
 from tessera.cli.model_text import TemplateOptions
 from tessera.config import EngineConfig, Supervision, build_config
 
 if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.messages import EngineInfo
     from tessera.server.batches.endpoints import Endpoints
 
 ROUTE = "/v1/embeddings"
@@ -22,15 +25,27 @@ ROUTE = "/v1/embeddings"
 class OwnEmbedder:
     """See start_embedder()."""
 
-    def __init__(self, endpoints: Endpoints, model: str) -> None:
+    def __init__(self, engine: AsyncEngine, endpoints: Endpoints) -> None:
+        self._engine = engine
         self._endpoints = endpoints
-        self._model = model
 
-    async def embed(self, texts: Sequence[str], fields: Mapping[str, Any]) -> list[list[float]]:
-        answer = await self._endpoints.post(ROUTE, embedding_body(self._model, texts, fields), "")
+    @property
+    def model(self) -> str:
+        return self._engine.config.model.served_name
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self._engine.info.max_model_len
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    async def post_embeddings(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> bytes:
+        answer = await self._endpoints.post(ROUTE, embedding_body(self.model, inputs, fields), "")
         if answer.status != 200:
             raise error_of(answer.status, answer.body, ROUTE)
-        return read_embeddings(answer.body, len(texts))
+        return answer.body
 
 
 def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig:
@@ -54,11 +69,10 @@ async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
     from tessera.server.pooling import embeddings
     from tessera.server.settings import ServerSettings
 
-    name = config.model.served_name
     async with running_engine(config, TemplateOptions(), Supervision(max_restarts=0)) as engine:
-        context = ServerContext(engine, ServerSettings(served_model_names=(name,)))
+        context = ServerContext(engine, ServerSettings(served_model_names=(config.model.served_name,)))
         try:
-            yield OwnEmbedder(Endpoints([embeddings.route(context)]), name)
+            yield OwnEmbedder(engine, Endpoints([embeddings.route(context)]))
         finally:
             for close in context.closers:
                 await close()

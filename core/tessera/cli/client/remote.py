@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling
-from tessera.cli.client.vectors import embedding_body, read_embeddings
+from tessera.cli.client.vectors import embedding_body
 from tessera.cli.listen import is_loopback
 from tessera.errors import (
     AuthenticationError,
@@ -66,13 +66,13 @@ class RemoteClient:
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
 
-    async def embed(self, texts: Sequence[str], fields: Mapping[str, Any]) -> list[list[float]]:
-        content = embedding_body(self.model, texts, fields)
+    async def post_embeddings(self, inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> bytes:
+        content = embedding_body(self.model, inputs, fields)
         with _transport_errors(self._url):
             response = await self._http.post(f"{self._url}/embeddings", content=content)
         if response.status_code != 200:
             raise error_of(response.status_code, response.content, self._url)
-        return read_embeddings(response.content, len(texts))
+        return response.content
 
     async def _stream(self, route: str, fields: Mapping[str, Any]) -> AsyncGenerator[AnswerDelta, None]:
         body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **fields}

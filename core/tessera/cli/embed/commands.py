@@ -16,6 +16,7 @@ from tessera.cli.client import Embedder
 from tessera.cli.client.own_embedder import embedder_config, start_embedder
 from tessera.cli.client.remote import connect
 from tessera.cli.client.source import SourceOptions, check_source, key_of
+from tessera.cli.client.vectors import MAX_BATCH, embed_texts
 from tessera.cli.embed.similarity import check_comparable, cosines, pair_table, query_table
 from tessera.cli.embed.texts import read_texts
 from tessera.cli.event_loop import run_until_end
@@ -24,9 +25,6 @@ from tessera.cli.report import progress
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
 from tessera.config.flags import flag, flags_of, given_values, record_of
 from tessera.log import TEXT, set_up_logging
-
-MAX_BATCH = 2048
-"""What a server takes in one request, unless its --max-inputs says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ async def _show(embedder: Embedder, texts: Sequence[str], options: EmbedOptions,
     vectors: list[list[float]] = []
     with closing(_batches(texts, options.batch_size)) as batches:
         for start, batch in batches:
-            made = await embedder.embed(batch, options.fields(options.prompt_name))
+            made = await embed_texts(embedder, batch, options.fields(options.prompt_name))
             if output != "jsonl":
                 vectors += made
                 continue
@@ -142,11 +140,11 @@ def _embedded(texts: Sequence[str], vectors: Sequence[Sequence[float]], start: i
 async def _compare(embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, output: str) -> None:
     """Prints the texts by their similarity to the query."""
     named = options.prompt_name if options.query_prompt_name is None else options.query_prompt_name
-    wanted = await embedder.embed([query], options.fields(named))
+    wanted = await embed_texts(embedder, [query], options.fields(named))
     similarities: list[float] = []
     with closing(_batches(texts, options.batch_size)) as batches:
         for _, batch in batches:
-            made = await embedder.embed(batch, options.fields(options.prompt_name))
+            made = await embed_texts(embedder, batch, options.fields(options.prompt_name))
             similarities += cosines(wanted, made)[0].tolist()
     similarity = np.array(similarities)
     if output == "table":

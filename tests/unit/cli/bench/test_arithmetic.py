@@ -21,14 +21,14 @@ def record(sent, *received, tokens=None, error=None):
 
 
 def test_lengths_and_ids_stay_in_their_bounds_and_fill_them():
-    jobs = draw(Lengths(10, 4, 0.5), 400, vocabulary=np.array([9, 3, 5]), seed=(3,))
+    jobs = draw(Lengths(input_len=10, output_len=4, range_ratio=0.5), 400, vocabulary=np.array([9, 3, 5]), seed=(3,))
     assert {len(job.prompt) for job in jobs} == set(range(5, 16))
     assert {job.output_len for job in jobs} == set(range(2, 7))
     assert {token for job in jobs for token in job.prompt} == {9, 3, 5}
 
 
 def test_the_same_seed_asks_the_same():
-    lengths = Lengths(10, 4, 0.5)
+    lengths = Lengths(input_len=10, output_len=4, range_ratio=0.5)
 
     def asked(*seed):
         return draw(lengths, 20, vocabulary=np.arange(100), seed=seed)
@@ -36,16 +36,18 @@ def test_the_same_seed_asks_the_same():
     assert asked(3) == asked(3)
     assert asked(3) != asked(4)
     assert asked(3, 1) != asked(3)
-    assert [len(job.prompt) for job in draw(Lengths(10, 4), 5, vocabulary=np.arange(9), seed=(0,))] == [10] * 5
+    assert [
+        len(job.prompt) for job in draw(Lengths(input_len=10, output_len=4), 5, vocabulary=np.arange(9), seed=(0,))
+    ] == [10] * 5
 
 
 def test_requests_must_fit_the_context():
-    check_fits(Lengths(100, 28), 128)
-    check_fits(Lengths(100, 100), None)
+    check_fits(Lengths(input_len=100, output_len=28), 128)
+    check_fits(Lengths(input_len=100, output_len=100), None)
     with pytest.raises(ConfigError, match="longest requests have 129 tokens, but the model supports 128"):
-        check_fits(Lengths(100, 29), 128)
+        check_fits(Lengths(input_len=100, output_len=29), 128)
     with pytest.raises(ConfigError, match="192 tokens"):
-        check_fits(Lengths(100, 28, 0.5), 191)
+        check_fits(Lengths(input_len=100, output_len=28, range_ratio=0.5), 191)
 
 
 # ---- when -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tessera.cli.bench.drive import Driver
+from tessera.cli.bench.drive import CompletionExchange, Driver
 from tessera.cli.bench.results import details, serving_figures, show_serving, throughput_figures
 from tessera.cli.bench.workload import BenchRequest
 from tessera.cli.client import AnswerDelta, RequestUsage
@@ -23,7 +23,7 @@ def driven(timings, times, **settings):
     async def drive():
         clock = asyncio.get_running_loop().time
         async with connect(URL, api_key=None, model_name=None, transport=server) as client:
-            driver = Driver(client, {"temperature": 0.0}, clock=clock, **settings)
+            driver = Driver(CompletionExchange(client, {"temperature": 0.0}), clock=clock, **settings)
             return await driver.run([ONE] * len(times), times)
 
     with asyncio.Runner(loop_factory=VirtualTime) as runner:
@@ -117,7 +117,7 @@ async def test_an_answer_without_tokens_is_a_failure():
         async def complete(self, _prompt, _sampling):
             yield AnswerDelta(usage=RequestUsage(4, 0))
 
-    (record,), _ = await Driver(Silent(), {}).run([ONE], [0.0])
+    (record,), _ = await Driver(CompletionExchange(Silent(), {})).run([ONE], [0.0])
     assert record.error.message == "The answer had no tokens."
 
 
