@@ -73,7 +73,12 @@ def test_two_ranks_look_up_what_one_does(name: str | None, model: Model) -> None
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize(
     ("platform", "dtype"),
-    [pytest.param("cpu", "bfloat16", marks=needs_kernels), ("reference", "float32"), ("strict", "float32")],
+    [
+        pytest.param("cpu", "bfloat16", marks=needs_kernels),
+        pytest.param("cpu", "float32", marks=needs_kernels),
+        ("reference", "float32"),
+        ("strict", "float32"),
+    ],
 )
 def test_both_are_kept_once(platform: str, dtype: str, name: str | None, model: Model) -> None:
     """The plan says so too."""
@@ -105,6 +110,6 @@ def test_the_explanation_says_who_looks_up(model: Model) -> None:
 
 def test_what_only_products_can_read_keeps_a_table_beside_it(model: Model) -> None:
     """oneDNN's packing, where it packs."""
-    with EngineRun(model("llama", True), "cpu", dtype="float32") as run:
+    with EngineRun(model("llama", True), "cpu", dtype="float16") as run:
         chosen = {one.what for one in run.engine.info.choices if "embedding" in one.what}
     assert chosen == {"embedding"}
