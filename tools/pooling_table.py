@@ -34,6 +34,20 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
 """Published models of a family's form."""
 
 
+THROUGH_TRANSFORMERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Data2VecText": "",
+        "Ernie": "ERNIE 1, 2 and 3",
+        "RobertaPreLayerNorm": "",
+        "RoCBert": "",
+        "Ultrabert": "",
+        "XLMRobertaXL": "",
+        "Xmod": "its `default_language` alone",
+    }
+)
+"""Encoders through transformers' code that tests compare with it, and what is to be said of them."""
+
+
 def families() -> Mapping[str, frozenset[str]]:
     """The heads of each family, in the order of the names."""
     heads: dict[str, set[str]] = {}
@@ -44,11 +58,13 @@ def families() -> Mapping[str, frozenset[str]]:
 
 
 def table() -> str:
-    """One line per family."""
+    """One line per family, then one for each that runs through transformers' code."""
     lines = [f"| Family | {' | '.join(f'`*{head}`' for head in HEADS)} | Such as |", "|---" * (len(HEADS) + 2) + "|"]
     for name, heads in families().items():
         cells = ["yes" if head in heads else "" for head in HEADS]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {EXAMPLES.get(name, '')} |")
+    lines += ["", "Through transformers' code:", "", "| Family | |", "|---|---|"]
+    lines += [f"| `{name}` | {said} |" for name, said in THROUGH_TRANSFORMERS.items()]
     return "\n".join(lines) + "\n"
 
 

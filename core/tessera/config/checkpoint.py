@@ -41,7 +41,10 @@ would be built module by module before loading the weights showed the error."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 # Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
-_PADDED_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
+_PADDED_POSITIONS = (
+    "camembert", "data2vec-text", "esm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+)  # fmt: skip
 # transformers' defaults for fields that published configurations omit.
 _LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048})
 

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.models.encoders.families import DECODERS, ENCODERS
+from tests.models.encoders.families import (
+    DECODERS,
+    ENCODERS,
+    THROUGH_TRANSFORMERS,
+    THROUGH_TRANSFORMERS_DECODERS,
+)
 
+FAMILIES = {**ENCODERS, **DECODERS, **THROUGH_TRANSFORMERS, **THROUGH_TRANSFORMERS_DECODERS}
 Saved = Callable[[str, str], tuple[Path, Any]]
 
 
@@ -21,7 +27,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     def of(family: str, head: str) -> tuple[Path, Any]:
         if (family, head) not in known:
             folder = tmp_path_factory.mktemp(f"{family}-{head}")
-            known[family, head] = folder, {**ENCODERS, **DECODERS}[family].save(head, folder)
+            known[family, head] = folder, FAMILIES[family].save(head, folder)
         return known[family, head]
 
     return of

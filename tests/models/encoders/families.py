@@ -133,6 +133,27 @@ DECODERS: Mapping[str, EncoderFamily] = {
 """Models whose tokens see those before them."""
 
 
+_PADDED = {"max_position_embeddings": POSITIONS + 2}
+_WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+
+THROUGH_TRANSFORMERS: Mapping[str, EncoderFamily] = {
+    "data2vec": EncoderFamily("Data2VecText", differs=_PADDED),
+    "ernie": EncoderFamily("Ernie", differs={"use_task_id": True}),
+    "roberta-prelayernorm": EncoderFamily("RobertaPreLayerNorm", differs=_PADDED),
+    "roc-bert": EncoderFamily("RoCBert"),
+    "ultrabert": EncoderFamily("Ultrabert", differs={**_DECODER, **_WINDOWS}),
+    "xlm-roberta-xl": EncoderFamily("XLMRobertaXL", differs=_PADDED),
+    "xmod": EncoderFamily("Xmod", differs={**_PADDED, "languages": ("en_XX", "de_DE"), "default_language": "de_DE"}),
+}
+"""Models whose tokens see the whole text, and which run through transformers' code."""
+
+THROUGH_TRANSFORMERS_DECODERS: Mapping[str, EncoderFamily] = {
+    "gpt-neox": EncoderFamily("GPTNeoX"),
+    "starcoder2": EncoderFamily("Starcoder2", differs={**_DECODER, "sliding_window": 14}),
+}
+"""Models whose tokens see those before them, and which run through transformers' code."""
+
+
 def texts(count: int = len(LENGTHS)) -> list[list[int]]:
     """Random tokens, without PAD."""
     draw = torch.Generator().manual_seed(5)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tessera.layers.attention import LateWeights
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
-from tessera.models.through_transformers.skeleton import CAUSAL
+from tessera.models.through_transformers.skeleton import FOREIGN, Sight
 from tessera.platform.attention import AttentionLayer, Caches, LayerSpec
 from tessera.platform.launch import Launch
 
@@ -32,14 +33,13 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention layer, as its module calls it. window: tokens a query attends to; None for all before it. sinks: it
-    has some."""
+    """One attention layer, as its module calls it. sinks: it has some."""
 
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
-    window: int | None
+    sight: Sight
     softcap: float | None
     sinks: bool
 
@@ -72,30 +72,33 @@ class AttentionCall:
             raise RefusedTypeError("it needs other attention sinks than one for each head")
         if isinstance(scaling, Tensor):
             raise RefusedTypeError("the scale of its attention is computed")
+        sight = _sight(module, mask, arguments)
+        if sight.ahead and sinks is not None:
+            raise RefusedTypeError("it needs attention sinks where attention looks ahead")
         return cls(
             heads=query.shape[1],
             kv_heads=key.shape[1],
             head_dim=key.shape[-1],
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-            window=_window(module, mask, arguments),
+            sight=sight,
             softcap=None if softcap is None else float(softcap),
             sinks=sinks is not None,
         )
 
 
-def _window(module: nn.Module, mask: Tensor | None, arguments: Mapping[str, Any]) -> int | None:
-    """Reads the window from the mask, as transformers' eager attention does."""
-    causal = arguments.get("is_causal")
-    if (getattr(module, "is_causal", True) if causal is None else causal) is False:
-        raise RefusedTypeError("its attention looks ahead")
+def _sight(module: nn.Module, mask: Tensor | None, arguments: Mapping[str, Any]) -> Sight:
+    """Read from the mask, as transformers' eager attention does."""
     if mask is None:
         raise RefusedTypeError("its attention is given no mask, so that it would look ahead")
     if mask.is_floating_point() or mask.dtype.itemsize == 1 or int(mask.min()) != int(mask.max()):
         raise RefusedTypeError("it makes a mask or bias of attention by itself")
-    kind = int(mask.min())
-    if kind < CAUSAL:
-        raise RefusedTypeError("its mask is neither causal nor a sliding window")
-    return kind or None
+    number = int(mask.min())
+    if number == FOREIGN:
+        raise RefusedTypeError("its mask is neither that of whole texts nor causal nor a sliding window")
+    sight, causal = Sight.from_number(number), arguments.get("is_causal")
+    if not sight.ahead and (getattr(module, "is_causal", True) if causal is None else causal) is False:
+        raise RefusedTypeError("its attention looks ahead, and its mask does not")
+    return sight
 
 
 @dataclass
@@ -110,19 +113,7 @@ class BoundAttention:
     """Called by a transformers attention module while the model is served. name: of the module."""
 
     def __init__(self, build: Build, name: str, call: AttentionCall, step: Step) -> None:
-        spec = LayerSpec(
-            layer=len(build.mixers),
-            kind="attention",
-            num_heads=call.heads,
-            num_kv_heads=call.kv_heads,
-            head_dim=call.head_dim,
-            scale=call.scale,
-            dtype=build.dtype,
-            cache=build.cache(call.kv_heads, call.head_dim, call.window),
-            window=call.window,
-            softcap=call.softcap,
-            sinks=call.sinks,
-        )
+        spec = _spec(build, call)
         self.weights = LateWeights()
         self.weights.add_kv_scales(build, name)
         mixer = build.mixer(spec, self.weights)
@@ -142,3 +133,45 @@ class BoundAttention:
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
         return result[None]
+
+
+class BoundEncoderAttention:
+    """As BoundAttention, where each token sees the whole text. The texts of a launch lie one behind the other, without
+    padding, and the mixer knows where each begins."""
+
+    def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
+        spec = _spec(build, call)
+        self.mixer = build.mixer(spec, LateWeights())
+        self.layer, self.step = spec.layer, step
+
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
+    ) -> Tensor:
+        launch, caches = self.step.launch, self.step.caches
+        assert launch is not None
+        assert caches is not None
+        heads = torch.cat([query, key, value], dim=1)[0].transpose(0, 1)  # [T, H + 2 Hk, D]
+        result = self.mixer.fused(heads.flatten(1), launch.positions, caches, launch.plans[self.layer])
+        return result.view(1, len(heads), query.shape[1], query.shape[3])
+
+
+def bind_attention(build: Build, name: str, call: AttentionCall, step: Step) -> BoundAttention | BoundEncoderAttention:
+    """name: of the module."""
+    return BoundEncoderAttention(build, call, step) if call.sight.ahead else BoundAttention(build, name, call, step)
+
+
+def _spec(build: Build, call: AttentionCall) -> LayerSpec:
+    ahead, window = call.sight.ahead, call.sight.window
+    return LayerSpec(
+        layer=len(build.mixers),
+        kind="encoder_attention" if ahead else "attention",
+        num_heads=call.heads,
+        num_kv_heads=call.kv_heads,
+        head_dim=call.head_dim,
+        scale=call.scale,
+        dtype=build.dtype,
+        cache=None if ahead else build.cache(call.kv_heads, call.head_dim, window),
+        window=window,
+        softcap=call.softcap,
+        sinks=call.sinks,
+    )

@@ -14,10 +14,11 @@ from tessera.layers.pooling import embedding_heads
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.pooling import PoolingThroughTransformers
 from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
 from tessera.models.through_transformers.surgery import BoundProduct, exchange
-from tessera.models.through_transformers.types import find_type
+from tessera.models.through_transformers.types import ModelType, PoolingType, find_pooling_type, find_type
 from tessera.ops import LogitsSampleSpec, SampleSpec
 from tessera.ops.sampling import bind_finish
 from tessera.ops.tensors import torch_dtype
@@ -26,15 +27,27 @@ from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 from tessera.platform.ops import Packed
 
+NOTE = "runs through transformers' code, with this engine's attention and matrix products"
 
-def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:
-    """Returns None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for
-    one that cannot be served through its code."""
-    kind = find_type(checkpoint)
+
+def through_transformers(
+    build: Build, checkpoint: Mapping[str, Any], max_model_len: int
+) -> ThroughTransformers | PoolingThroughTransformers | None:
+    """Returns None for an architecture that transformers does not have as a type that generates, embeds or classifies.
+    Raises RefusedTypeError for one that cannot be served through its code."""
+    kind = find_type(checkpoint) or find_pooling_type(checkpoint)
     if kind is None:
         if checkpoint.get("auto_map"):
             raise RefusedTypeError("its code is in the model's own folder, and such code is never run")
         return None
+    _check_limits(build, kind, checkpoint, max_model_len)
+    build.notes.append(f"{kind.architecture} {NOTE}")
+    if isinstance(kind, PoolingType):
+        return PoolingThroughTransformers(build, kind, max_model_len)
+    return _causal(build, kind, max_model_len)
+
+
+def _check_limits(build: Build, kind: ModelType, checkpoint: Mapping[str, Any], max_model_len: int) -> None:
     for group, flag in ((build.group, "--tensor-parallel-size"), (build.pipeline, "--pipeline-parallel-size")):
         if group.size > 1:
             raise RefusedTypeError(f"a model that runs through transformers' code is limited to one device ({flag} 1)")
@@ -45,9 +58,12 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
             raise ModelError(
                 f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that."
             )
+
+
+def _causal(build: Build, kind: ModelType, max_model_len: int) -> ThroughTransformers:
     anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
     names = CheckpointNames(anatomy.model, build.dtype)
-    if anatomy.tied and not build.are_one(names.candidates(anatomy.head.weight)):
+    if anatomy.head is not None and anatomy.tied and not build.are_one(names.candidates(anatomy.head.weight)):
         kind.config.tie_word_embeddings = False
         anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
         names = CheckpointNames(anatomy.model, build.dtype)
@@ -63,6 +79,7 @@ class ThroughTransformers:
         found = rehearse(anatomy)
         self.step = Step()
         product, self._embed = exchange(build, anatomy, names, found, self.step)
+        assert product is not None, "a model that generates has a head"
         self.head = SharedHead(build, product, found.head)
         self.base = anatomy.model.get_submodule(found.base)
         self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)

@@ -44,6 +44,7 @@ class CheckpointNames:
         if dtype == "float16":
             self._float32 |= {*(model._keep_in_fp32_modules or ())}
         self._prefix = f"{model.base_model_prefix}."
+        self._headless = model.base_model is model  # and the checkpoint may have been saved with a head
         self._first: dict[int, int] = {}
         numbered: dict[str, Tensor] = {}
         total = 0
@@ -89,6 +90,7 @@ class CheckpointNames:
         whole = tuple(weight.shape) if run.rows == _rows(weight) else (run.rows, *tail)
         names = [run.name, *(other.name for other in runs[1:] if (other.start, other.rows) == (run.start, run.rows))]
         names += [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+        names += [self._prefix + name for name in names if self._headless]
         rows = None if run.count == run.rows else (run.start, run.start + run.count)
         return Part(names[0], whole, rows, fill=_fill(run.name, weight), also=tuple(names[1:]), dtype=dtype)
 

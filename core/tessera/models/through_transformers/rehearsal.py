@@ -34,13 +34,25 @@ _TABLE = 4096  # tables up to this length are exceeded by the number of tokens
 
 @dataclass
 class Rehearsed:
-    """base: the name of the model below the head. attention: the call of each layer, in call order. experts: how many
-    experts each expert module uses per token."""
+    """What the rehearsal has shown."""
 
+    # The name of the model below the head.
     base: str = ""
+    # The call of each layer, in call order.
     attention: dict[nn.Module, AttentionCall] = field(default_factory=dict)
+    # How many experts each expert module uses per token.
     experts: dict[nn.Module, int] = field(default_factory=dict)
+    # Of a model that generates.
     head: HeadShape = field(default_factory=HeadShape)
+    # What the code of a model without a head calls the position of a text's first token.
+    first_position: int = 0
+    # Elements of the hidden states of such a model.
+    width: int = 0
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether each token sees its whole text."""
+        return all(call.sight.ahead for call in self.attention.values())
 
 
 def rehearse(anatomy: Anatomy) -> Rehearsed:
@@ -50,6 +62,8 @@ def rehearse(anatomy: Anatomy) -> Rehearsed:
         with torch.inference_mode(), rehearsal.stood_in():
             rehearsal.listen()
             anatomy.model.set_attn_implementation(SERVED)
+            if anatomy.head is None:
+                rehearsal.find_first_position()
             rehearsal.compare_embeddings()
             rehearsal.compare_orders()
     except RefusedTypeError:
@@ -81,18 +95,47 @@ class _Rehearsal:
                 hear = partial(_hear, hidden_of, name)
                 hooks.enter_context(base.register_forward_hook(hear))
             hidden = self._random(1, TOKENS, self.hidden_size)
-            logits = self._run("", torch.arange(TOKENS), inputs_embeds=hidden).logits
-        if not self.rehearsed.attention:
+            output = self._run("", torch.arange(TOKENS), inputs_embeds=hidden)
+        self._check_attention()
+        idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
+        if self.anatomy.head is None:
+            self.anatomy.remove(idle)
+        elif idle:
+            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
+        else:
+            self._find_head(hidden_of, output.logits)
+
+    def _check_attention(self) -> None:
+        calls = [*self.rehearsed.attention.values()]
+        if not calls:
             raise RefusedTypeError(NO_INTERFACE)
+        ahead = [call.sight.ahead for call in calls]
+        if self.anatomy.head is not None and any(ahead):
+            raise RefusedTypeError("its attention looks ahead")
+        if any(ahead) and not all(ahead):
+            raise RefusedTypeError("some of its layers look ahead and others do not")
+
+    def _find_head(self, hidden_of: dict[str, Tensor], logits: Tensor) -> None:
+        """What the head over the vocabulary does with the hidden states of the model below it."""
         if not hidden_of:
             raise RefusedTypeError("it is not a model with a head on it")
-        idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
-        if idle:
-            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
         self.rehearsed.base = next(name for name in self.anatomy.bases if name in hidden_of)
         cap = getattr(self.anatomy.model.config.get_text_config(), "final_logit_softcapping", None)
         taken, product = self.heard["taken"], self.heard["product"]
         self.rehearsed.head = HeadShape.from_outputs(hidden_of[self.rehearsed.base], taken, product, logits, cap or 0)
+
+    def find_first_position(self) -> None:
+        """By what the code does where it is told no positions: tables of some families begin with rows of padding."""
+        hidden, places = self._random(1, TOKENS, self.hidden_size), torch.arange(TOKENS)
+        inputs = {"inputs_embeds": hidden}
+        plain = self._run(self.rehearsed.base, None, **inputs)[0]
+        self.rehearsed.width = plain.shape[-1]
+        padding = getattr(self.anatomy.model.config.get_text_config(), "pad_token_id", None)
+        for first in (0, *([padding + 1] if isinstance(padding, int) and padding >= 0 else [])):
+            if _same(plain, self._run(self.rehearsed.base, places + first, **inputs)[0]):
+                self.rehearsed.first_position = first
+                return
+        raise RefusedTypeError("it counts positions in a way unknown here")
 
     def compare_embeddings(self) -> None:
         """Checks that token ids and their embeddings give the same result."""
@@ -100,6 +143,7 @@ class _Rehearsal:
         tokens = places[None] % self.anatomy.embedding.num_embeddings
         name = next(name for name, module in self.anatomy.model.named_modules() if module is self.anatomy.embedding)
         embedded = functional_call(self.anatomy.embedding, self._weights_of(name), (tokens,))
+        places = places + self.rehearsed.first_position
         by_tokens = self._run(self.rehearsed.base, places, input_ids=tokens)[0]
         if not _same(by_tokens, self._run(self.rehearsed.base, places, inputs_embeds=embedded)[0]):
             raise RefusedTypeError("it uses more than one embedding of its tokens")
@@ -109,7 +153,7 @@ class _Rehearsal:
         There are more tokens than any table indexed by place in the batch has entries."""
         tables = [buffer.shape[1] for buffer in self.anatomy.model.buffers() if buffer.dim() == 2 and len(buffer) == 1]
         count = max([TOKENS, *(size + 1 for size in tables if size < _TABLE)])
-        places = torch.arange(count) % TOKENS
+        places = torch.arange(count) % TOKENS + self.rehearsed.first_position
         others, back = torch.arange(count) != 1, torch.arange(count).flip(0)
         hidden = self._random(1, count, self.hidden_size)
         changed = torch.where(others[:, None], hidden, self._random(*hidden.shape))
@@ -118,8 +162,8 @@ class _Rehearsal:
         if not _same(plain[:, others], moved[:, others]):
             raise RefusedTypeError("tokens meet outside of attention, or positions are those of the batch")
 
-    def _run(self, name: str, places: Tensor, **inputs: Any) -> Any:
-        inputs |= {"position_ids": places[None], "use_cache": False}
+    def _run(self, name: str, places: Tensor | None, **inputs: Any) -> Any:
+        inputs |= {"position_ids": None if places is None else places[None], "use_cache": False}
         return functional_call(self.anatomy.model.get_submodule(name), self._weights_of(name), kwargs=inputs)
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
@@ -134,7 +178,8 @@ class _Rehearsal:
         replaced: dict[nn.Module, Callable[..., Tensor]] = {
             module: partial(self._linear, module, *sizes(module)) for module in anatomy.linears.values()
         }
-        replaced[anatomy.head] = self._head
+        if anatomy.head is not None:
+            replaced[anatomy.head] = self._head
         if type(anatomy.embedding) is nn.Embedding:
             replaced[anatomy.embedding] = partial(_embedded, self.hidden_size)
         modules = list(anatomy.model.modules())

@@ -3,7 +3,7 @@ with transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
 from tessera.models.fields import RefusedTypeError
-from tessera.models.through_transformers.types import CausalType, first_line
+from tessera.models.through_transformers.types import ModelType, first_line
 
 SERVED = "tessera"
 """The attention implementation of a served model: no masks are built."""
@@ -23,8 +23,26 @@ REHEARSED = "tessera_rehearsal"
 
 NO_INTERFACE = "it does not take attention from transformers' attention interface"
 
-CAUSAL, FOREIGN = 0, -1
-"""Kinds of masks; a window's kind is its size."""
+FOREIGN = -1
+"""The number of a mask that is none of those that Sight describes."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which tokens a query sees, as LayerSpec has it. Its number stands in the masks of the rehearsal."""
+
+    # As LayerSpec.window.
+    window: int | None
+    # Whether those after it too.
+    ahead: bool
+
+    @property
+    def number(self) -> int:
+        return 2 * (self.window or 0) + self.ahead
+
+    @classmethod
+    def from_number(cls, number: int) -> Sight:
+        return cls(number // 2 or None, bool(number % 2))
 
 
 def register() -> None:
@@ -53,25 +71,33 @@ def _experts(module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) ->
 def _mask(
     *, q_length: int, kv_length: int, mask_function: Any, device: Any, local_size: int | None = None, **_: Any
 ) -> Tensor:
-    """A mask whose every element is its kind, so that any slice of it shows it: [1, 1, queries, keys] int64."""
-    kind = mask_kind(mask_function, local_size)
-    return torch.full((1, 1, q_length, kv_length), kind, dtype=torch.int64, device=device)
+    """A mask whose every element is its number, so that any slice of it shows it: [1, 1, queries, keys] int64."""
+    sight = mask_sight(mask_function, local_size)
+    number = FOREIGN if sight is None else sight.number
+    return torch.full((1, 1, q_length, kv_length), number, dtype=torch.int64, device=device)
 
 
-def mask_kind(mask_function: Any, local_size: int | None) -> int:
-    """CAUSAL, the size of a sliding window, or FOREIGN. mask_function: (batch, head, query, key) -> visible, as
-    transformers composes it."""
+def mask_sight(mask_function: Any, local_size: int | None) -> Sight | None:
+    """None for a mask of another kind. mask_function: (batch, head, query, key) -> visible, as transformers composes
+    it."""
     keys = torch.arange(max(4096, 3 * (local_size or 0) + 2))
     queries = torch.tensor([0, 1, len(keys) // 2, len(keys) - 1])[:, None]
     try:
         seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys[None, :]))
         seen = seen.expand(len(queries), len(keys))
     except (IndexError, RuntimeError, TypeError):  # the function looks up tokens of a real batch
-        return FOREIGN
-    if bool((seen == (keys <= queries)).all()):
-        return CAUSAL
+        return None
     window = int(seen[-1].sum())
-    return window if bool((seen == ((keys <= queries) & (keys > queries - window))).all()) else FOREIGN
+    near = (keys - queries).abs() < window
+    for sight, expected in (
+        (Sight(None, ahead=False), keys <= queries),
+        (Sight(None, ahead=True), torch.ones_like(near)),
+        (Sight(window, ahead=False), (keys <= queries) & near),
+        (Sight(window, ahead=True), near),
+    ):
+        if bool((seen == expected).all()):
+            return sight
+    return None
 
 
 @dataclass(frozen=True)
@@ -79,16 +105,17 @@ class Anatomy:
     model: PreTrainedModel
     bases: dict[str, PreTrainedModel]  # candidates for the model below the head, outermost first
     embedding: nn.Embedding  # that of token ids
-    head: nn.Linear
+    head: nn.Linear | None  # over the vocabulary; None for a model below its head
     linears: dict[str, nn.Module]  # linear layers to replace, by name, without the head
     experts: dict[str, nn.Module]  # modules that transformers runs through its experts interface
 
     @classmethod
-    def from_model(cls, model: PreTrainedModel) -> Anatomy:
-        """Raises RefusedTypeError for a model without the parts that every causal model must have here."""
-        head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-        if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
-            raise RefusedTypeError("it has no embedding and head of the usual form")
+    def from_model(cls, model: PreTrainedModel, *, generates: bool = True) -> Anatomy:
+        """generates: whether it has a head over the vocabulary. Raises RefusedTypeError for a model without the parts
+        that every model must have here."""
+        head, embedding = model.get_output_embeddings() if generates else None, model.get_input_embeddings()
+        if isinstance(head, nn.Linear) != generates or not isinstance(embedding, nn.Embedding):
+            raise RefusedTypeError(f"it has no embedding {'and head ' if generates else ''}of the usual form")
         named = dict(model.named_modules())
         return cls(
             model,
@@ -102,11 +129,18 @@ class Anatomy:
     @property
     def tied(self) -> bool:
         """Whether the head's weight is the embedding's."""
-        return self.head.weight is self.embedding.weight
+        return self.head is not None and self.head.weight is self.embedding.weight
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Linear layers that texts do not reach, so that their weights are not loaded."""
+        for name in names:
+            owner, _, key = name.rpartition(".")
+            setattr(self.model.get_submodule(owner), key, None)
+            del self.linears[name]
 
     def exchanged(self) -> set[nn.Module]:
         """Modules that transformers' code calls without accessing their weights."""
-        modules = {*self.linears.values(), self.head}
+        modules = {*self.linears.values(), *([] if self.head is None else [self.head])}
         return modules | ({self.embedding} if type(self.embedding) is nn.Embedding else set())
 
 
@@ -121,7 +155,7 @@ def sizes(module: Any) -> tuple[int, int]:
     return (k, n) if isinstance(module, Conv1D) else (n, k)
 
 
-def make_skeleton(kind: CausalType, dtype: torch.dtype) -> PreTrainedModel:
+def make_skeleton(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
     """Raises RefusedTypeError if transformers cannot create the module."""
     register()
     kind.config.use_cache = False

@@ -15,7 +15,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Products, product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
-from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
+from tessera.models.through_transformers.attention import AttentionCall, Step, bind_attention
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.models.through_transformers.skeleton import Anatomy, sizes
@@ -130,13 +130,13 @@ ROUTERS = ("gate", "router")
 
 def exchange(
     build: Build, anatomy: Anatomy, names: CheckpointNames, rehearsed: Rehearsed, step: Step
-) -> tuple[BoundProduct, Any]:
-    """Returns the head, and a callable from token ids [T] to [T, hidden]. Afterwards the model is ready to be served by
-    its own code."""
+) -> tuple[BoundProduct | None, Any]:
+    """Returns the head over the vocabulary, if the model has one, and a callable from token ids [T] to [T, hidden].
+    Afterwards the model is ready to be served by its own code."""
     attention: Mapping[Any, AttentionCall] = rehearsed.attention
     named = {module: name for name, module in anatomy.model.named_modules()}
     for module, call in attention.items():
-        module.tessera_attention = BoundAttention(build, named[module], call, step)
+        module.tessera_attention = bind_attention(build, named[module], call, step)
     for module, top_k in rehearsed.experts.items():
         exchange_experts(build, names, module, top_k)
     for name, module in anatomy.linears.items():
@@ -148,8 +148,10 @@ def exchange(
             build.products += _built(name, product.products)
             setattr(parent, key, product)
     embed: Any = anatomy.embedding
-    head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
-    exchanged: set[nn.Module] = {anatomy.head}
+    head, exchanged = None, set[nn.Module]()
+    if anatomy.head is not None:
+        head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
+        exchanged.add(anatomy.head)
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
         embed = TokenEmbedding(build, names, embed)

@@ -1,14 +1,23 @@
-"""The causal types of transformers, and the configuration and class of the one that a config.json names."""
+"""The types of transformers that can be served, and the configuration and classes of the one that a config.json
+names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_PRETRAINING_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
+)
 
 from tessera.models.fields import RefusedTypeError
 
@@ -16,14 +25,28 @@ _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")
 
 
-@dataclass(frozen=True)
-class CausalType:
-    """model_type and architecture are config.json's names."""
+_CLASSIFIERS = (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES)
+_WITHOUT_USED_HEAD = (MODEL_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_PRETRAINING_MAPPING_NAMES)
 
+
+@dataclass(frozen=True)
+class ModelType:
+    """A type that generates."""
+
+    # As in config.json.
     model_type: str
+    # As in config.json.
     architecture: str
     model_class: type[PreTrainedModel]
     config: PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class PoolingType(ModelType):
+    """A type that answers with numbers."""
+
+    # Whether its class has a head that classifies texts or tokens; otherwise the model below the head embeds.
+    classifies: bool = False
 
 
 def causal_types() -> Mapping[str, str]:
@@ -31,7 +54,7 @@ def causal_types() -> Mapping[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def find_type(checkpoint: Mapping[str, Any]) -> CausalType | None:
+def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
     """The type that config.json names; None if transformers has no such causal type. auto_map is ignored. Raises
     RefusedTypeError for a configuration that transformers rejects and for kinds of models that cannot be served."""
     architecture = str((checkpoint.get("architectures") or ["?"])[0])
@@ -42,7 +65,32 @@ def find_type(checkpoint: Mapping[str, Any]) -> CausalType | None:
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
     _check_kind(model_class, config)
-    return CausalType(str(named), architecture, model_class, config)
+    return ModelType(str(named), architecture, model_class, config)
+
+
+def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
+    """As find_type(), of models without a head that generates, and of classifiers."""
+    architecture = str((checkpoint.get("architectures") or ["?"])[0])
+    classifies = _types(architecture, _CLASSIFIERS)
+    types = classifies or _types(architecture, _WITHOUT_USED_HEAD)
+    named = checkpoint.get("model_type", types[0] if types else None)
+    if named not in types or named not in CONFIG_MAPPING:
+        return None
+    model_class = getattr(transformers, architecture)
+    config = _config(str(named), model_class, checkpoint)
+    _check_kind(model_class, config)
+    return PoolingType(str(named), architecture, model_class, config, bool(classifies))
+
+
+def _types(architecture: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The types whose class in one of the tables has this name."""
+    rows = chain.from_iterable(table.items() for table in tables)
+    return list(dict.fromkeys(name for name, known in rows if architecture in _names(known)))
+
+
+def _names(classes: str | Sequence[str]) -> Sequence[str]:
+    """Of one class or of several."""
+    return (classes,) if isinstance(classes, str) else classes
 
 
 def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Mapping[str, Any]) -> PreTrainedConfig:
