@@ -124,7 +124,7 @@ def test_each_method_is_there_or_named(name):
         assert words.startswith(f"{keyword}: ") or "has no effect" in words
 
 
-@pytest.mark.parametrize("name", [*PARTS["LLM attributes"], "reward", "sleep", "collective_rpc", "start_profile"])
+@pytest.mark.parametrize("name", [*PARTS["LLM attributes"], "sleep", "collective_rpc", "start_profile"])
 def test_an_attribute_that_is_not_there_is_named(name):
     with pytest.raises(AttributeError, match=rf"^{name}: .+\.$"):
         getattr(LLM.__new__(LLM), name)

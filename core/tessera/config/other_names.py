@@ -132,7 +132,6 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         # ---- the model and its weights
         ": similarities of tokens are computed on the host; remove it.": "--[no-]enable-flash-late-interaction",
         ": adapters do not change a classifier's labels; remove it.": "--max-lora-cls-labels",
-        ": use encode(pooling_task='classify').": "LLM.reward",
         ": the tokenizer is the model's tokenizer.json; remove it, or use --tokenizer.": "--tokenizer-mode",
         ": the configuration is the model's config.json; change it there.": """
             --hf-config-path --hf-overrides --config-format --[no-]disable-sliding-window

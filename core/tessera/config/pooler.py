@@ -47,7 +47,7 @@ class TokenScore:
 class PoolerConfig:
     """How a model pools, from its files, --pooler-config, or what its family does; config/tasks.py fills it."""
 
-    # What it can be asked for.
+    # What it can be asked for; the first where a request does not say.
     tasks: tuple[PoolingTask, ...]
     pooling: Pooling
     # Behind the pooled vector, in this order.
@@ -64,6 +64,9 @@ class PoolerConfig:
     labels: tuple[str, ...] = ()
     # What makes probabilities of the labels' numbers: "sigmoid", "softmax" or "identity".
     activation: str = "softmax"
+    # Of token_classify, the token whose numbers alone are answered, as that behind each step of a solution; None: those
+    # of all.
+    step_token: int | None = None
     # What gives the number of the only label, if the model is a language model that ranks.
     token_score: TokenScore | None = None
     # What the first message of its chat template says, "" for none; None: the tokenizer joins pairs of texts.

@@ -12,6 +12,7 @@ from tessera.config.classification import activation_of, classification
 from tessera.config.engine import ModelOptions
 from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
+from tessera.config.reward import PROCESS_REWARD, REWARD, reward_pooler
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -61,6 +62,9 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
         )
     if task is not None:
         return Tasks(False, _classifier(checkpoint, architecture, task, options))
+    if architecture.endswith((REWARD, PROCESS_REWARD)):
+        _check_flags(architecture, replace(options, pooler_config=None), does="judges texts and does not embed")
+        return Tasks(False, reward_pooler(checkpoint, architecture, options.pooler_config))
     modules, convert = read_modules(checkpoint.folder), options.convert
     if modules is not None and modules.token_score is not None and options.runner != "generate":
         if not able:

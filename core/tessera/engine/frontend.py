@@ -11,7 +11,7 @@ from tessera.engine.completion import CompletionState, RequestState
 from tessera.engine.input_processor import NO_COLUMNS, NO_SAMPLING, InputProcessor, PooledPrompt, Prompt
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
-from tessera.engine.pooling import activated
+from tessera.engine.pooling import activated, of_steps
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, Request
@@ -238,8 +238,10 @@ class FrontEnd:
 
     def _add_pooled(self, pooled: RequestPooled) -> None:
         found = self._live.get(pooled.key)
-        if found is not None and found[0].pooling is not None and self._pooler is not None:
-            found[0].pooled = activated(pooled.values, found[0].pooling, self._pooler)
+        state, pooler = None if found is None else found[0], self._pooler
+        if state is not None and state.pooling is not None and pooler is not None:
+            values = of_steps(pooled.values, state.prompt_token_ids, state.pooling, pooler)
+            state.pooled = activated(values, state.pooling, pooler)
 
     def _advance(
         self,

@@ -53,6 +53,15 @@ def _check_dimensions(dimensions: int, task: PoolingTask, pooler: PoolerConfig) 
         )
 
 
+def of_steps(values: Array, tokens: Sequence[int], params: PoolingParams, pooler: PoolerConfig) -> Array:
+    """Of a model that judges the steps of a solution, those of the tokens behind them. values [tokens, numbers]: of the
+    prompt's last tokens, if not of all."""
+    if pooler.step_token is None or params.task != "token_classify":
+        return values
+    steps: Array = values[np.asarray(tokens[len(tokens) - len(values) :]) == pooler.step_token]
+    return steps
+
+
 def activated(values: Array, params: PoolingParams, pooler: PoolerConfig) -> Array:
     """values [..., numbers] float32 of the model's head, as the request wants them."""
     if params.task in _VECTORS:

@@ -79,10 +79,12 @@ def classification_heads(build: Build, hidden: int, text: HeadConfig, token: Hea
     if config is None or config.token_score is not None or not build.is_last_stage:
         return {}
     labels, heads = len(config.labels), dict[str, PoolingHead]()
-    if "classify" in config.tasks:
-        heads["classify"] = ClassificationHead(text.pooling, _layers(build, hidden, labels, text), late=text.late)
+    layers = [] if "classify" not in config.tasks else _layers(build, hidden, labels, text)
+    if layers:
+        heads["classify"] = ClassificationHead(text.pooling, layers, late=text.late)
     if "token_classify" in config.tasks:
-        heads["token_classify"] = ClassificationHead("all", _layers(build, hidden, labels, token))
+        shared = bool(layers) and token == text
+        heads["token_classify"] = ClassificationHead("all", layers if shared else _layers(build, hidden, labels, token))
     return heads
 
 

@@ -255,6 +255,24 @@ class LLM:
         )
         return [ClassificationRequestOutput.from_pooling(output) for output in outputs]
 
+    def reward(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool | MakeBar = True,
+        lora_request: LoRARequests = None,
+        **others: Any,
+    ) -> list[PoolingRequestOutput]:
+        """What a reward model thinks of each prompt: numbers of each token or of each step, or of a model that
+        classifies texts those of the text."""
+        refuse_others("reward", others)
+        self._offline.check_usable()
+        pooler = self._offline.config.model.pooler
+        by_text = pooler is not None and "token_classify" not in pooler.tasks
+        task: PoolingTask = "classify" if by_text else "token_classify"
+        return self.encode(prompts, pooling_params, pooling_task=task, use_tqdm=use_tqdm, lora_request=lora_request)
+
     def score(
         self,
         data_1: str | Sequence[str],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from tessera.config.reward import PROCESS_REWARD, REWARD
 from tessera.layers.build import Build
+from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
@@ -35,10 +38,17 @@ _QWEN3_MOE: dict[str, Any] = {
 }
 
 
+_JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
+"""Of reward models."""
+
+
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN)
     shape = read_attention(fields, max_model_len, bias=True)
-    return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+    config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
+    if config.architecture.endswith((REWARD, PROCESS_REWARD)):
+        config = replace(config, text_head=_JUDGE, token_head=_JUDGE)
+    return build_decoder(build, config)
 
 
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

@@ -73,6 +73,12 @@ POOLING_MODELS: Mapping[str, str] = {
 }
 """Architectures that answer with numbers and that core implements."""
 
+REWARD_MODELS: Mapping[str, str] = {
+    "Qwen2ForRewardModel": NATIVE_MODELS["Qwen2ForCausalLM"],
+    "Qwen2ForProcessRewardModel": NATIVE_MODELS["Qwen2ForCausalLM"],
+}
+"""Architectures that judge texts and that core implements."""
+
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
 _FORMATS = {
@@ -89,7 +95,7 @@ _FORMATS = {
 
 @hookimpl
 def extensions(registry: Registry) -> None:
-    for architecture, path in (*NATIVE_MODELS.items(), *POOLING_MODELS.items()):
+    for architecture, path in (*NATIVE_MODELS.items(), *POOLING_MODELS.items(), *REWARD_MODELS.items()):
         registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessera.config.pooler import PoolerConfig
-from tessera.engine.pooling import activated, check_pooling
+from tessera.engine.pooling import activated, check_pooling, of_steps
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
 
@@ -71,3 +71,12 @@ def test_what_a_model_lacks_is_said(pooler, params, message):
 def test_bounds(fields, message):
     with pytest.raises(RequestError, match=message):
         PoolingParams(**fields)
+
+
+def test_numbers_of_steps():
+    judge = PoolerConfig(("token_classify",), "last", labels=("a", "b"), step_token=7)
+    values = np.arange(6, dtype=np.float32).reshape(3, 2)
+    params = PoolingParams("token_classify")
+    assert of_steps(values, [7, 7, 1, 7], params, judge).tolist() == [[0, 1], [4, 5]]
+    assert of_steps(values, [1, 2, 3], params, judge).shape == (0, 2)
+    assert of_steps(values, [1, 2, 3], params, EMBEDDER) is values
