@@ -70,8 +70,8 @@ class ModelOptions:
         choices=("auto", "generate", "pooling"), plan=True,
     )  # fmt: skip
     convert: str = flag(
-        "auto", "Make a model that generates answer with vectors (embed) too.", choices=("auto", "none", "embed"),
-        plan=True,
+        "auto", "Make a model that generates answer with vectors (embed) or numbers of labels (classify) too.",
+        choices=("auto", "none", "embed", "classify"), plan=True,
     )  # fmt: skip
     pooler_config: Mapping[str, Any] | None = flag(
         None, "How hidden states become a vector, such as '{\"pooling_type\": \"MEAN\", \"normalize\": true}'.",

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from fnmatch import filter as matching
 from pathlib import Path
@@ -304,6 +304,28 @@ def read_added_tokens(folder: Path) -> dict[str, int]:
         return {}
     found = decode(content, folder / "tokenizer.json", _AddedTokens, "a tokenizer's JSON")
     return {token.content: token.id for token in found.added_tokens}
+
+
+class _Vocabulary(msgspec.Struct):
+    """Of byte pairs and word pieces by text, of others in order."""
+
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+
+
+class _Tokens(_AddedTokens):
+    model: _Vocabulary = msgspec.field(default_factory=_Vocabulary)
+
+
+def token_ids(folder: Path, texts: Sequence[str]) -> list[int | None]:
+    """Of the tokens with these texts in tokenizer.json; None for one that is not there. Raises ModelError."""
+    content = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
+    if content is None:
+        return [None for _ in texts]
+    tokens = decode(content, folder / "tokenizer.json", _Tokens, "a tokenizer's JSON")
+    vocab = tokens.model.vocab
+    ids = vocab if isinstance(vocab, dict) else {text: number for number, (text, _) in enumerate(vocab)}
+    ids = {**ids, **{token.content: token.id for token in tokens.added_tokens}}
+    return [ids.get(text) for text in texts]
 
 
 def decode(content: bytes, path: Path, kind: type[_Decoded], what: str) -> _Decoded:

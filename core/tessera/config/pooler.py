@@ -69,6 +69,10 @@ class PoolerConfig:
     step_token: int | None = None
     # What gives the number of the only label, if the model is a language model that ranks.
     token_score: TokenScore | None = None
+    # The tokens whose logits are the labels' numbers, if the model is a language model that classifies.
+    label_tokens: tuple[int, ...] = ()
+    # Whether it classifies because --convert says so, and its head may be missing.
+    converted: bool = False
     # What the first message of its chat template says, "" for none; None: the tokenizer joins pairs of texts.
     pair_instruction: str | None = None
     # Texts put in front of others, by name, as "query".

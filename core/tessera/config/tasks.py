@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera.config.checkpoint import Checkpoint
 from tessera.config.classification import activation_of, classification
+from tessera.config.conversion import converted_pooler
 from tessera.config.engine import ModelOptions
 from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
@@ -53,23 +54,22 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     """From the name of the architecture, the folder's modules and the user's --runner, --convert and --pooler-config.
     Raises ConfigError for a flag that the model cannot follow, ModelError for unsupported modules."""
     architecture = str(checkpoint.config["architectures"][0])
-    task = next((task for head, task in _CLASSIFIERS.items() if architecture.endswith(head)), None)
     causal = _is_causal(checkpoint, architecture)
     able = causal and _has_head(architecture)
     if options.runner == "generate" and not able:
         raise ConfigError(
             f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
         )
-    if task is not None:
-        return Tasks(False, _classifier(checkpoint, architecture, task, options))
-    if architecture.endswith((REWARD, PROCESS_REWARD)):
-        _check_flags(architecture, replace(options, pooler_config=None), does="judges texts and does not embed")
-        return Tasks(False, reward_pooler(checkpoint, architecture, options.pooler_config))
+    judges = _judge(checkpoint, architecture, options)
+    if judges is not None:
+        return Tasks(False, judges)
     modules, convert = read_modules(checkpoint.folder), options.convert
     if modules is not None and modules.token_score is not None and options.runner != "generate":
         if not able:
             raise ModelError(f"{printable(architecture, 60)} has no head for tokens, which LogitScore reads.")
         return Tasks(False, _token_scorer(checkpoint, architecture, modules, options), modules.max_tokens)
+    if convert == "classify":
+        return _converted(checkpoint, architecture, options, able=able)
     if modules is not None and modules.sparse:
         _check_flags(architecture, options, does="has sparse vectors")
         return Tasks(False, _sparse(checkpoint, architecture, modules), modules.max_tokens)
@@ -89,6 +89,16 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
         pooler = replace(pooler, notes=(*pooler.notes, note))
     pooler = _overridden(pooler, options.pooler_config or {})
     return Tasks(generates, pooler, None if modules is None else modules.max_tokens)
+
+
+def _converted(checkpoint: Checkpoint, architecture: str, options: ModelOptions, *, able: bool) -> Tasks:
+    """A language model that classifies too. able: whether it generates."""
+    if not able and not architecture.startswith(_DECODERS):
+        raise ConfigError(
+            f"{printable(architecture, 60)} has no head to classify with, which --convert classify needs; remove it.",
+            param="convert",
+        )
+    return Tasks(able and options.runner != "pooling", converted_pooler(checkpoint, options.pooler_config))
 
 
 def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
@@ -116,6 +126,15 @@ def _named_pooling(checkpoint: Checkpoint, architecture: str) -> Pooling | None:
 def _has_head(architecture: str) -> bool:
     """Whether its name is that of a model that generates."""
     return architecture.endswith(_GENERATES) or not architecture.endswith((*_HEADLESS, *_CLASSIFIERS))
+
+
+def _judge(checkpoint: Checkpoint, architecture: str, options: ModelOptions) -> PoolerConfig | None:
+    """Of a class that has a head of a classifier or of a reward model; None for others."""
+    if architecture.endswith((REWARD, PROCESS_REWARD)):
+        _check_flags(architecture, replace(options, pooler_config=None), does="judges texts and does not embed")
+        return reward_pooler(checkpoint, architecture, options.pooler_config)
+    task = next((task for head, task in _CLASSIFIERS.items() if architecture.endswith(head)), None)
+    return None if task is None else _classifier(checkpoint, architecture, task, options)
 
 
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:

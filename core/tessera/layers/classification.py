@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.config.pooler import TokenScore
+from tessera.errors import ModelError, printable
 from tessera.layers.build import Build
 from tessera.layers.embedding import HEAD
 from tessera.layers.pooling import Dense, Float32Parameter, as_it_is
@@ -76,7 +76,7 @@ def classification_heads(build: Build, hidden: int, text: HeadConfig, token: Hea
     """The heads of the tasks classify and token_classify, if the model is to have them; {} on pipeline stages but the
     last. text, token: of each."""
     config = build.pooler
-    if config is None or config.token_score is not None or not build.is_last_stage:
+    if config is None or config.token_score is not None or config.label_tokens or not build.is_last_stage:
         return {}
     labels, heads = len(config.labels), dict[str, PoolingHead]()
     layers = [] if "classify" not in config.tasks else _layers(build, hidden, labels, text)
@@ -100,28 +100,63 @@ def _layers(build: Build, hidden: int, labels: int, config: HeadConfig) -> list[
     return layers
 
 
-class TokenScoreHead:
-    """The logit of one token behind the prompt, less that of another. Of the [vocab, hidden] weight of the head over
-    the vocabulary only their rows are held, in float32. tied: what the weight is called if it is the embedding's."""
+def check_head(build: Build, architecture: str, head: HeadConfig) -> None:
+    """Raises ModelError for a model that --convert classify cannot make a classifier, because it has no such head."""
+    name = f"{head.classifier}.weight"
+    asked = build.pooler is not None and build.pooler.converted
+    if asked and build.is_last_stage and build.stored is not None and not build.stored.holds(name):
+        raise ModelError(
+            f"{printable(architecture, 60)} has no head to classify with (the checkpoint has no '{name}'); name the "
+            """tokens whose logits are the labels' numbers: --pooler-config '{"returned_token_ids": [9693, 2152]}'."""
+        )
 
-    pooling = "last"
+
+class TokenLogits:
+    """[n, hidden] float32 -> the logits of some tokens behind the text [n, tokens] float32. Of the [vocab, hidden]
+    weight of the head over the vocabulary only their rows are held, in float32. tied: what the weight is called if it
+    is the embedding's."""
 
     def __init__(
-        self, build: Build, score: TokenScore, vocab: int, hidden: int, *, tied: str | None, scale: float, cap: float
+        self,
+        build: Build,
+        tokens: Sequence[int],
+        vocab: int,
+        hidden: int,
+        *,
+        tied: str | None,
+        scale: float,
+        cap: float,
     ) -> None:
         self.scale, self.cap = scale, cap
         also = () if tied is None else (tied,)
-        tokens = [score.true_token, *([] if score.false_token is None else [score.false_token])]
         rows = [
             Part(f"{HEAD}.weight", (vocab, hidden), (token, token + 1), also=also, dtype="float32") for token in tokens
         ]
         self.parameter = build.register_parameter(Parameter({"weight": rows}, as_it_is))
 
-    def each(self, states: Tensor) -> Tensor:
-        return states
+    def __call__(self, x: Tensor) -> Tensor:
+        logits = F.linear(x, self.parameter.tensor) * self.scale
+        return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
-    def __call__(self, pooled: Tensor) -> Tensor:
-        logits = F.linear(pooled, self.parameter.tensor) * self.scale
-        if self.cap:
-            logits = self.cap * torch.tanh(logits / self.cap)
-        return logits[:, :1] - logits[:, 1:] if logits.shape[1] > 1 else logits
+
+def token_heads(build: Build, logits_of: Callable[[Sequence[int]], TokenLogits]) -> dict[str, PoolingHead]:
+    """The heads of a language model that classifies by the logits of tokens; {} of others. logits_of: makes the layer
+    for some tokens."""
+    config = build.pooler
+    if config is None or not build.is_last_stage:
+        return {}
+    score = config.token_score
+    if score is not None and score.false_token is not None:
+        layers: list[Layer] = [logits_of((score.true_token, score.false_token)), _difference]
+        return {"classify": ClassificationHead("last", layers)}
+    if score is not None:
+        return {"classify": ClassificationHead("last", [logits_of((score.true_token,))])}
+    if not config.label_tokens:
+        return {}
+    logits = logits_of(config.label_tokens)
+    return {"classify": ClassificationHead("last", [logits]), "token_classify": ClassificationHead("all", [logits])}
+
+
+def _difference(logits: Tensor) -> Tensor:
+    """[n, 2] -> [n, 1]"""
+    return logits[:, :1] - logits[:, 1:]

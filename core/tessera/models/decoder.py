@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.classification import HeadConfig, TokenScoreHead, classification_heads
+from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
@@ -132,18 +132,16 @@ class Decoder:
 
 
 def _pooling_heads(build: Build, config: DecoderConfig) -> dict[str, PoolingHead]:
-    heads = classification_heads(build, config.hidden, config.text_head, config.token_head)
-    score = None if build.pooler is None else build.pooler.token_score
-    if score is not None and build.is_last_stage:
-        heads["classify"] = TokenScoreHead(
-            build,
-            score,
-            config.vocab,
-            config.hidden,
-            tied=f"{EMBEDDING}.weight" if config.tied else None,
-            scale=config.logits_scale,
-            cap=config.logits_cap,
-        )
+    def logits_of(tokens: Sequence[int]) -> TokenLogits:
+        sizes, tied = (config.vocab, config.hidden), f"{EMBEDDING}.weight" if config.tied else None
+        return TokenLogits(build, tokens, *sizes, tied=tied, scale=config.logits_scale, cap=config.logits_cap)
+
+    heads = token_heads(build, logits_of)
+    if not heads:
+        check_head(build, config.architecture, config.text_head)
+        converted = build.pooler is not None and build.pooler.converted
+        token_head = config.text_head if converted else config.token_head
+        heads = classification_heads(build, config.hidden, config.text_head, token_head)
     return {**embedding_heads(build), **heads}
 
 

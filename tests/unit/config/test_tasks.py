@@ -338,3 +338,16 @@ def test_flags_that_a_classifier_cannot_follow(folder, flags, fault):
 def test_the_width_of_older_nomic_files(folder):
     config = {"architectures": ["NomicBertModel"], "vocab_size": 30, "n_positions": 64, "n_embd": 48}
     assert tasks(folder(config__json=config))[1].dimensions == 48
+
+
+def test_an_encoder_has_no_head_to_convert(folder):
+    with pytest.raises(ConfigError, match="BertModel has no head to classify with, which --convert classify needs"):
+        tasks(folder(config__json=ENCODER), convert="classify")
+
+
+@pytest.mark.parametrize(("flags", "generates"), [({}, True), ({"runner": "pooling"}, False)])
+def test_a_model_that_is_converted_goes_on_to_generate(folder, flags, generates):
+    said = {**MODEL, "num_labels": 3}
+    able, pooler = tasks(folder(config__json=said), convert="classify", **flags)
+    assert (able, pooler.tasks, len(pooler.labels)) == (generates, ("classify", "token_classify"), 3)
+    assert pooler.converted
