@@ -182,6 +182,19 @@ async def test_some_of_the_documents():
         check_error(await api.post("/rerank", {**fields, "top_n": -1}), 400, "top_n")
 
 
+async def test_a_limit_of_documents_that_the_model_does_not_reach_cuts_those_that_it_does_not_take():
+    """As Cohere's clients send it, whose own models take more."""
+    fields = {"query": "abc", "documents": ["x" * MAX_MODEL_LEN], "max_tokens_per_doc": 4096}
+    async with in_process(pooling_engine(RERANKER)) as api:
+        await answer(api, "/rerank", **fields)
+        await answer(api, "/rerank", **fields, truncate_prompt_tokens=7)
+        assert [call.prompt.ids.tolist() for call in api.engine.pooled] == [
+            pair_ids("abc", "x" * (MAX_MODEL_LEN - 4)), pair_ids("abc", "xxx"),
+        ]  # fmt: skip
+        del fields["max_tokens_per_doc"]
+        check_error(await api.post("/rerank", fields), 400, "documents[0]", "context_length_exceeded")
+
+
 async def test_documents_of_the_same_score_stay_in_order():
     async with in_process(pooling_engine(RERANKER)) as api:
         found = await answer(api, "/rerank", query=QUERY, documents=["ab", "ba", "ab"])

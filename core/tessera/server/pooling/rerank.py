@@ -24,7 +24,7 @@ from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.scores import PairScores
 from tessera.server.settings import Limits
 
-_UNSERVED = {**UNSERVED, "max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ([], ["text"])}
+_UNSERVED = {**UNSERVED, "max_chunks_per_doc": (), "rank_fields": ([], ["text"])}
 
 
 class RerankDocument(msgspec.Struct):
@@ -32,12 +32,21 @@ class RerankDocument(msgspec.Struct):
 
 
 class RerankRequest(PoolingFields, kw_only=True):
-    """A query and the documents to put in order. top_n: how many of them the answer has; 0 is all."""
+    """A query and the documents to put in order. top_n: how many of them the answer has; 0 is all. max_tokens_per_doc:
+    cuts documents that are too long for the model; no smaller limit is served."""
 
     query: str
     documents: Annotated[list[str | RerankDocument], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
     top_n: Annotated[int, field_schema(minimum=0)] | None = None
     return_documents: bool | None = None
+    max_tokens_per_doc: Annotated[int, field_schema(minimum=1)] | None = None
+
+    def cut(self) -> RerankRequest:
+        """The same, with what max_tokens_per_doc asks of texts that are too long, unless the request says it."""
+        if self.max_tokens_per_doc is None or self.truncate_prompt_tokens is not None:
+            return self
+        side = self.truncation_side or "right"
+        return msgspec.structs.replace(self, truncate_prompt_tokens=-1, truncation_side=side)
 
 
 class RerankResult(msgspec.Struct, kw_only=True):
@@ -80,10 +89,11 @@ def route(context: ServerContext) -> JsonRoute:
     decoder = RequestDecoder(context, RerankRequest, _UNSERVED, large)
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
-        asked = await decoder.decode(body)
+        asked = (await decoder.decode(body)).cut()
         request = PoolingRequest.from_fields(context, asked, scope, "rerank", *SCORING_TASKS)
         if asked.top_n is not None and asked.top_n < 0:
             raise RequestError(f"top_n must be at least 0, got {asked.top_n}.", param="top_n")
+        _check_document_limit(asked.max_tokens_per_doc, request.model.engine.info.max_model_len)
         texts = [one if isinstance(one, str) else one.text for one in asked.documents]
         query, documents = [PooledInput("query", asked.query)], listed_texts("documents", texts, limits)
         activation, names = asked.use_activation, search_instructions(request)
@@ -99,6 +109,13 @@ def route(context: ServerContext) -> JsonRoute:
         body=RerankRequest,
         answer=RerankAnswer,
     )
+
+
+def _check_document_limit(limit: int | None, max_model_len: int) -> None:
+    """Cohere's clients send limits that few models reach. Raises RequestError for one that would cut more."""
+    if limit is not None and limit < max_model_len:
+        text = f"max_tokens_per_doc must be at least the {max_model_len} tokens that the model takes; remove it."
+        raise RequestError(text, param="max_tokens_per_doc")
 
 
 @dataclass(frozen=True)
