@@ -11,10 +11,13 @@ import pytest
 import yaml
 
 from tests.server.recorded_turns import FOLDER, turns
+from tools.clients import embedding_programs
 from tools.clients.coding_agents import CODEX, HERE, claude_code
 from tools.clients.programs import PROGRAMS
 
-PAGE = (Path(__file__).parents[2] / "docs/clients.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "clients.md").read_text(encoding="utf-8")
+EMBEDDINGS_PAGE = (DOCS / "embeddings.md").read_text(encoding="utf-8")
 BASE = "http://127.0.0.1:8000"
 PROGRAM_NAMES = {
     "instructor": "instructor",
@@ -23,6 +26,15 @@ PROGRAM_NAMES = {
     "openai_agents": "OpenAI Agents SDK",
     "pydantic_ai": "Pydantic AI",
     "llama_index": "LlamaIndex",
+}
+
+EMBEDDING_NAMES = {
+    "openai_embeddings": "OpenAI",
+    "cohere": "Cohere",
+    "langchain_embeddings": "LangChain",
+    "llama_index_embeddings": "LlamaIndex",
+    "litellm_embeddings": "LiteLLM",
+    "open_webui": "Open WebUI (its requests alone)",
 }
 
 
@@ -53,6 +65,16 @@ def test_the_settings_of_librechat_are_whole():
 def test_each_program_that_is_run_is_named():
     assert PROGRAM_NAMES.keys() == PROGRAMS.keys()
     assert [name for name in PROGRAM_NAMES.values() if name not in PAGE] == []
+
+
+def test_each_client_that_embeds_has_its_lines():
+    assert EMBEDDING_NAMES.keys() == embedding_programs.PROGRAMS.keys()
+    assert [name for name in EMBEDDING_NAMES.values() if f"| {name} | " not in EMBEDDINGS_PAGE] == []
+    source = Path(embedding_programs.__file__).read_text(encoding="utf-8")
+    written = ("check_embedding_ctx_length=False", "model_name=MODEL, api_base=", 'ClientV2(api_key="any", base_url=')
+    for part in written:
+        assert part in source
+        assert part.replace("=MODEL", '="MODEL"') in EMBEDDINGS_PAGE
 
 
 @pytest.mark.parametrize(

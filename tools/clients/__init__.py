@@ -1,1 +1,1 @@
-"""Runs clients and agents that people use, unmodified, against a server whose model is scripted."""
+"""Runs clients and agents that people use, unmodified, against servers of scripted models, or of a tiny random one."""

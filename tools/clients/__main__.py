@@ -1,6 +1,7 @@
 """Runs clients and agents that people use, unmodified, against a server whose model is scripted: `python -m
-tools.clients`. They are installed into build/clients, in the versions of constraints.txt beside this file; the server
-is this tree's. Names choose some of them."""
+tools.clients`. Those that embed have a server of their own, whose model is tiny and random. They are installed into
+build/clients, in the versions of constraints.txt beside this file; the servers are this tree's. Names choose some of
+them."""
 
 from __future__ import annotations
 
@@ -9,24 +10,32 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tools.clients import embedding_programs
 from tools.clients.contracts import CONTRACTS
+from tools.clients.embedder import write_embedder
 from tools.clients.programs import PROGRAMS
-from tools.local_server import ROOT, free_port, started
+from tools.local_server import ROOT, TESSERA, free_port, started
 
 HERE = Path(__file__).parent
 ENVIRONMENT = ROOT / "build/clients"
 SCRIPTED = ("-m", "tools.clients.scripted")
 PROGRAM_SECONDS = 300.0
 STANDARD = "langchain_standard"
-TESTS = [
+EMBEDDING_STANDARD = "langchain_embeddings_standard"
+EMBEDDING_NAMES = (*embedding_programs.PROGRAMS, EMBEDDING_STANDARD)
+"""The clients of the server that embeds."""
+TESTS = (
     "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(HERE), "-p", "no:cacheprovider", "-o", "asyncio_mode=auto",
-    str(HERE / f"{STANDARD}.py"),
-]  # fmt: skip
+)  # fmt: skip
 PACKAGES = (
     "instructor", "litellm", "langchain-openai", "langchain-anthropic", "langchain-tests", "openai-agents",
-    "pydantic-ai-slim[openai]", "llama-index-llms-openai-like", "http-snapshot", "inline-snapshot", "respx",
+    "pydantic-ai-slim[openai]", "llama-index-llms-openai-like", "llama-index-embeddings-openai", "cohere",
+    "http-snapshot", "inline-snapshot", "respx",
 )  # fmt: skip
 
 
@@ -51,9 +60,10 @@ def run(name: str, python: Path, base: str) -> subprocess.CompletedProcess[str]:
         "ANTHROPIC_BASE_URL": base, "OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }  # fmt: skip
     environment.pop("PYTHONPATH", None)
-    command, folder = [str(HERE / "programs.py"), name, base], ROOT
-    if name == STANDARD:
-        command = TESTS
+    file = "embedding_programs.py" if name in EMBEDDING_NAMES else "programs.py"
+    command, folder = [str(HERE / file), name, base], ROOT
+    if name in (STANDARD, EMBEDDING_STANDARD):
+        command = [*TESTS, str(HERE / f"{name}.py")]
     elif name in CONTRACTS:
         contract = CONTRACTS[name]
         command, folder = contract.command(), contract.source(python)
@@ -72,22 +82,43 @@ def _counted(name: str, output: str) -> str:
     return f": {CONTRACTS[name].counted(found[0]) if name in CONTRACTS else found[0].strip('= ')}"
 
 
+@contextmanager
+def embedding_server(port: int) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_embedder(folder)
+        command = (*TESSERA, name, "--port", str(port), "--served-model-name", embedding_programs.MODEL)
+        with (folder / "log").open("wb") as log, started((*command, "--dtype", "float32"), port, log=log):
+            yield
+
+
+def failures(names: Iterable[str], python: Path, base: str) -> int:
+    """How many of the clients do not work. Prints what each did."""
+    wrong = 0
+    for name in names:
+        done = run(name, python, base)
+        print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(name, done.stdout)}", flush=True)
+        if done.returncode:
+            wrong += 1
+            print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [*PROGRAMS, STANDARD, *CONTRACTS]
+    known = [*PROGRAMS, STANDARD, *CONTRACTS, *EMBEDDING_NAMES]
     parser.add_argument("names", nargs="*", default=known, help=f"some of {', '.join(known)}")
-    asked = parser.parse_args()
-    python, port = installed(), free_port()
-    base = f"http://127.0.0.1:{port}"
-    wrong = []
-    with started((*SCRIPTED, str(port)), port):
-        for name in asked.names:
-            done = run(name, python, base)
-            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(name, done.stdout)}", flush=True)
-            if done.returncode:
-                wrong.append(name)
-                print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)
-    print(f"{len(asked.names) - len(wrong)} of {len(asked.names)} clients work")
+    names = parser.parse_args().names
+    python, wrong = installed(), 0
+    if others := [name for name in names if name not in EMBEDDING_NAMES]:
+        port = free_port()
+        with started((*SCRIPTED, str(port)), port):
+            wrong += failures(others, python, f"http://127.0.0.1:{port}")
+    if embedding := [name for name in names if name in EMBEDDING_NAMES]:
+        port = free_port()
+        with embedding_server(port):
+            wrong += failures(embedding, python, f"http://127.0.0.1:{port}")
+    print(f"{len(names) - wrong} of {len(names)} clients work")
     return bool(wrong)
 
 
