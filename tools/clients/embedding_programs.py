@@ -131,7 +131,7 @@ def open_webui(base: str) -> None:
     check_vectors([one["embedding"] for one in data], plain(base, *TEXTS))
     check_vectors(post(f"{base}/api/embed", input=TEXTS, model=f"{MODEL}:latest")["embeddings"], plain(base, *TEXTS))
     found = post(f"{base}/v1/rerank", model=MODEL, query=QUERY, documents=TEXTS, top_n=len(TEXTS))["results"]
-    scores = [one["relevance_score"] for one in sorted(found, key=lambda one: one["index"])]
+    scores = [one["relevance_score"] for one in sorted(found, key=lambda result: result["index"])]
     check_numbers(scores, cosines(base))
 
 
