@@ -68,6 +68,12 @@ def test_refused_by_name(tmp_path, config, message):
     assert "\n" not in str(raised.value)
 
 
+def test_labels_are_no_logits(tmp_path):
+    folder, says = config_only(tmp_path, **arcee()), {"returned_token_ids": [3]}
+    with pytest.raises(ModelError, match=r"'ArceeForCausalLM' is not supported \(.* does not classify by its logits"):
+        Engine(dummy_config(folder, convert="classify", pooler_config=says))
+
+
 def test_the_same_without_the_fault_is_served(tmp_path):
     engine = Engine(dummy_config(config_only(tmp_path, **arcee())))
     engine.close()

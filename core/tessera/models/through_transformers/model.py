@@ -61,6 +61,8 @@ def _check_limits(build: Build, kind: ModelType, checkpoint: Mapping[str, Any], 
 
 
 def _causal(build: Build, kind: ModelType, max_model_len: int) -> ThroughTransformers:
+    if build.pooler is not None and "classify" in build.pooler.tasks:
+        raise RefusedTypeError("a model that runs through transformers' code does not classify by its logits")
     anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
     names = CheckpointNames(anatomy.model, build.dtype)
     if anatomy.head is not None and anatomy.tied and not build.are_one(names.candidates(anatomy.head.weight)):
