@@ -29,7 +29,9 @@ class ReferenceEncoderAttention(AttentionBackend):
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        return None if spec.kind == "encoder_attention" else f"no encoder attention over {spec.kind}"
+        if spec.kind != "encoder_attention":
+            return f"no encoder attention over {spec.kind}"
+        return "no sinks where tokens see their whole text" if spec.sinks else None
 
     def bind(
         self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device

@@ -46,6 +46,8 @@ class EncoderAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "encoder_attention":
             return f"no encoder attention over {spec.kind}"
+        if spec.sinks:
+            return "no kernel for sinks"
         if spec.dtype not in native.ENTRIES:
             return f"no kernel for {spec.dtype}"
         if spec.head_dim % LANES or spec.head_dim > WIDEST:

@@ -4,6 +4,7 @@ scaled_dot_product_attention, one row at a time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,4 +113,5 @@ def test_a_soft_cap_bounds_scores_before_the_bias_is_added() -> None:
 def test_only_encoder_attention_is_taken() -> None:
     backend = ReferenceEncoderAttention()
     assert backend.supports(spec()) is None
+    assert backend.supports(replace(spec(), sinks=True)) == "no sinks where tokens see their whole text"
     assert backend.supports(LayerSpec(0, "attention", 1, 1, 8, 1.0, "float32", None)) is not None
