@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parents[1] / "processors"
-REQUEST = struct.Struct("64s10qfi")
+REQUEST = struct.Struct("64s10qi4x")
 RESULT = struct.Struct("q64s")
 WHOLE = 10
-"""The most arguments that are no floats; as in runner.cpp."""
+"""The most arguments; as in runner.cpp."""
 
 
 def build_heap(folder: Path) -> Path:
@@ -60,11 +60,11 @@ class Library:
         setattr(self, name, function)
         return function
 
-    def call(self, name: str, whole: Sequence[int], number: float, *, gives_text: bool) -> tuple[int, bytes]:
+    def call(self, name: str, whole: Sequence[int], *, gives_text: bool) -> tuple[int, bytes]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         padded = [*whole, *[0] * (WHOLE - len(whole))]
-        self.process.stdin.write(REQUEST.pack(name.encode(), *padded, number, gives_text))
+        self.process.stdin.write(REQUEST.pack(name.encode(), *padded, gives_text))
         self.process.stdin.flush()
         answer = self.process.stdout.read(RESULT.size)
         if len(answer) < RESULT.size:
@@ -82,14 +82,9 @@ class Function:
 
     def __call__(self, *arguments: Any) -> Any:
         assert len(arguments) == len(self.argtypes)
-        whole, number = [], 0.0
-        for kind, argument in zip(self.argtypes, arguments, strict=True):
-            if kind is ctypes.c_float:
-                number = argument
-            else:
-                whole.append(_as_whole(argument))
+        whole = [_as_whole(argument) for argument in arguments]
         gives_text = self.restype is ctypes.c_char_p
-        result, text = self.library.call(self.name, whole, number, gives_text=gives_text)
+        result, text = self.library.call(self.name, whole, gives_text=gives_text)
         if gives_text:
             return text if result else None
         return None if self.restype is None else self.restype(result).value

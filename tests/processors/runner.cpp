@@ -15,7 +15,6 @@ namespace {
 struct Request {
   char name[64];
   int64_t whole[10];
-  float number;
   int32_t gives_text;
 };
 
@@ -24,9 +23,9 @@ struct Result {
   char text[64];
 };
 
-// By the calling conventions of the processors here, arguments after those that a function takes do it no harm, and a float is
-// passed as it would be without whole numbers, or with fewer. So one type serves all functions.
-using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float);
+// By the calling conventions of the processors here, arguments after those that a function takes do it no harm. So one type
+// serves all functions.
+using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 
 bool all(ssize_t (*move)(int, void *, size_t), int file, void *memory, size_t bytes) {
   for (ssize_t moved; bytes; memory = (char *)memory + moved, bytes -= moved)
@@ -48,7 +47,7 @@ int main(int number, char **argument) {
     auto *call = (Function)dlsym(library, request.name);
     if (!call) return fprintf(stderr, "%s\n", dlerror()), 2;
     int64_t *x = request.whole;
-    result.whole = call(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], request.number);
+    result.whole = call(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9]);
     if (request.gives_text && result.whole)
       strncpy(result.text, (const char *)result.whole, sizeof result.text - 1);
     if (!all(send, 1, &result, sizeof result)) return 1;

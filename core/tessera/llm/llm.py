@@ -33,6 +33,7 @@ from tessera.engine.pooling import instructed
 from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.engine.truncation import TextLimit
 from tessera.errors import RequestError
+from tessera.llm.batch_encoding import EncodingLimit, encode_together
 from tessera.llm.inputs import (
     Conversations,
     LoRARequests,
@@ -218,8 +219,8 @@ class LLM:
         ranks = for_each("priority", priority or 0, int, len(texts))
         feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
         jobs = [
-            self._offline.job(self._pooled(index, prompt, own), priority=rank, feature_args=args)
-            for index, (prompt, own, rank, args) in enumerate(zip(texts, params, ranks, feature_args, strict=True))
+            self._offline.job(prompt, priority=rank, feature_args=args)
+            for prompt, rank, args in zip(self._all_pooled(texts, params), ranks, feature_args, strict=True)
         ]
         return [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
 
@@ -298,8 +299,8 @@ class LLM:
         numbers = None if task == READS_PAIRS else numbered_pairs(len(first), len(second))
         feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
         jobs = [
-            self._offline.job(self._pooled(index, text, params), feature_args=args)
-            for index, (text, args) in enumerate(zip(texts, feature_args, strict=True))
+            self._offline.job(prompt, feature_args=args)
+            for prompt, args in zip(self._all_pooled(texts, [params] * len(texts)), feature_args, strict=True)
         ]
         outputs = [PoolingRequestOutput.from_output(output) for output in self._answers(jobs, use_tqdm)]
         return scored(task, outputs, numbers)
@@ -317,7 +318,8 @@ class LLM:
         refuse_others("beam_search", others)
         self._offline.check_usable()
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
-        prepared = [self._prepared(index, prompt, asked) for index, prompt in enumerate(prompts_of(prompts, None))]
+        texts = prompts_of(prompts, None)
+        prepared = self._all_prepared(texts, [asked] * len(texts))
         searches = [BeamSearch(prompt.ids.tolist(), params, eos, prompt.max_tokens) for prompt in prepared]
         with ProgressBar(len(searches), use_tqdm) as bar:
             self._offline.search(searches, bar.ended)
@@ -390,11 +392,10 @@ class LLM:
         feature_args = lora_args_of(lora_request, len(prompts), enabled=self._offline.config.lora.enable)
         for args in {tuple(args.items()): args for args in feature_args if args}.values():
             self._offline.check_feature_args(args)
+        prepared = self._all_prepared(prompts, params)
         return [
-            self._offline.job(self._prepared(index, prompt, own), own, rank, args)
-            for index, (prompt, own, rank, args) in enumerate(
-                zip(prompts, params, priorities, feature_args, strict=True)
-            )
+            self._offline.job(prompt, own, rank, args)
+            for prompt, own, rank, args in zip(prepared, params, priorities, feature_args, strict=True)
         ]
 
     def _chat_jobs(
@@ -451,6 +452,18 @@ class LLM:
         with ProgressBar(len(jobs), use_tqdm) as bar:
             return self._offline.run(jobs, bar.add)
 
+    def _all_prepared(
+        self, prompts: Sequence[str | Sequence[int] | Tokenized], params: Sequence[SamplingParams]
+    ) -> list[Prompt]:
+        """Raises RequestError that names a prompt's index."""
+        encodings: Mapping[int, Any] = {}
+        if self._text is not None:
+            encodings = encode_together(self._text, prompts, [EncodingLimit(self._most_tokens(own)) for own in params])
+        return [
+            self._prepared(index, Tokenized(encodings[index], str(prompt)) if index in encodings else prompt, own)
+            for index, (prompt, own) in enumerate(zip(prompts, params, strict=True))
+        ]
+
     def _prepared(self, index: int, prompt: str | Sequence[int] | Tokenized, params: SamplingParams) -> Prompt:
         """Prepares a prompt. Raises RequestError that names the prompt's index."""
         try:
@@ -463,8 +476,31 @@ class LLM:
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
-    def _pooled(self, index: int, prompt: str | Sequence[int] | TextPair, params: PoolingParams) -> PooledPrompt:
-        """The same for a prompt that is pooled."""
+    def _all_pooled(
+        self, prompts: Sequence[str | Sequence[int] | TextPair], params: Sequence[PoolingParams]
+    ) -> list[PooledPrompt]:
+        """The same for prompts that are pooled."""
+        encodings: Mapping[int, Any] = {}
+        if self._text is not None:
+            limits = {id(own): self._limit_of(own) for own in {id(own): own for own in params}.values()}
+            encodings = encode_together(self._text, prompts, [limits[id(own)] for own in params])
+        return [
+            self._pooled(index, prompt, own, encodings.get(index))
+            for index, (prompt, own) in enumerate(zip(prompts, params, strict=True))
+        ]
+
+    def _limit_of(self, params: PoolingParams) -> EncodingLimit | None:
+        """None for one that is not valid."""
+        said = params.truncate_prompt_tokens, params.truncation_side
+        try:
+            return EncodingLimit(*TextLimit.from_params(*said, self._offline.max_model_len))
+        except RequestError:
+            return None
+
+    def _pooled(
+        self, index: int, prompt: str | Sequence[int] | TextPair, params: PoolingParams, encoding: Any
+    ) -> PooledPrompt:
+        """encoding: its token ids, or those of the pair; None: it is encoded here."""
         front, text = self._offline.front, prompt if isinstance(prompt, str) else None
         try:
             if not isinstance(prompt, str | TextPair):
@@ -474,10 +510,14 @@ class LLM:
             longest = self._offline.max_model_len
             most, side = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, longest)
             if isinstance(prompt, TextPair):
-                (pair,) = self._text.encode_pairs([prompt], max_tokens=most, truncation_side=side)
+                pair = encoding
+                if pair is None:
+                    (pair,) = self._text.encode_pairs([prompt], max_tokens=most, truncation_side=side)
                 columns = type_columns(self._offline.config.model.checkpoint, pair.boundary)
                 return front.prepare_pooled(pair.ids, params, columns=columns)
-            (ids,) = self._text.encode([prompt], max_tokens=most, truncation_side=side)
+            ids = encoding
+            if ids is None:
+                (ids,) = self._text.encode([prompt], max_tokens=most, truncation_side=side)
             return front.prepare_pooled(ids, params, text=text)
         except RequestError as error:
             is_pair = isinstance(prompt, TextPair)

@@ -124,7 +124,10 @@ class LaunchBuilder:
                 continue
             sampling: Array | slice = slice(None)
             if len(step.samples) != len(step.rows) or len(pooled):
-                sampling = np.setdiff1d(np.isin(rows, step.samples).nonzero()[0], pooled)
+                samples = np.zeros(self.batch.null_row, dtype=bool)
+                samples[step.samples] = True
+                samples[rows[pooled]] = False
+                sampling = samples[rows].nonzero()[0]
             yield PreparedLaunch(
                 launch=launch,
                 rows=rows,

@@ -148,7 +148,7 @@ class Pooler:
         if not len(tokens) and task not in self._sums:
             return
         if len(tokens):
-            states = self.heads[task].each(self._select(hidden, _behind_samples(prepared, tokens))).float()
+            states = self.heads[task].each(self._view(hidden, _behind_samples(prepared, tokens))).float()
             owners = self.device.to_device(owner.astype(np.int64))
             if pooling == "max":
                 pooled = _largest(states, owners, len(at))
@@ -184,6 +184,12 @@ class Pooler:
 
     def _select(self, hidden: Tensor, at: Array) -> Tensor:
         return hidden[self.device.to_device(at.astype(np.int64))]
+
+    def _view(self, hidden: Tensor, at: Array) -> Tensor:
+        """The same, for what is read before the next launch, which may overwrite it. at: in ascending order."""
+        if at[-1] - at[0] == len(at) - 1:
+            return hidden[int(at[0]) : int(at[-1]) + 1]
+        return self._select(hidden, at)
 
 
 def refuse_tasks(model: Model, pooler: PoolerConfig | None) -> None:

@@ -54,7 +54,11 @@ class BlockingTextWorkers:
         )
 
     def encode_pairs(
-        self, pairs: Sequence[TextPair], *, max_tokens: int, truncation_side: TruncationSide | None = None
+        self,
+        pairs: Sequence[TextPair],
+        *,
+        max_tokens: int | None = None,
+        truncation_side: TruncationSide | None = None,
     ) -> list[EncodedPair]:
         return self._run(
             self._workers.encode_pairs(pairs, max_tokens=max_tokens, truncation_side=truncation_side, numbered=True)
