@@ -142,6 +142,14 @@ BODIES: Mapping[str, Sequence[Mapping[str, Any]]] = {
             {"type": "score", "instructions": "How hot?", "levels": [{"label": "cold"}, {"label": "hot"}]},
         ]},
     ),
+    "SystemOneRequest": (
+        {"state": "It is 30 degrees.", "questions": {"warm": {"type": "noul", "instructions": "Is it warm?"}}},
+        {"state": {"degrees": [30]}, "questions": {
+            "where": {"type": "choice", "instructions": "Where?", "criteria": {"Oslo": "in the north", "Rome": None}},
+            "how hot": {"type": "score", "criteria": ["cold", {"degrees": 30}]},
+            "dry": {"type": "noul", "criteria": {"true": "No rain.", "false": ["Rain."]}},
+        }},
+    ),
     "TokenizeRequest": ({"prompt": "Hello"}, {"messages": TURNS, "add_generation_prompt": True}),
     "DetokenizeRequest": ({"tokens": [5, 6, 7]},),
     "ChatRequest": (

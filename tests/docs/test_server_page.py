@@ -38,6 +38,7 @@ ANSWERS = {
     "tokenize": {"count", "max_model_len", "tokens", "token_strs"},
     "detokenize": {"prompt"},
     "decide": {"model", "answers", "usage"},
+    "systemone": {"model", "answers", "usage", "diagnostics"},
 }
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

@@ -129,7 +129,7 @@ def numbers(ids: Sequence[int], params: PoolingParams, pooler: PoolerConfig) -> 
 class Script:
     """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the
     token of number error_at. hang_at: the number of a token that never comes. scores: probabilities of tokens that
-    requests name, by their text; those of others are 0."""
+    requests name, by their text; those of others are 0. first_id: that of the first token; the others' follow it."""
 
     pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
     delay: float = 0.0
@@ -140,6 +140,7 @@ class Script:
     finish_reason: str = "stop"
     scores: Mapping[str, float] = field(default_factory=dict)
     hang_at: int | None = None
+    first_id: int = 0
 
 
 @dataclass
@@ -312,9 +313,11 @@ class FakeEngine:
         cut = params.max_tokens is not None and number + 1 >= params.max_tokens
         for answer in answers:
             answer.text += script.pieces[number]
-            answer.token_ids.append(number)
+            answer.token_ids.append(script.first_id + number)
             if params.logprobs is not None:
-                found = position(number, script.pieces[number], 0 if params.logprob_token_ids else params.logprobs)
+                found = position(
+                    script.first_id + number, script.pieces[number], 0 if params.logprob_token_ids else params.logprobs
+                )
                 found |= {token: self._named(token) for token in params.logprob_token_ids or ()}
                 answer.logprobs = [*(answer.logprobs or []), found]
             if ended or cut:

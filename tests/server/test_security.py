@@ -63,6 +63,7 @@ def test_the_walk_saw_all_routes():
         "/v1/chat/completions/{id}",
         "/v1/chat/completions/{id}/messages",
         "/v1/decisions",
+        "/v1/systemone",
         "/api/embed",
         "/api/embeddings",
         "/classify",

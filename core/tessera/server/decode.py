@@ -21,6 +21,7 @@ R = TypeVar("R")
 _FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(?: - at `\$\.?(?P<member>\w*))?")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _INVALID = re.compile(r"^Invalid (enum )?value '.*?'(?= - at|$)", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?:(?P<name>[A-Za-z0-9_]{1,64})`)?")
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 Values = tuple[Any, ...]
 
@@ -47,6 +48,7 @@ WITHOUT_EFFECT = frozenset(
 """Fields that change nothing about an answer here, wherever they are not served."""
 
 _HINTS: Mapping[str, str] = {
+    "assets": "has images, which are not read here",
     "chat_template": "cannot be set by a request",
     **dict.fromkeys(
         ("ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
@@ -213,6 +215,11 @@ def _explained(text: str, field: str) -> RequestError:
     assert match is not None
     what, path = match["what"].replace("`", "").replace("array", "list"), match["path"] or ""
     path = f"{field}{path}" if path.startswith("[") or not path else ".".join(filter(None, (field, path)))
+    if unknown := _UNKNOWN.match(text):
+        if unknown["name"] is None:
+            return RequestError(f"{path or 'The body'} has a field that is not known; remove it.", param=path or None)
+        path = ".".join(filter(None, (path, unknown["name"])))
+        return RequestError(f"{path} is not a known field; remove it.", param=path)
     if missing := _MISSING.match(text):
         path = ".".join(filter(None, (path, missing["name"])))
         return RequestError(f"{path} is missing.", param=path)

@@ -15,7 +15,7 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Videos are", _TEXT_ONLY, ("videos",)),
     ("Moderations are", _TEXT_ONLY, ("moderations", "content_provenance_checks", "safety")),
     ("Reranking at this path is", "use /rerank.", ("reranking",)),
-    ("Scoring by what a model generates is", "use /v1/decisions.", ("generative_scoring",)),
+    ("Scoring by what a model generates is", "use /v1/decisions or /v1/systemone.", ("generative_scoring",)),
     ("Fine-tuning is", _TEXT_ONLY, ("fine_tuning", "fine-tunes")),
     ("Vector stores are", _TEXT_ONLY, ("vector_stores",)),
     ("Evaluation is", _TEXT_ONLY, ("evals",)),

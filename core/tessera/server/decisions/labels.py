@@ -63,6 +63,10 @@ class Labels:
             labels.append(Label(text, tuple(token for spelling in spellings for token in known.get(spelling, ()))))
         return labels if all(label.tokens for label in labels) else []
 
+    def numbered(self, count: int, place: str) -> Sequence[Label]:
+        """Labels for the levels of a scale: their numbers from 0 where each is a token, or those of distinct()."""
+        return self.matching([str(number) for number in range(count)]) or self.distinct(count, place)
+
     def distinct(self, count: int, place: str) -> Sequence[Label]:
         """Labels for `count` possible answers: letters, or if there are not enough of these, numbers, pairs of letters,
         or letters and digits. place: in the request, for the RequestError that is raised if none of them suffice."""

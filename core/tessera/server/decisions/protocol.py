@@ -15,8 +15,6 @@ MAX_QUESTIONS = 400
 MAX_CHOICES = 255
 MAX_LEVELS = 10
 MAX_NAME_CHARS = 256
-MAX_TOKENS = 2**22
-"""Of the prompts of all questions together."""
 
 _Instructions = str | list[dict[str, Any]]
 _NAME = Annotated[str, field_schema(maxLength=MAX_NAME_CHARS)]

@@ -1,4 +1,4 @@
-"""A question as the model is shown it, and as its answer is read from the probabilities of the labels."""
+"""A question of the Decisions API as the model is shown it, and its answer from the probabilities of the labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.request import Logprob
-from tessera.server.decisions.labels import Label, Labels
+from tessera.server.decisions.labelled import LabelledText
+from tessera.server.decisions.labels import Labels
 from tessera.server.decisions.protocol import (
     MAX_CHOICES,
     MAX_LEVELS,
@@ -37,11 +38,10 @@ LEAST_MASS = 0.01
 
 @dataclass(frozen=True)
 class LabelledQuestion:
-    """A question with its labels. text: what the model is shown."""
+    """A question, and what the model is shown of it."""
 
     question: Question
-    labels: Sequence[Label]
-    text: str
+    labelled: LabelledText
 
     @classmethod
     def build(cls, question: Question, place: str, vocabulary_labels: Labels) -> LabelledQuestion:
@@ -53,77 +53,50 @@ class LabelledQuestion:
             case Predicate():
                 shown, labels = f"Is the following true?\n{instructions}", vocabulary_labels.matching(("Yes", "No"))
                 if labels:
-                    return cls(question, labels, f"{shown}\n\nAnswer with Yes or No only.")
-                entries: list[tuple[str, str | None]] = [("Yes", None), ("No", None)]
-                return cls._labelled(question, vocabulary_labels.distinct(2, place), shown, entries)
+                    return cls(question, LabelledText(f"{shown}\n\nAnswer with Yes or No only.", labels))
+                labels = vocabulary_labels.distinct(2, place)
+                return cls(question, LabelledText.listing(shown, labels, [("Yes", None), ("No", None)]))
             case Choice(choices=choices):
                 _check_choices(choices, f"{place}.choices")
                 labels = vocabulary_labels.distinct(len(choices), f"{place}.choices")
                 entries = [(_written(option.value), option.description) for option in choices]
-                return cls._labelled(question, labels, instructions, entries)
+                return cls(question, LabelledText.listing(instructions, labels, entries))
             case Score(levels=levels):
                 _check_count(levels, MAX_LEVELS, f"{place}.levels")
-                labels = vocabulary_labels.matching([str(number) for number in range(len(levels))])
-                labels = labels or vocabulary_labels.distinct(len(levels), f"{place}.levels")
+                labels = vocabulary_labels.numbered(len(levels), f"{place}.levels")
                 entries = [(level.label, level.description) for level in levels]
-                return cls._labelled(question, labels, instructions, entries)
-
-    @classmethod
-    def _labelled(
-        cls, question: Question, labels: Sequence[Label], question_text: str, entries: Sequence[tuple[str, str | None]]
-    ) -> LabelledQuestion:
-        """entries: what each label stands for, and its description."""
-        listed = "\n".join(
-            f"{label.text}: {entry}" + (f" - {description}" if description else "")
-            for label, (entry, description) in zip(labels, entries, strict=True)
-        )
-        text = f"{question_text}\n\n{listed}\n\nAnswer with one of the labels before the colons only."
-        return cls(question, labels, text)
-
-    @property
-    def tokens(self) -> list[int]:
-        """All tokens of its labels."""
-        return [token for label in self.labels for token in label.tokens]
+                return cls(question, LabelledText.listing(instructions, labels, entries))
 
     def answer(self, position: Mapping[int, Logprob]) -> Answer:
-        """position: the log probabilities of `tokens` where the answer begins."""
-        masses = [sum(math.exp(position[token].logprob) for token in label.tokens) for label in self.labels]
-        mass, name = min(sum(masses), 1.0), self.question.name
-        if mass < LEAST_MASS:
-            return RefusalAnswer(name=name, label_mass=mass)
-        shares = [share / sum(masses) for share in masses]
+        """position: the log probabilities of the labels' tokens where the answer begins."""
+        read, name = self.labelled.shares(position), self.question.name
+        if read.mass < LEAST_MASS:
+            return RefusalAnswer(name=name, label_mass=read.mass)
         match self.question:
             case Predicate():
-                return PredicateAnswer(name=name, probability=shares[0], label_mass=mass)
+                return PredicateAnswer(name=name, probability=read.shares[0], label_mass=read.mass)
             case Choice(choices=choices):
-                best = max(range(len(shares)), key=shares.__getitem__)
                 return ChoiceAnswer(
                     name=name,
-                    choice=choices[best].value,
-                    confidence=_above_equal(shares),
+                    choice=choices[read.best].value,
+                    confidence=read.above_equal,
                     probabilities=[
-                        ChoiceProbability(option.value, share) for option, share in zip(choices, shares, strict=True)
+                        ChoiceProbability(option.value, share)
+                        for option, share in zip(choices, read.shares, strict=True)
                     ],
-                    label_mass=mass,
+                    label_mass=read.mass,
                 )
             case Score(levels=levels):
-                score = sum(number * share for number, share in enumerate(shares))
                 return ScoreAnswer(
                     name=name,
-                    score=score,
-                    confidence=_narrow(shares, score),
+                    score=read.mean,
+                    confidence=_narrow(read.shares, read.mean),
                     probabilities=[
                         ScoreProbability(number, level.label, share)
-                        for number, (level, share) in enumerate(zip(levels, shares, strict=True))
+                        for number, (level, share) in enumerate(zip(levels, read.shares, strict=True))
                     ],
-                    label_mass=mass,
+                    label_mass=read.mass,
                 )
-
-
-def _above_equal(shares: Sequence[float]) -> float:
-    """0 if the largest share is no larger than an equal one, 1 if it is all."""
-    equal = 1 / len(shares)
-    return min(max((max(shares) - equal) / (1 - equal), 0.0), 1.0)
 
 
 def _narrow(shares: Sequence[float], mean: float) -> float:
