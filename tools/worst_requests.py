@@ -168,6 +168,13 @@ def decisions(measures: Measures) -> dict[str, Any]:
     return {"input": text(measures["input"]), "questions": [question] * measures["questions"]}
 
 
+def systemone(measures: Measures) -> dict[str, Any]:
+    criteria = {f"choice {number}": None for number in range(measures["choices"])}
+    question = {"type": "choice", "instructions": text(measures["chars"]), "criteria": criteria}
+    questions = {f"question {number}": question for number in range(measures["questions"])}
+    return {"state": text(measures["input"]), "questions": questions}
+
+
 PROMPT = {"prompts": (1, 8), "chars": (1, 2000), "echo": (0, 1)}
 FAMILIES = (
     Family("/v1/completions", SAMPLED | PROMPT, completions),
@@ -194,6 +201,9 @@ FAMILIES = (
     ),
     Family(
         "/v1/decisions", {"questions": (1, 400), "choices": (2, 40), "chars": (1, 200), "input": (1, 400)}, decisions
+    ),
+    Family(
+        "/v1/systemone", {"questions": (1, 64), "choices": (2, 40), "chars": (1, 200), "input": (1, 400)}, systemone
     ),
     Family(
         "/tokenize", {"chars": (1, 2_000_000), "spelled": (0, 1)},
