@@ -124,7 +124,7 @@ class LaunchBuilder:
                 continue
             sampling: Array | slice = slice(None)
             if len(step.samples) != len(step.rows) or len(pooled):
-                samples = np.zeros(self.batch.null_row, dtype=bool)
+                samples = np.zeros(self.plan.num_rows, dtype=bool)
                 samples[step.samples] = True
                 samples[rows[pooled]] = False
                 sampling = samples[rows].nonzero()[0]

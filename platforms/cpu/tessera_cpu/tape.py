@@ -28,6 +28,8 @@ MAX_ROWS, MAX_TOKENS = 64, 512
 negligible, but the memory for results is not."""
 
 ALIGNED = 64
+NO_STEP = LaunchKey("decode", 0, 1, 1, 0)
+"""Smaller than any step."""
 
 
 class TapeRunner(GraphRunner):
@@ -35,8 +37,7 @@ class TapeRunner(GraphRunner):
     the model's forward pass is entirely native. Other steps, and other models, run op by op."""
 
     def __init__(self, library: Any) -> None:
-        self.library, self.encodes = library, False
-        self.widest = LaunchKey("decode", 0, 1, 1, 0)  # until it is told which steps there are: none is recorded
+        self.library, self.encodes, self.widest = library, False, NO_STEP
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
         return self._recording(min(rows, MAX_ROWS))
@@ -60,16 +61,23 @@ class TapeRunner(GraphRunner):
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
         if self.encodes and key.bits:
             return forward
+        recorded = self._record(key, forward, launch)
+        if recorded is None and self.encodes:
+            self.widest = NO_STEP  # plans for steps that are not replayed need no addresses that stay
+        return forward if recorded is None else recorded
+
+    def _record(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch) -> Recorded | None:
+        """None if it is not entirely native, with the reason in the log."""
         tape = Tape(self.library, key.rows)
         try:
             with tape:
                 result = forward(launch)
         except NotNativeError as reason:
             log.info("all steps run op by op: %s", reason)
-            return forward
+            return None
         if not tape.whole:
             log.info("all steps run op by op: not all calls are of all rows")
-            return forward
+            return None
         return Recorded(tape, result, launch)
 
     def replay(self, executable: Any, launch: Launch) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from torch import Tensor
 
 import tessera
+from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.scheduler.speculation import DraftLengths
 from tessera.testing.conformance.drafts import Longest
 from tessera.testing.conformance.tiny import save_checkpoint
@@ -173,6 +174,22 @@ MODERNBERT: dict[str, Any] = {
     "global_attn_every_n_layers": 2,
     "local_attention": 20,
 }
+
+
+def test_an_encoder_that_is_not_native_keeps_no_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that a recorded step would read stays in memory, for each shape that a step has. Heads of 20 elements have
+    no kernel."""
+    (tmp_path / "config.json").write_text(json.dumps({**BERT, "hidden_size": 60, "head_dim": 20}))
+    captured: list[bool] = []
+    plan = ReferenceEncoderAttention.plan
+
+    def noted(self: Any, launch: Any, group: Any, buffers: Any) -> Any:
+        captured.append(buffers is not None)
+        return plan(self, launch, group, buffers)
+
+    monkeypatch.setattr(ReferenceEncoderAttention, "plan", noted)
+    assert len(vectors(str(tmp_path), [5, 9, 14], dtype="float32", max_num_seqs=2)) == 3
+    assert captured[-2:] == [False, False]
 
 
 def vectors(model: str, lengths: list[int], **flags: Any) -> list[list[float]]:
