@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaModel
 from tessera import LLM
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
+from tessera.text.blocking_workers import BlockingTextWorkers
 from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 
 PLATFORM = "tessera_cpu.platform:CpuPlatform"
@@ -110,6 +111,15 @@ def test_a_text_that_is_too_long_is_refused_or_cut(llm, expected):
     )
     assert len(cut.prompt_token_ids) == 128
     np.testing.assert_allclose(cut.outputs.embedding, expected(cut.prompt_token_ids), atol=1e-5)
+
+
+def test_texts_of_a_call_are_encoded_together(llm, monkeypatch):
+    jobs, encode = [], BlockingTextWorkers.encode
+    monkeypatch.setattr(
+        BlockingTextWorkers, "encode", lambda self, texts, **how: jobs.append(texts) or encode(self, texts, **how)
+    )
+    assert len(llm.embed(TEXTS, use_tqdm=False)) == len(TEXTS)
+    assert jobs == [TEXTS]
 
 
 def test_an_embedder_does_not_generate(llm):

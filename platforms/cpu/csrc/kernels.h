@@ -119,7 +119,7 @@ struct AddNorm {
   int64_t residual_stride;
   const bf16 *weight;
   bf16 *sum;  // [rows, n] dense; null without a residual
-  bf16 *out;  // [rows, n] dense; null: not wanted, or quantized to int8
+  bf16 *out;  // [rows, n] dense; null: quantized to int8
   Int8Rows rounded;
   int64_t rows, n;
   float eps, offset, multiplier;

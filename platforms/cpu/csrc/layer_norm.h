@@ -1,5 +1,5 @@
-// Layer norm of x or of its sum with a residual. Rows are read three times, all but the first time from the L1 cache: for the mean,
-// for the variance around it, and for the result.
+// Layer norm of x or of its sum with a residual, or the sum alone. Rows are read three times, all but the first time from the L1
+// cache: for the mean, for the variance around it, and for the result.
 #pragma once
 #include <cmath>
 

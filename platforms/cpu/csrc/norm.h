@@ -1,4 +1,4 @@
-// RMS norm of x or of its sum with a residual, or the sum alone. Rows are read twice (three times to quantize them), all but the
+// RMS norm of x or of its sum with a residual. Rows are read twice (three times to quantize them), all but the
 // first time from the L1 cache.
 #pragma once
 #include <cmath>
@@ -53,7 +53,6 @@ inline void add_norm(const AddNorm &task, int64_t first, int64_t last) {
     const bf16 *residual = task.residual ? task.residual + row * task.residual_stride : nullptr;
     bf16 *sum = residual ? task.sum + row * task.n : nullptr;
     float squares = gather(task, x, residual, sum);
-    if (!task.out && !task.rounded.elements) continue;
     float factor = 1.0f / std::sqrt(squares + task.eps);
     Normed normed{residual ? sum : x, task.weight, factor, task.offset};
     if (task.rounded.elements) {

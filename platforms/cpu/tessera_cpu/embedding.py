@@ -20,7 +20,6 @@ from tessera.platform import (
 )
 from tessera_cpu import native
 from tessera_cpu.linear import products_of, taken
-from tessera_cpu.native import ENTRIES, library
 from tessera_cpu.output import into
 
 
@@ -32,8 +31,8 @@ class Embedding(Kernel[EmbeddingSpec]):
         return None
 
     def bind(self, spec: EmbeddingSpec, ops: BoundOps, device: Device) -> Any:
-        if library() is not None and spec.dtype in ENTRIES and not spec.sharded:
-            look_up = _LookingUp(library(), spec.n, spec.dtype, spec.scale)
+        if native.library() is not None and spec.dtype in native.ENTRIES and not spec.sharded:
+            look_up = _LookingUp(native.library(), spec.n, spec.dtype, spec.scale)
 
             def native_embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
                 return look_up(tokens, weight, out)
@@ -57,7 +56,10 @@ class _LookingUp:
     """The native kernel, bound to one place in the model."""
 
     def __init__(self, library: Any, n: int, dtype: str, scale: float = 1.0) -> None:
-        self.call, self.task = library.tessera_cpu_look_up, native.Lookup(n=n, scale=scale, number=ENTRIES[dtype])
+        self.call, self.task = (
+            library.tessera_cpu_look_up,
+            native.Lookup(n=n, scale=scale, number=native.ENTRIES[dtype]),
+        )
 
     def __call__(self, ids: Tensor, weight: Tensor, out: Tensor | None, boundaries: Tensor | None = None) -> Tensor:
         """ids, boundaries [T] int32; weight [rows, n]: its rows may have any stride."""
@@ -72,13 +74,13 @@ class _LookingUp:
 
 class SegmentEmbedding(Kernel[SegmentEmbeddingSpec]):
     def supports(self, spec: SegmentEmbeddingSpec) -> Reason | None:
-        return None if library() is not None and spec.dtype in ENTRIES else "no native kernel"
+        return None if native.library() is not None and spec.dtype in native.ENTRIES else "no native kernel"
 
     def batch_invariant(self, spec: SegmentEmbeddingSpec) -> None:
         return None
 
     def bind(self, spec: SegmentEmbeddingSpec, ops: BoundOps, device: Device) -> Any:
-        look_up = _LookingUp(library(), spec.n, spec.dtype)
+        look_up = _LookingUp(native.library(), spec.n, spec.dtype)
 
         def segment_embedding(
             positions: Tensor, boundaries: Tensor | None, weight: Tensor, *, out: Tensor | None = None

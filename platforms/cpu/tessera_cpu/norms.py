@@ -62,34 +62,49 @@ def _norm_of_few(spec: NormSpec, x: Tensor, weight: Tensor) -> Tensor:
     return both[..., : spec.n]
 
 
-class _Norming:
-    """The native kernel, bound to one place in the model."""
+class _SummedRows:
+    """The rows of a kernel that adds a residual to x and normalizes the sum. task: AddNorm or LayerNorm, bound to one
+    place in the model."""
 
-    def __init__(self, library: Any, spec: NormSpec, multiplier: float = 1.0) -> None:
-        self.call = library.tessera_cpu_add_norm
-        self.task = native.AddNorm(n=spec.n, eps=spec.eps, offset=spec.offset, multiplier=multiplier)
-        self.emitted = None if spec.emit is None else Emitted(spec.emit, spec.n, self.task.rounded)
+    def __init__(self, call: Any, task: Any) -> None:
+        self.call, self.task = call, task
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor | None
-    ) -> tuple[Tensor | Quantized, Tensor]:
-        """x, residual [m, n], rows of any stride -> the normed sum, and the sum; x itself if there is no residual."""
+    def take(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """x, residual [m, n], rows of any stride -> where the sum will be; x itself if there is no residual."""
         task, total = self.task, x
-        task.x, task.x_stride, task.rows, task.weight = x.data_ptr(), x.stride(0), x.size(0), weight.data_ptr()
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), x.size(0)
         if residual is None:
             task.residual = task.sum = None
         else:
             total = x.new_empty(task.rows, task.n)
             task.residual, task.residual_stride = residual.data_ptr(), residual.stride(0)
             task.sum = total.data_ptr()
-        if self.emitted is not None:
-            rows = self.emitted.rows(len(x))
-            self.call(task)
-            return rows, total
-        normed = x.new_empty(task.rows, task.n) if out is None or not out.is_contiguous() else out
-        task.out = normed.data_ptr()
+        return total
+
+    def normed(self, x: Tensor, out: Tensor | None) -> Tensor:
+        task = self.task
+        result = x.new_empty(task.rows, task.n) if out is None or not out.is_contiguous() else out
+        task.out = result.data_ptr()
         self.call(task)
-        return (normed if out is None or out is normed else out.copy_(normed)), total
+        return result if out is None or out is result else out.copy_(result)
+
+
+class _Norming(_SummedRows):
+    def __init__(self, library: Any, spec: NormSpec, multiplier: float = 1.0) -> None:
+        task = native.AddNorm(n=spec.n, eps=spec.eps, offset=spec.offset, multiplier=multiplier)
+        super().__init__(library.tessera_cpu_add_norm, task)
+        self.emitted = None if spec.emit is None else Emitted(spec.emit, spec.n, task.rounded)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor | None
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """The normed sum, and the sum."""
+        total, self.task.weight = self.take(x, residual), weight.data_ptr()
+        if self.emitted is None:
+            return self.normed(x, out), total
+        rows = self.emitted.rows(len(x))
+        self.call(self.task)
+        return rows, total
 
 
 def _native_norm(library: Any, spec: NormSpec) -> Any:
@@ -199,30 +214,17 @@ class LayerNorm(Kernel[LayerNormSpec]):
         return layer_norm
 
 
-class _LayerNorming:
-    """The native kernel, bound to one place in the model."""
-
+class _LayerNorming(_SummedRows):
     def __init__(self, library: Any, spec: LayerNormSpec) -> None:
-        self.call = library.tessera_cpu_layer_norm
-        self.task = native.LayerNorm(n=spec.n, eps=spec.eps, number=native.ENTRIES[spec.dtype])
+        task = native.LayerNorm(n=spec.n, eps=spec.eps, number=native.ENTRIES[spec.dtype])
+        super().__init__(library.tessera_cpu_layer_norm, task)
 
     def __call__(
         self, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """x, residual [m, n], rows of any stride -> the normed sum, and the sum; x itself if there is no residual."""
-        task, total = self.task, x
-        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), x.size(0)
-        task.weight, task.bias = weight.data_ptr(), bias.data_ptr()
-        if residual is None:
-            task.residual = task.sum = None
-        else:
-            total = x.new_empty(task.rows, task.n)
-            task.residual, task.residual_stride = residual.data_ptr(), residual.stride(0)
-            task.sum = total.data_ptr()
-        normed = x.new_empty(task.rows, task.n) if out is None or not out.is_contiguous() else out
-        task.out = normed.data_ptr()
-        self.call(task)
-        return (normed if out is None or out is normed else out.copy_(normed)), total
+        """The normed sum, and the sum."""
+        total, self.task.weight, self.task.bias = self.take(x, residual), weight.data_ptr(), bias.data_ptr()
+        return self.normed(x, out), total
 
 
 def _native_layer_norm(library: Any, spec: LayerNormSpec) -> Any:

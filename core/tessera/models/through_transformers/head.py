@@ -28,6 +28,8 @@ from tessera.platform.model import PoolingHead
 TOKENS = 5
 _TOLERANCE = 1e-4
 _UNKNOWN = "its head classifies in a way unknown here"
+_POOLER = "pooler."
+"""Of BERT and its relatives: a layer of the head that is a part of the model below it."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,6 @@ def read_classifier(whole: PreTrainedModel, names: CheckpointNames) -> Classifie
         del body.forward
         logging.set_verbosity(verbosity)
     return _form(hidden, calls, logits)
-
-
-_POOLER = "pooler."
-"""Of BERT and its relatives: a layer of the head that is a part of the model below it."""
 
 
 def _body(body: Any, hidden: Tensor, *_args: Any, **_options: Any) -> Any:
