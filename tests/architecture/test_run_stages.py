@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tools.machine_speed import MAX_SLOWDOWN, REFERENCE_S, slowdown
-from tools.run_stages import INCLUDES, Result, Stage, read_stages, run_stages
+from tools.run_stages import INCLUDES, Result, Stage, main, read_stages, run_stages
 
 PASSES = Stage("passes", "python -c \"print('one'); print('== 3 passed ==')\"", "test")
 FAILS = Stage("fails", "python -c \"import sys; print('broke'); sys.exit(3)\"", "test")
@@ -207,6 +207,19 @@ def test_no_machine_counts_as_faster_or_as_more_than_thrice_as_slow(monkeypatch:
 def test_its_speed_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.machine_speed.WORK", "print(2 * 0.55)")
     assert slowdown(2) == 2.0
+
+
+@pytest.mark.parametrize(("later", "status"), [(1.0, 1), (100.0, 0)])
+def test_a_machine_that_slows_down_is_measured_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float, status: int
+) -> None:
+    table = tmp_path / "stages.toml"
+    stage = 'name = "sleeps"\ncommand = "sleep 0.3"\nwhen = "test-all"\nbudget = 0.2\n'
+    table.write_text(f"[[stage]]\n{stage}", encoding="utf-8")
+    measured = iter([1.0, later])
+    monkeypatch.setattr("tools.run_stages.slowdown", lambda at_once: next(measured))
+    monkeypatch.setattr("sys.argv", ["run_stages", "test-all", "--table", str(table), "--root", str(root)])
+    assert main() == status
 
 
 def test_what_a_stage_leaves_running_fails_it(tmp_path: Path) -> None:
