@@ -1,8 +1,8 @@
 """Runs the stages that tools/stages.toml lists for check, test, test-all or nightly: begun in order, two at a time,
 timed, up to the first failure. test-all also fails, at its end, if a stage took longer than its budget. Budgets and
-limits are for the machine of tools/machine_speed.py; on a slower one they are longer by as much. Where a stage took too
-long, the machine is measured once more, and budgets are for the slower of the two: one that others share may have
-slowed down."""
+limits are for the machine of tools/machine_speed.py; on a slower one they are longer by as much. Where a stage of
+test-all took too long, the machine is measured once more, and budgets are for the slower of the two: one that others
+share may have slowed down."""
 
 from __future__ import annotations
 
@@ -282,18 +282,19 @@ def main() -> int:
     parser.add_argument("--slowdown", type=float, help="of this machine beside the budgets' (default: measured)")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    stages = read_stages(arguments.table, arguments.command)
+    stages, at_once = read_stages(arguments.table, arguments.command), min(AT_ONCE, _processors())
     if arguments.command != "check":  # whose stages come nowhere near their limits
-        slower = arguments.slowdown or slowdown(min(AT_ONCE, _processors()))
+        slower = arguments.slowdown or slowdown(at_once)
         print(f"---- this machine takes {slower:.2f} times as long as that of the budgets", flush=True)
         stages = [stage.on_slower(slower) for stage in stages]
     results = run_stages(stages, arguments.root, require_all=os.environ.get("TESSERA_REQUIRE_ALL") == "1")
-    if arguments.slowdown is None and any(result.over_budget for result in results):
-        later = slowdown(min(AT_ONCE, _processors()))
+    judges_budgets = arguments.command == "test-all"
+    if judges_budgets and arguments.slowdown is None and any(result.over_budget for result in results):
+        later = slowdown(at_once)
         print(f"---- it now takes {later:.2f} times as long", flush=True)
         results = [result.on_slower(max(1.0, later / slower)) for result in results]
     print_table(results, time.perf_counter() - start)
-    slow = arguments.command == "test-all" and any(result.over_budget for result in results)
+    slow = judges_budgets and any(result.over_budget for result in results)
     return 1 if slow or any(result.outcome == "failed" for result in results) else 0
 
 

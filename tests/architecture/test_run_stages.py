@@ -209,17 +209,19 @@ def test_its_speed_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slowdown(2) == 2.0
 
 
-@pytest.mark.parametrize(("later", "status"), [(1.0, 1), (100.0, 0)])
+@pytest.mark.parametrize(
+    ("command", "measures", "status"), [("test-all", [1.0, 1.0], 1), ("test-all", [1.0, 100.0], 0), ("check", [], 0)]
+)
 def test_a_machine_that_slows_down_is_measured_again(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float, status: int
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, measures: list[float], status: int
 ) -> None:
-    table = tmp_path / "stages.toml"
-    stage = 'name = "sleeps"\ncommand = "sleep 0.3"\nwhen = "test-all"\nbudget = 0.2\n'
+    table, measured = tmp_path / "stages.toml", iter(measures)
+    stage = f'name = "sleeps"\ncommand = "sleep 0.3"\nwhen = "{command}"\nbudget = 0.2\n'
     table.write_text(f"[[stage]]\n{stage}", encoding="utf-8")
-    measured = iter([1.0, later])
     monkeypatch.setattr("tools.run_stages.slowdown", lambda at_once: next(measured))
-    monkeypatch.setattr("sys.argv", ["run_stages", "test-all", "--table", str(table), "--root", str(root)])
+    monkeypatch.setattr("sys.argv", ["run_stages", command, "--table", str(table), "--root", str(root)])
     assert main() == status
+    assert not [*measured]
 
 
 def test_what_a_stage_leaves_running_fails_it(tmp_path: Path) -> None:
