@@ -18,8 +18,11 @@ from transformers import (
     Olmo2Config,
     Phi3Config,
     Qwen2Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SmolLM3Config,
 )
 
@@ -30,7 +33,7 @@ from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
 from tessera.plugins import load_path
 from tessera.plugins.builtin import NATIVE_MODELS
-from tessera.reference.attention import ReferenceAttention
+from tessera.reference import reference_backends
 from tessera.testing import ReferencePlatform
 
 CLASSES = {
@@ -49,6 +52,16 @@ CLASSES = {
     "FalconForCausalLM": FalconConfig,
     "Qwen3MoeForCausalLM": Qwen3MoeConfig,
     "Glm4MoeForCausalLM": Glm4MoeConfig,
+    "Qwen3NextForCausalLM": Qwen3NextConfig,
+    "Qwen3_5ForCausalLM": Qwen3_5TextConfig,
+    "Qwen3_5MoeForCausalLM": Qwen3_5MoeTextConfig,
+}
+LINEAR = {
+    "linear_num_key_heads": "key_heads",
+    "linear_num_value_heads": "value_heads",
+    "linear_key_head_dim": "key_dim",
+    "linear_value_head_dim": "value_dim",
+    "linear_conv_kernel_dim": "kernel",
 }
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -63,7 +76,7 @@ SPARSE = {
 
 def config_of(architecture, checkpoint, dtype="float32"):
     device = ReferencePlatform().open(0)
-    build = Build(BoundOps(REFERENCE, device), device, dtype, [ReferenceAttention()])
+    build = Build(BoundOps(REFERENCE, device), device, dtype, reference_backends())
     return load_path(NATIVE_MODELS[architecture])(build, checkpoint, 16).config
 
 
@@ -88,6 +101,11 @@ def test_left_out(architecture, given):
     window = getattr(theirs, "sliding_window", None)
     kv_heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
     for kind, layer in zip(kinds, ours.layers, strict=True):
+        if kind == "linear_attention":
+            assert {name: getattr(layer, own) for name, own in LINEAR.items()} == {
+                name: getattr(theirs, name) for name in LINEAR
+            }
+            continue
         assert layer.kv_heads == (1 if architecture == "FalconForCausalLM" else kv_heads)
         assert layer.head_dim == (getattr(theirs, "head_dim", None) or 64 // 32)
         ropes = theirs.rope_parameters
@@ -114,7 +132,8 @@ def test_left_out(architecture, given):
         assert route.groups == getattr(theirs, "n_group", 1)
         assert route.top_groups == getattr(theirs, "topk_group", 1)
         assert route.scale == getattr(theirs, "routed_scaling_factor", 1.0)
-        assert ours.experts.shared == ours.experts.inner * getattr(theirs, "n_shared_experts", 0)
+        shared = ours.experts.inner * getattr(theirs, "n_shared_experts", 0)
+        assert ours.experts.shared == getattr(theirs, "shared_expert_intermediate_size", shared)
         assert ours.dense_layers == set(range(getattr(theirs, "first_k_dense_replace", 0)))
     if architecture == "GraniteForCausalLM":
         assert (ours.embedding_scale, ours.residual_multiplier) == (

@@ -30,10 +30,16 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -62,6 +68,24 @@ _LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 1.4],
     "long_factor": [1.0, 1.6, 2.9, 3.7, 5.5, 8.1],
+}
+
+
+_DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 18,
+    "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.34},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 13,
+}
+_SHARED_EXPERT: dict[str, Any] = {
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 44,
+    "shared_expert_intermediate_size": 36,
+    "experts_implementation": "eager",
 }
 
 
@@ -274,6 +298,15 @@ FAMILIES = {
                 experts_implementation="eager",
             ),
         ),
+        Family(
+            "qwen3-next",
+            maker(Qwen3NextConfig, Qwen3NextForCausalLM, **_DELTA_NET, **_SHARED_EXPERT, mlp_only_layers=[1]),
+        ),
+        Family(
+            "qwen3.5",
+            maker(Qwen3_5TextConfig, Qwen3_5ForCausalLM, **_DELTA_NET, attention_bias=True, tie_word_embeddings=True),
+        ),
+        Family("qwen3.5-moe", maker(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, **_DELTA_NET, **_SHARED_EXPERT)),
         Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),
         Family("falcon-7b", _falcon(num_attention_heads=4, multi_query=True)),
         Family("falcon-40b", _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=True)),

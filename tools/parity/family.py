@@ -67,13 +67,18 @@ def fix_rotary(model: Any, length: int) -> None:
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
     deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also those
-    that are buffers, such as the biases for choosing experts."""
+    that are buffers, such as the biases for choosing experts. Convolutions of a few tokens have larger weights, as
+    vectors that are then divided by their length would be next to nothing, and states fade slowly."""
     model = family.make().eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(".bias"):
                 weight.uniform_(-0.5, 0.5, generator=generator)
+            elif name.endswith("conv1d.weight"):
+                weight.normal_(std=0.8, generator=generator)
+            elif name.endswith("A_log"):
+                weight.uniform_(-4.0, 0.0, generator=generator)
             elif weight.dim() == 1:
                 weight.uniform_(0.5, 1.5, generator=generator)
             else:

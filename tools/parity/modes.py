@@ -158,7 +158,8 @@ def every_point(subject: Subject) -> Result:
 
 
 def prefix_hits(subject: Subject) -> Result:
-    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared."""
+    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared. A
+    model of which a layer keeps a state computes them all anew."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
     rounds = (
         subject.answers,
@@ -171,7 +172,7 @@ def prefix_hits(subject: Subject) -> Result:
             tokens |= ran.tokens
     compared = compare_all(numbered.answers, tokens, ran.record.logits, cached=True)
     hits = ran.counters.cached_prompt_tokens
-    return compared, f"{hits} tokens hit" if hits else ""
+    return compared, f"{hits} tokens hit" if hits else ("states have no prefixes" if engine.keeps_states else "")
 
 
 MODES: dict[str, Callable[[Subject], Result]] = {

@@ -140,15 +140,24 @@ class WatchedEngine(Engine):
         return self._executor.record
 
     def cache_bytes(self, num_tokens: int) -> int:
-        """Bytes of a cache for this many tokens, including its null blocks."""
+        """Bytes of a cache for this many tokens, including its null blocks. Every row has its state, whatever it
+        holds."""
         assert isinstance(self._executor, RecordingExecutor)
-        groups = self._executor.groups
-        return sum(group.block_bytes * (1 + group.blocks_of(num_tokens)) for group in groups)
+        counts = (
+            (group, group.num_blocks if group.kind == "state" else 1 + group.blocks_of(num_tokens))
+            for group in self._executor.groups
+        )
+        return sum(group.block_bytes * count for group, count in counts)
 
     @property
     def windows_only(self) -> bool:
         assert isinstance(self._executor, RecordingExecutor)
         return all(group.window is not None for group in self._executor.groups)
+
+    @property
+    def keeps_states(self) -> bool:
+        assert isinstance(self._executor, RecordingExecutor)
+        return any(group.kind == "state" for group in self._executor.groups)
 
     def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
         """Runs until all requests are answered. after: called with the number of each step (from 1) and its result."""

@@ -3,7 +3,7 @@ the ranks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.qkv import APART, Heads, QKVLayout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Parameter
-from tessera.ops import QKNormSpec, RotarySpec
+from tessera.ops import QKNormSpec, RotarySpec, SigmoidGateSpec
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
@@ -43,6 +43,13 @@ class AttentionShape:
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
     relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
+    gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
+    name: str = "self_attn"  # in the block of the checkpoint
+
+    def mixing(
+        self, build: Build, block: str, norm: tuple[str, Norm] | None, tables: RotaryTable, layout: QKVLayout
+    ) -> Attention:
+        return Attention(build, f"{block}.{self.name}", norm, self, tables, layout)
 
 
 TABLE_BYTES = 6
@@ -94,7 +101,11 @@ class Attention:
     ) -> None:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
-        linear = Linear(build, layout.sources(prefix, shape.hidden, heads), bias=shape.bias)
+        sources = layout.sources(prefix, shape.hidden, heads)
+        self.gate = OutputGate(build, shape, heads) if shape.gated else None
+        if self.gate is not None:
+            sources = [*self.gate.queries(sources[0]), *sources[1:], *self.gate.gates(sources[0])]
+        linear = Linear(build, sources, bias=shape.bias)
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
         wide = shape.heads * shape.head_dim
         output = WeightShard(f"{prefix}.{layout.output}", shape.hidden, wide, columns=q_rows)
@@ -134,9 +145,41 @@ class Attention:
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         qkv, residual = self.input(x, residual)
+        if self.gate is not None:
+            qkv, gates = self.gate.split(qkv)
         if self.qk_norm is not None:
             self.qk_norm(qkv)
-        return self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer]), residual
+        mixed = self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])
+        return mixed if self.gate is None else self.gate(mixed, gates), residual
+
+
+class OutputGate:
+    """Gates of attention's result, one for each element. The checkpoint's q projection has, for each head, its query
+    and then its gates; the fused product has all gates behind q, k and v."""
+
+    def __init__(self, build: Build, shape: AttentionShape, heads: Heads) -> None:
+        self.heads, self.size = heads, shape.head_dim
+        self.n = (heads.q[1] - heads.q[0]) * shape.head_dim
+        self.call = build.ops.bind("sigmoid_gate", SigmoidGateSpec(self.n, build.dtype, self.n))
+
+    def queries(self, whole: WeightShard) -> list[WeightShard]:
+        """The shards of the projection's queries. whole: the shard of q of a layer without gates."""
+        return self._shards(whole, 0)
+
+    def gates(self, whole: WeightShard) -> list[WeightShard]:
+        return self._shards(whole, self.size)
+
+    def _shards(self, whole: WeightShard, first: int) -> list[WeightShard]:
+        starts = (2 * self.size * head + first for head in range(*self.heads.q))
+        return [replace(whole, n=2 * whole.n, rows=(start, start + self.size)) for start in starts]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the product returned -> q, k and v, and the gates."""
+        return x[:, : -self.n], x[:, -self.n :]
+
+    def __call__(self, mixed: Tensor, gates: Tensor) -> Tensor:
+        result: Tensor = self.call(mixed, gates)
+        return result
 
 
 class PlainInput:

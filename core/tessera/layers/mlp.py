@@ -20,6 +20,7 @@ from tessera.ops import (
     MLPSpec,
     MoESpec,
     RouteSpec,
+    SigmoidGateSpec,
 )
 from tessera.platform.ops import HotCall
 from tessera.platform.quantization import Part
@@ -109,8 +110,8 @@ class MLP:
 @dataclass(frozen=True)
 class ExpertNames:
     """The names of a router's and the experts' weights in a checkpoint; {layer} stands for the layer's number and {}
-    for the expert's. bias: the tensor that is added to scores for choosing. shared: the MLP of the shared experts. "":
-    there is none."""
+    for the expert's. bias: the tensor that is added to scores for choosing. shared: the MLP of the shared experts.
+    shared_gate: of the number whose sigmoid a token multiplies their result by. "": there is none."""
 
     router: str
     gate: str
@@ -118,6 +119,7 @@ class ExpertNames:
     down: str
     bias: str = ""
     shared: str = ""
+    shared_gate: str = ""
 
     def for_layer(self, layer: int) -> ExpertNames:
         """Those of one layer."""
@@ -147,6 +149,7 @@ class MixtureOfExperts:
         self.wants = None  # routing and experts both use the unquantized activation
         self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec))
         self.shared = GatedMLP(build, names.shared, hidden, experts.shared, activation) if experts.shared else None
+        self.shared_gate = SharedGate(build, names.shared_gate, hidden) if names.shared_gate else None
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
 
     def _experts(self, build: Build, experts: Experts, names: ExpertNames, hidden: int, activation: str) -> ExpertsSpec:
@@ -169,8 +172,21 @@ class MixtureOfExperts:
         result: Tensor = self.call(x, *weights) if self.bias is None else self.call(x, *weights, self.bias.tensor)
         if self.shared is None or self.add is None:
             return result
-        both: Tensor = self.add(result, self.shared(x))
+        shared = self.shared(x)
+        both: Tensor = self.add(result, shared if self.shared_gate is None else self.shared_gate(x, shared))
         return both
+
+
+class SharedGate:
+    """Multiplies what the shared experts return for a token by the sigmoid of a number that the token has."""
+
+    def __init__(self, build: Build, name: str, hidden: int) -> None:
+        self.linear = Linear(build, [WeightShard(name, 1, hidden)], keep=ROUTER)
+        self.call = build.ops.bind("sigmoid_gate", SigmoidGateSpec(hidden, build.dtype, 1))
+
+    def __call__(self, x: Tensor, shared: Tensor) -> Tensor:
+        result: Tensor = self.call(shared, self.linear(x))
+        return result
 
 
 def _bias_parameter(build: Build, name: str, route: RouteSpec) -> Parameter:

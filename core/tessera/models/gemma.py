@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import ModelError
-from tessera.layers.attention import Attention, AttentionShape, RotaryTable
+from tessera.layers.attention import AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.norm import AddNorm, Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
@@ -68,9 +68,8 @@ class SandwichBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, hidden = f"model.layers.{number}", config.hidden
         norm = Norm(config.eps, config.norm_offset, whole=True)
-        self.attention = Attention(
-            build, f"{prefix}.self_attn", (f"{prefix}.input_layernorm", norm), config.layers[number], tables
-        )
+        first = f"{prefix}.input_layernorm", norm
+        self.attention = config.layers[number].mixing(build, prefix, first, tables, config.layout)
         self.mlp = mlp_of(build, config, number)
         self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", hidden, norm)
         self.before_mlp = AddNorm(build, f"{prefix}.pre_feedforward_layernorm", hidden, norm, emit=self.mlp.wants)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tessera.layers.attention import Attention, RotaryTable
+from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.norm import Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
@@ -24,7 +24,7 @@ class PostNormBlock:
 
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, norm = f"model.layers.{number}", Norm(config.eps)
-        self.attention = Attention(build, f"{prefix}.self_attn", None, config.layers[number], tables)
+        self.attention = config.layers[number].mixing(build, prefix, None, tables, config.layout)
         self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", config.hidden, norm)
         self.mlp = mlp_of(build, config, number)
         self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", config.hidden, norm)

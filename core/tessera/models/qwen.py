@@ -68,11 +68,11 @@ def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
     experts = read_experts(
         fields, named, names, fields.count("moe_intermediate_size"), renormalise=fields.flag("norm_topk_prob")
     )
-    config = read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=_dense_layers(fields, number))
+    config = read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=dense_layers(fields, number))
     return build_decoder(build, config)
 
 
-def _dense_layers(fields: ConfigFields, number: int) -> frozenset[int]:
+def dense_layers(fields: ConfigFields, number: int) -> frozenset[int]:
     """Layers with an MLP: mlp_only_layers, and all but every decoder_sparse_step-th layer."""
     step = fields.count("decoder_sparse_step", 1)
     return frozenset(fields.numbers("mlp_only_layers")) | {n for n in range(number) if (n + 1) % step}

@@ -20,7 +20,7 @@ from tessera.ops.tensors import DTYPES, HIDDEN, LARGE_VOCAB, ROUNDED_ONCE, VOCAB
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
 
-__all__ = ["ActivationSpec", "AddSpec", "GateSpec", "GatedMLPSpec", "MLPSpec", "SoftCapSpec"]
+__all__ = ["ActivationSpec", "AddSpec", "GateSpec", "GatedMLPSpec", "MLPSpec", "SigmoidGateSpec", "SoftCapSpec"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -132,6 +132,37 @@ def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Te
 
 def _add_inputs(spec: AddSpec, make: TrialInputs) -> tuple[Any, ...]:
     return tuple(make.normal(make.tokens, spec.n, dtype=spec.dtype) for _ in range(2))
+
+
+# ---- sigmoid_gate
+
+
+@dataclass(frozen=True)
+class SigmoidGateSpec:
+    """x * sigmoid(gate), in float32. gates: of each token, n or one for all its elements."""
+
+    n: int
+    dtype: str
+    gates: int
+
+
+def sigmoid_gate(spec: SigmoidGateSpec, x: Tensor, gate: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] act; gate [T, gates] act -> [T, n] act
+
+    Rows of both may lie apart in memory."""
+    return into((x.float() * gate.float().sigmoid()).to(x.dtype), out)
+
+
+def _sigmoid_gates() -> Iterator[SigmoidGateSpec]:
+    for dtype in DTYPES:
+        for gates in (44, 1):
+            yield SigmoidGateSpec(44, dtype, gates)
+
+
+def _sigmoid_gate_inputs(spec: SigmoidGateSpec, make: TrialInputs) -> tuple[Any, ...]:
+    """Two slices of what a product returned, as attention's result and its gates are."""
+    both = _far_from_zero(make.normal(make.tokens, spec.n + spec.gates), spec.gates, spec.dtype)
+    return both[:, spec.gates :], both[:, : spec.gates]
 
 
 # ---- soft_cap
@@ -273,6 +304,11 @@ OPS = (
         "add", "core", add,
         sample_specs=lambda: (AddSpec(40, dtype) for dtype in DTYPES), inputs=_add_inputs, tolerances=ROUNDED_ONCE,
         served_spec=lambda dtype: AddSpec(HIDDEN, dtype),
+    ),
+    Op(
+        "sigmoid_gate", "core", sigmoid_gate,
+        sample_specs=_sigmoid_gates, inputs=_sigmoid_gate_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: SigmoidGateSpec(HIDDEN, dtype, HIDDEN),
     ),
     Op(
         "soft_cap", "core", soft_cap,

@@ -25,6 +25,9 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen2ForCausalLM": "tessera.models.qwen:qwen2",
     "Qwen3ForCausalLM": "tessera.models.qwen:qwen3",
     "Qwen3MoeForCausalLM": "tessera.models.qwen:qwen3_moe",
+    "Qwen3NextForCausalLM": "tessera.models.qwen_next:qwen3_next",
+    "Qwen3_5ForCausalLM": "tessera.models.qwen_next:qwen3_5",
+    "Qwen3_5MoeForCausalLM": "tessera.models.qwen_next:qwen3_5_moe",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
 }
 """Architectures that generate and that core implements, by their name in config.json."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tessera.platform.attention import AttentionBackend
 from tessera.reference.attention import ReferenceAttention
+from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.state import ReferenceLinearAttention
 
 
 def reference_backends() -> tuple[AttentionBackend, ...]:
     """One for each kind of layer that core defines."""
-    return ReferenceAttention(), ReferenceEncoderAttention(), ReferenceLinearAttention()
+    return ReferenceAttention(), ReferenceEncoderAttention(), ReferenceLinearAttention(), ReferenceGatedDeltaNet()

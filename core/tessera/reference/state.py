@@ -42,16 +42,16 @@ class StatePlan:
     fresh: Tensor
 
 
-class ReferenceLinearAttention(AttentionBackend):
-    name = "reference_linear_attention"
+class StateBackend(AttentionBackend):
+    """A mixer of one kind over a StateSpec, whose planes are the state's tensors."""
+
+    kind: str
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        return (
-            None
-            if spec.kind == "linear_attention" and isinstance(spec.cache, StateSpec)
-            else f"no linear attention over {spec.kind}"
-        )
+        if spec.kind != self.kind or not isinstance(spec.cache, StateSpec):
+            return f"no {self.kind.replace('_', ' ')} over {spec.kind}"
+        return None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(1,))
@@ -65,15 +65,20 @@ class ReferenceLinearAttention(AttentionBackend):
             )
         )
 
-    def bind(
-        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
-    ) -> LinearAttentionLayer:
-        return LinearAttentionLayer(spec, device)
-
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         fresh = launch.seq_lens == launch.query_lens
         plan = StatePlan(RowGrid.from_launch(launch), launch.block_tables[group.number][:, 0], launch.query_lens, fresh)
         return persistent(plan, group.name, buffers)
+
+
+class ReferenceLinearAttention(StateBackend):
+    name = "reference_linear_attention"
+    kind = "linear_attention"
+
+    def bind(
+        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> LinearAttentionLayer:
+        return LinearAttentionLayer(spec, device)
 
 
 class LinearAttentionLayer(Mixer):

@@ -26,9 +26,12 @@ def of(choices: list[Explained], what: str) -> set[tuple[str, tuple[tuple[str, s
     return {(one.chosen, one.others) for one in choices if one.what == what}
 
 
+OTHERS = "reference_encoder_attention", "reference_linear_attention", "reference_gated_delta_net"
+
+
 def test_attention_by_kind_of_layer(windowed: Path) -> None:
     full, window = (one for one in choices(windowed, f"{PATH}:WithoutWindows") if one.what == "attention")
-    behind = [(name, "comes after reference") for name in ("reference_encoder_attention", "reference_linear_attention")]
+    behind = [(name, "comes after reference") for name in OTHERS]
     assert full.place == "layer 0: 6 heads over 2 of 12, float32"
     assert (full.chosen, full.others[0]) == ("short-sighted", ("reference", "comes after short-sighted"))
     assert window.place.startswith("layer 1: ")

@@ -38,6 +38,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "layer norms": ("falcon", {"num_hidden_layers": 4, "tie_word_embeddings": True}),
     "experts": ("mixtral", LAYERS),
     "shared experts": ("glm4_moe", LAYERS),
+    "a state beside keys and values": ("qwen3_5_text", {"num_hidden_layers": 4}),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }
 ROOT = Path(__file__).parents[3]

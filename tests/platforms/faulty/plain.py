@@ -26,6 +26,7 @@ from tessera.platform import (
 )
 from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
+from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
@@ -89,6 +90,15 @@ class PlainState(ReferenceLinearAttention):
         return self.layer(spec, device)
 
 
+class PlainDeltaNet(ReferenceGatedDeltaNet):
+    name = "plain-delta-net"
+    fallback = False
+    layer: type[GatedDeltaNetLayer] = GatedDeltaNetLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainPlatform(ReferencePlatform):
     name = "plain"
     capabilities = dataclasses.replace(ReferencePlatform.capabilities, dtypes=("bfloat16", "float32", "float16"))
@@ -97,4 +107,4 @@ class PlainPlatform(ReferencePlatform):
         return replace(reference, **{name: Own(reference[name]) for name in reference.names()})
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return PlainAttention(), PlainEncoder(), PlainState()
+        return PlainAttention(), PlainEncoder(), PlainDeltaNet(), PlainState()

@@ -29,11 +29,12 @@ from tessera.platform import (
     StepShape,
     replace,
 )
+from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
-from tests.platforms.faulty.plain import Own, PlainEncoder, PlainState
+from tests.platforms.faulty.plain import Own, PlainDeltaNet, PlainEncoder, PlainState
 from tests.platforms.faulty.steps import _Group
 
 WAYS = Kinds("ways")
@@ -215,6 +216,85 @@ def StateOfAnotherRow(base: Base) -> Base:
 def StateUnfaded(base: Base) -> Base:
     """a chunk of a prompt does not fade the state"""
     return _state(_StateUnfaded)(base)
+
+
+# ---- delta net
+
+
+def _delta_net(made: type[GatedDeltaNetLayer]) -> Any:
+    class Backend(PlainDeltaNet):
+        layer = made
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def attention_backends(self) -> list[AttentionBackend]:
+                *others, _, state = super().attention_backends()
+                return [*others, Backend(), state]
+
+        return Faulty
+
+    return plant
+
+
+class _InputsOfAnEarlierToken(GatedDeltaNetLayer):
+    def _last_inputs(self, inputs: Tensor, plan: Any) -> Tensor:
+        return super()._last_inputs(inputs, dataclasses.replace(plan, length=(plan.length - 1).clamp(min=0)))
+
+
+class _TapsReversed(GatedDeltaNetLayer):
+    def _convolved(self, inputs: Tensor, width: int) -> Tensor:
+        return super()._convolved(inputs.flip(1), width).flip(1)
+
+
+class _OneKeyHead(GatedDeltaNetLayer):
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super()._heads(mixed)
+        return q, k.roll(1, 2), v
+
+
+class _NormOverAllHeads(GatedDeltaNetLayer):
+    def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        whole = mixed.square().mean((-2, -1), keepdim=True) / mixed.square().mean(-1, keepdim=True)
+        return super()._normed(mixed, gate) * whole.rsqrt().expand_as(mixed).flatten(2)
+
+
+class _Undelayed(GatedDeltaNetLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        kept, self.weights = self.weights, {**self.weights, "dt_bias": self.weights["dt_bias"] * 0}
+        try:
+            return super().fused(x, positions, caches, plan)
+        finally:
+            self.weights = kept
+
+
+@platform("state", "op", "state")
+def DeltaNetGoesOnAToken(base: Base) -> Base:
+    """the convolution of a chunk begins with the inputs of a token earlier"""
+    return _delta_net(_InputsOfAnEarlierToken)(base)
+
+
+@platform("state", "op", "state")
+def DeltaNetReadsBackwards(base: Base) -> Base:
+    """the convolution's weights are in the opposite order"""
+    return _delta_net(_TapsReversed)(base)
+
+
+@platform("state", "op", "state")
+def DeltaNetSharesKeysWrongly(base: Base) -> Base:
+    """where value heads share a key head, one takes the next group's"""
+    return _delta_net(_OneKeyHead)(base)
+
+
+@platform("state", "op", "state")
+def DeltaNetNormsAllHeads(base: Base) -> Base:
+    """the norm of the result is over all heads"""
+    return _delta_net(_NormOverAllHeads)(base)
+
+
+@platform("state", "op", "state")
+def DeltaNetWithoutBias(base: Base) -> Base:
+    """the time step has no bias"""
+    return _delta_net(_Undelayed)(base)
 
 
 # ---- whole texts

@@ -3,8 +3,8 @@ mixer, over slots in which other requests have left theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,53 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSpec, StateSpec
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
+from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
 from tessera.testing.conformance.target import Target, reference_ops
 
-_HEADS, _DIM = 3, 16
-_CACHE = StateSpec((("state", (_HEADS, _DIM, _DIM)),), "float32")
 _PADDING = 2  # rows, and tokens, at the end of each launch
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of mixer, with sizes that divide nothing. reference: the backend that defines it. inputs: elements of x.
+    options: of the LayerSpec. state: the planes, by name. weights: by name, with their shapes."""
+
+    name: str
+    reference: type[AttentionBackend]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inputs: int
+    state: Sequence[tuple[str, tuple[int, ...]]]
+    options: Sequence[tuple[str, float]] = ()
+    weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def cache(self) -> StateSpec:
+        return StateSpec(tuple(self.state), "float32")
+
+    def spec(self, dtype: str) -> LayerSpec:
+        shape = self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5
+        return LayerSpec(0, self.name, *shape, dtype, self.cache, options=tuple(self.options))
+
+
+KINDS = (
+    Kind("linear_attention", ReferenceLinearAttention, 3, 3, 16, 3 * 3 * 16, [("state", (3, 16, 16))]),
+    Kind(
+        "gated_delta_net",
+        ReferenceGatedDeltaNet,
+        heads=6,
+        kv_heads=2,
+        head_dim=14,
+        inputs=2 * 2 * 10 + 2 * 6 * 14 + 2 * 6,
+        state=[("conv", (124, 3)), ("state", (6, 10, 14))],
+        options=[("key_dim", 10), ("kernel", 4), ("eps", 1e-6)],
+        weights={"conv": (124, 4), "a_log": (6,), "dt_bias": (6,), "norm": (14,)},
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -45,54 +84,56 @@ _LAUNCHES: Sequence[tuple[str, Sequence[Row]]] = (
 
 
 def state_cases(target: Target) -> Iterator[Case]:
-    """One for each dtype of a backend that supports linear attention, the only such mixer that core defines."""
+    """One for each dtype of a backend that supports a kind of mixer that core defines."""
     if target.brings_a_runner:
         return
-    for backend in target.backends:
-        for dtype in target.platform.capabilities.dtypes:
-            if backend.supports(_spec(dtype)) is None:
-                yield Case(f"state/{backend.name}-{dtype}", "silver", "state", partial(_check, target, backend, dtype))
+    for kind in KINDS:
+        for backend in target.backends:
+            for dtype in target.platform.capabilities.dtypes:
+                if backend.supports(kind.spec(dtype)) is None:
+                    check = partial(_check, target, backend, kind, dtype)
+                    yield Case(f"state/{backend.name}-{dtype}", "silver", "state", check)
 
 
-def _spec(dtype: str) -> LayerSpec:
-    return LayerSpec(0, "linear_attention", _HEADS, _HEADS, _DIM, _DIM**-0.5, dtype, _CACHE)
-
-
-def _check(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
-    if target.shaping(_spec(dtype), 128) is not None:
+def _check(target: Target, backend: AttentionBackend, kind: Kind, dtype: str) -> Verdict:
+    if target.shaping(kind.spec(dtype), 128) is not None:
         return absent("states are tried with launches of exact shapes")
-    own = StateTrial(backend, _spec(dtype), target.bound(), target.platform.capabilities.index_dtype)
-    reference = StateTrial(ReferenceLinearAttention(), _spec(dtype), reference_ops(), "int32")
+    own = StateTrial(backend, kind, dtype, target.bound(), target.platform.capabilities.index_dtype)
+    reference = StateTrial(kind.reference(), kind, dtype, reference_ops(), "int32")
     for number, (what, rows) in enumerate(_LAUNCHES):
         found, expected = (trial.launched(rows, number) for trial in (own, reference))
         text = difference(found, expected, TOLERANCES[dtype])
         if text is not None:
-            raise ConformanceError(f"state, {what}, {dtype}: {text}", named(result=found, expected=expected))
+            raise ConformanceError(f"{kind.name}, {what}, {dtype}: {text}", named(result=found, expected=expected))
     return PASSED
 
 
 class StateTrial:
     """A backend's layer and its slots, which hold NaN until a request writes into them."""
 
-    def __init__(self, backend: AttentionBackend, spec: LayerSpec, ops: BoundOps, index_dtype: str) -> None:
-        self.backend, self.spec, self.index_dtype = backend, spec, index_dtype
+    def __init__(self, backend: AttentionBackend, kind: Kind, dtype: str, ops: BoundOps, index_dtype: str) -> None:
+        self.backend, self.kind, self.dtype, self.index_dtype = backend, kind, dtype, index_dtype
         self.target: Any = ops.device.target
         slots = 1 + max(row.slot for _, rows in _LAUNCHES for row in rows)
         self.planes = tuple(
             torch.full((slots, plane.nbytes), 255, dtype=torch.uint8, device=self.target)
             .view(torch_dtype(plane.dtype))
             .unflatten(1, plane.shape)
-            for plane in backend.kv_cache_layout(_CACHE, 0).planes
+            for plane in backend.kv_cache_layout(kind.cache, 0).planes
         )
+        spec = kind.spec(dtype)
         self.group = AttentionGroup(spec, (0,), 0, "trial", ops.device)
-        self.layer = backend.bind(spec, {}, ops, ops.device)
+        random = torch.Generator().manual_seed(5)
+        weights = {name: torch.rand(shape, generator=random) - 0.3 for name, shape in kind.weights.items()}
+        on_device = {name: weight.to(self.target) for name, weight in weights.items()}
+        self.layer = backend.bind(spec, on_device, ops, ops.device)
 
     def launched(self, rows: Sequence[Row], seed: int) -> Tensor:
         """What the layer returns for the rows' tokens, on the host."""
         launch = self._launch(rows)
         launch.plans = [self.backend.plan(launch, self.group, None)]
         random = torch.Generator().manual_seed(seed)
-        x = torch.randn(launch.key.tokens, 3 * _HEADS * _DIM, generator=random).to(torch_dtype(self.spec.dtype))
+        x = torch.randn(launch.key.tokens, self.kind.inputs, generator=random).to(torch_dtype(self.dtype))
         x[launch.num_tokens :] = torch.nan
         mixed: Tensor = self.layer.fused(x.to(self.target), launch.positions, [self.planes], launch.plans[0])
         return mixed[: launch.num_tokens].cpu()

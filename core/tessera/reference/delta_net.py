@@ -1,0 +1,147 @@
+"""The gated delta net over a StateSpec: the reference definition of a mixer that corrects what its state holds of a
+key.
+
+Queries, keys and values pass a short causal convolution and SiLU; queries and keys get length 1. Then, for each value
+head, with its key head's q and k, the state S [key size, value size] becomes
+
+    S_t = exp(g_t) S_(t-1);  S_t += k_t (beta_t (v_t - k_t^T S_t))^T;  y_t = scale q_t^T S_t
+
+with g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b) (Gated Delta Networks, arXiv:2412.06464). The result
+is y's RMS norm, times SiLU of a gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.device import Device
+from tessera.platform.ops import BoundOps
+from tessera.reference.state import StateBackend, StatePlan
+
+KIND = "gated_delta_net"
+CHUNK = 64
+_EPS = 1e-6  # in the length of queries and keys
+
+
+class ReferenceGatedDeltaNet(StateBackend):
+    name = "reference_gated_delta_net"
+    kind = KIND
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> GatedDeltaNetLayer:
+        return GatedDeltaNetLayer(spec, weights)
+
+
+class GatedDeltaNetLayer(Mixer):
+    """x [T, 2 Hk Dk + 2 Hv Dv + 2 Hv]: queries, keys, values, gates, b and a, each ordered by head. Planes: conv
+    [channels, kernel - 1], the last inputs of the convolution, and state [Hv, Dk, Dv]."""
+
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        options = dict(spec.options)
+        self.spec, self.weights, self.eps = spec, weights, options["eps"]
+        self.key_dim, self.kernel = int(options["key_dim"]), int(options["kernel"])
+        self.keys, self.values = spec.num_kv_heads * self.key_dim, spec.num_heads * spec.head_dim
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
+        spec, grid = self.spec, plan.grid
+        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+        sizes = 2 * self.keys + self.values, self.values, spec.num_heads, spec.num_heads
+        mixed, gate, b, a = laid.split(sizes, dim=-1)
+        conv, states = caches[spec.layer]
+        fresh, slot = plan.fresh[:, None, None], plan.slot
+        inputs = torch.cat([torch.where(fresh, 0.0, conv[slot].float()).transpose(1, 2), mixed], dim=1)
+        q, k, v = self._heads(F.silu(self._convolved(inputs, mixed.shape[1])))
+        decay = -self.weights["a_log"].exp() * F.softplus(a + self.weights["dt_bias"])
+        inside = grid.valid[..., None]
+        decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, b.sigmoid(), 0.0)
+        before = torch.where(fresh[..., None], 0.0, states[slot].float())
+        rule = recurrent if laid.shape[1] == 1 else chunked
+        mixed, after = rule(q * spec.scale, k, v, decay, beta, before)
+        states.index_put_((slot,), after.to(states.dtype))
+        conv.index_put_((slot,), self._last_inputs(inputs, plan).to(conv.dtype))
+        result = self._normed(mixed, gate)
+        return result[grid.row, grid.place].to(x.dtype)
+
+    def _convolved(self, inputs: Tensor, width: int) -> Tensor:
+        """[R, kernel - 1 + W, channels] -> [R, W, channels]"""
+        weight = self.weights["conv"].float()  # [channels, kernel]
+        taps = (inputs[:, tap : tap + width] * weight[:, tap] for tap in range(self.kernel))
+        return sum(taps, torch.zeros_like(inputs[:, :width]))
+
+    def _last_inputs(self, inputs: Tensor, plan: StatePlan) -> Tensor:
+        """[R, channels, kernel - 1]: those behind which the row goes on."""
+        place = plan.length[:, None] + torch.arange(self.kernel - 1, device=inputs.device)
+        last = inputs.gather(1, place[..., None].long().expand(-1, -1, inputs.shape[-1]))
+        return last.transpose(1, 2)
+
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k [R, W, Hv, Dk], v [R, W, Hv, Dv]. Consecutive value heads share a key head."""
+        q, k, v = mixed.split((self.keys, self.keys, self.values), dim=-1)
+        shared = self.spec.num_heads // self.spec.num_kv_heads
+        q, k = (_unit(one.unflatten(-1, (-1, self.key_dim))).repeat_interleave(shared, dim=2) for one in (q, k))
+        return q, k, v.unflatten(-1, (-1, self.spec.head_dim))
+
+    def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        scaled = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + self.eps)
+        return (scaled * self.weights["norm"].float()).flatten(2) * F.silu(gate)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
+
+
+def recurrent(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: q and k [R, W, H, Dk], v [R, W, H, Dv], decay (the logarithm) and beta [R, W, H],
+    state [R, H, Dk, Dv] -> [R, W, H, Dv] and the state behind them."""
+    results = []
+    for t in range(q.shape[1]):
+        state = state * decay[:, t].exp()[..., None, None]
+        error = v[:, t] - torch.einsum("rhk,rhkv->rhv", k[:, t], state)
+        state = state + torch.einsum("rhk,rhv->rhkv", k[:, t], beta[:, t, :, None] * error)
+        results.append(torch.einsum("rhk,rhkv->rhv", q[:, t], state))
+    return torch.stack(results, dim=1), state
+
+
+def chunked(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for CHUNK tokens at once. Within a chunk, what a token writes depends on what those before it wrote: a
+    triangular system, which is solved for all chunks at a time."""
+    width = q.shape[1]
+    size = min(CHUNK, width)
+    q, k, v, decay, beta = (_in_chunks(one, size) for one in (q, k, v, decay[..., None], beta[..., None]))
+    since = decay[..., 0].cumsum(-1)  # [R, H, chunks, size]
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+    fading = torch.where(later, since[..., :, None] - since[..., None, :], -torch.inf).exp()
+    system = beta * (k @ k.mT) * fading
+    writes = _solved(system, torch.cat([beta * v, beta * k * since[..., None].exp()], dim=-1))
+    new, read = writes.split((v.shape[-1], k.shape[-1]), dim=-1)
+    within = (q @ k.mT) * fading
+    q, k = q * since[..., None].exp(), k * (since[..., -1:] - since)[..., None].exp()
+    whole = since[..., -1].exp()[..., None, None]
+    results = []
+    for at in range(q.shape[2]):
+        values = new[:, :, at] - read[:, :, at] @ state
+        results.append(q[:, :, at] @ state + within[:, :, at] @ values)
+        state = whole[:, :, at] * state + k[:, :, at].mT @ values
+    return torch.cat(results, dim=2).transpose(1, 2)[:, :width], state
+
+
+def _in_chunks(x: Tensor, size: int) -> Tensor:
+    """[R, W, H, n] -> [R, H, chunks, size, n], zeros behind the end."""
+    missing = -x.shape[1] % size
+    return F.pad(x, (0, 0, 0, 0, 0, missing)).transpose(1, 2).unflatten(2, (-1, size))
+
+
+def _solved(system: Tensor, right: Tensor) -> Tensor:
+    """x of (1 + the part of `system` below its diagonal) x = right [..., size, n], row by row: what platforms of a few
+    torch ops have."""
+    rows: list[Tensor] = []
+    for at in range(right.shape[-2]):
+        row = right[..., at : at + 1, :]
+        if rows:
+            row = row - system[..., at : at + 1, :at] @ torch.cat(rows, dim=-2)
+        rows.append(row)
+    return torch.cat(rows, dim=-2)

@@ -1,0 +1,52 @@
+"""The delta net's chunks equal its definition, token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tessera.reference.delta_net import CHUNK, chunked, recurrent
+
+ROWS, HEADS, KEYS, VALUES = 2, 3, 10, 13
+
+
+def inputs(width: int, *, alike: bool = False) -> tuple[Tensor, ...]:
+    """q, k, v, decay, beta and state. alike: every token has the same key, and replaces what is stored for it."""
+    random = torch.Generator().manual_seed(width)
+    q, k = (torch.randn(ROWS, width, HEADS, KEYS, generator=random) for _ in range(2))
+    if alike:
+        k = k[:, :1].expand_as(k)
+    v = torch.randn(ROWS, width, HEADS, VALUES, generator=random)
+    decay = -torch.rand(ROWS, width, HEADS, generator=random) * (0.0 if alike else 0.3)
+    beta = torch.rand(ROWS, width, HEADS, generator=random).clamp(1.0 if alike else 0.0)
+    state = torch.randn(ROWS, HEADS, KEYS, VALUES, generator=random)
+    k = k / k.norm(dim=-1, keepdim=True)
+    return q, k, v, decay, beta, state
+
+
+@pytest.mark.parametrize("width", [2, 19, CHUNK, CHUNK + 1, 2 * CHUNK + 23])
+@pytest.mark.parametrize("alike", [False, True])
+def test_chunks_equal_the_definition(width: int, alike: bool) -> None:
+    tensors = inputs(width, alike=alike)
+    for ours, theirs in zip(chunked(*tensors), recurrent(*tensors), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_token_replaces_what_its_key_stands_for() -> None:
+    *_, state = inputs(1)
+    key, value = torch.zeros(ROWS, 1, HEADS, KEYS), torch.ones(ROWS, 1, HEADS, VALUES)
+    key[..., 0] = 1.0
+    still, whole = torch.zeros(ROWS, 1, HEADS), torch.ones(ROWS, 1, HEADS)
+    result, after = recurrent(key, key, value, still, whole, state)
+    assert torch.equal(after[:, :, 1:], state[:, :, 1:])
+    torch.testing.assert_close(after[:, :, 0], value[:, 0])
+    torch.testing.assert_close(result, value)
+
+
+def test_padding_changes_no_state() -> None:
+    q, k, v, decay, beta, state = inputs(30)
+    decay[:, 20:] = beta[:, 20:] = 0.0
+    k[:, 20:], v[:, 20:] = 7.0, 9.0
+    short = (one[:, :20] for one in (q, k, v, decay, beta))
+    torch.testing.assert_close(chunked(q, k, v, decay, beta, state)[1], chunked(*short, state)[1])
