@@ -1,7 +1,7 @@
 """Takes the pictures of the server's web page for docs/web-page.md: starts the demo, drives Chromium, writes PNG files.
 
 The chat's answer is scripted, because the demo model writes one line at most. The engine's figures are the demo's own,
-under load.
+under load. Texts are compared by --embedder, because the demo finds little more than the same words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ DRAFTS = '{"method": "ngram", "num_speculative_tokens": 3}'
 URL = f"http://127.0.0.1:{PORT}/"
 SIZES = {"desktop": (1280, 832), "phone": (375, 760)}
 SCHEMES = ("light", "dark")
+WINDOWS = [(size, scheme) for size in SIZES for scheme in SCHEMES]
+VIEWS = ("chat", "texts", "engine")
 MAX_BYTES = 150_000
+HIGH = {"desktop": 1240, "phone": 1000}
+"""Of the windows with texts and their numbers."""
 LOAD_CLIENTS = 12
 LOAD_SECONDS = 125.0  # before the pictures of the engine, whose charts show two minutes
 QUESTION = "How do I stream an answer in Python?"
@@ -120,6 +124,14 @@ def chat(page: Page) -> None:
     page.evaluate("document.querySelectorAll('.message-actions .figures').forEach(one => one.remove())")
 
 
+def compare(page: Page, size: str) -> None:
+    """Compares the texts of the page's example, in a window that is high enough for the answer."""
+    page.get_by_role("button", name="Use an example").click()
+    page.get_by_role("table").wait_for()
+    page.set_viewport_size({"width": page.evaluate("innerWidth"), "height": HIGH[size]})
+    page.locator("#texts").evaluate("one => one.scrollTop = one.scrollHeight")
+
+
 def take(page: Page, path: Path) -> None:
     page.screenshot(path=path)
     page.context.close()
@@ -129,26 +141,56 @@ def take(page: Page, path: Path) -> None:
         sys.exit(f"{path.name} is larger than {MAX_BYTES / 1000:.0f} kB; show less in it")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--into", type=Path, default=ROOT / "docs/images")
-    arguments = parser.parse_args()
-    arguments.into.mkdir(parents=True, exist_ok=True)
-    command = (*TESSERA, "--port", str(PORT), "--speculative-config", DRAFTS)
-    with tempfile.TemporaryFile() as log, started(command, PORT, log=log), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        windows = [(size, scheme) for size in SIZES for scheme in SCHEMES]
-        for size, scheme in windows:
+@contextmanager
+def served(*arguments: str) -> Iterator[None]:
+    with tempfile.TemporaryFile() as log, started((*TESSERA, *arguments, "--port", str(PORT)), PORT, log=log):
+        yield
+
+
+def take_chat(browser: Browser, into: Path) -> None:
+    with served("--speculative-config", DRAFTS):
+        for size, scheme in WINDOWS:
             page = opened(browser, size, scheme)
             chat(page)
-            take(page, arguments.into / f"page-chat-{size}-{scheme}.png")
-        engines = {window: opened(browser, *window) for window in windows}
+            take(page, into / f"page-chat-{size}-{scheme}.png")
+
+
+def take_engine(browser: Browser, into: Path) -> None:
+    with served("--speculative-config", DRAFTS):
+        engines = {window: opened(browser, *window) for window in WINDOWS}
         for page in engines.values():
             page.get_by_role("tab", name="Engine").click()
         with load():
             page.wait_for_timeout(LOAD_SECONDS * 1000)
             for (size, scheme), page in engines.items():
-                take(page, arguments.into / f"page-engine-{size}-{scheme}.png")
+                take(page, into / f"page-engine-{size}-{scheme}.png")
+
+
+def take_texts(browser: Browser, into: Path, embedder: str) -> None:
+    with served(embedder):
+        for size, scheme in WINDOWS:
+            page = opened(browser, size, scheme)
+            compare(page, size)
+            take(page, into / f"page-texts-{size}-{scheme}.png")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, default=ROOT / "docs/images")
+    parser.add_argument("--views", nargs="+", choices=VIEWS, default=VIEWS, help="the views to take pictures of")
+    parser.add_argument("--embedder", metavar="MODEL", help="a model that embeds; needed for the view of texts")
+    arguments = parser.parse_args()
+    if "texts" in arguments.views and arguments.embedder is None:
+        parser.error("the view of texts needs --embedder")
+    arguments.into.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if "chat" in arguments.views:
+            take_chat(browser, arguments.into)
+        if "texts" in arguments.views:
+            take_texts(browser, arguments.into, arguments.embedder)
+        if "engine" in arguments.views:
+            take_engine(browser, arguments.into)
         browser.close()
     return 0
 

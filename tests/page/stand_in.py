@@ -50,11 +50,13 @@ class Server(ThreadingHTTPServer):
 
 class StandIn:
     """`with StandIn() as server:`. script: the deltas of the next answers, HOLD, or {"error": ...} as an event.
-    requests: the bodies of the chats so far. paths: of all requests. cut: how many streams the client has left.
-    loading: whether all but the page is a 503."""
+    numbers: by path, the answers of other routes. does: tasks and labels of its models. requests: the bodies so far.
+    paths: of all requests. cut: how many streams the client has left. loading: whether all but the page is a 503."""
 
     def __init__(self) -> None:
         self.script: Sequence[Any] = text("Hello.")
+        self.numbers: dict[str, Any] = {}
+        self.does: dict[str, Any] = {"tasks": ["generate"]}
         self.requests: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.cut = 0
@@ -105,6 +107,8 @@ class StandIn:
             def do_POST(self) -> None:
                 stand_in.paths.append(self.path)
                 stand_in.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                if self.path in stand_in.numbers:
+                    return self._send(200, "application/json", json.dumps(stand_in.numbers[self.path]).encode())
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
@@ -132,7 +136,7 @@ class StandIn:
             self.tokens += 100
             return "text/plain", METRICS.format(tokens=self.tokens).encode()
         answers: dict[str, Any] = {
-            "/v1/models": {"data": [{"id": MODEL, "max_model_len": 4096}, {"id": "other", "max_model_len": 4096}]},
+            "/v1/models": {"data": [{"id": name, "max_model_len": 4096, **self.does} for name in (MODEL, "other")]},
             "/version": {"version": "1.2.3"},
             "/readyz": {"status": "ok"},
         }

@@ -348,14 +348,15 @@ async def test_an_embedder_that_is_asked_for_text_says_what_it_does(api):
 
 
 async def test_the_list_of_models_says_what_they_do():
-    for engine, tasks in (
-        (FakeEngine(), ["generate"]),
-        (pooling_engine(), ["embed", "token_embed"]),
-        (pooling_engine(generates=True), ["generate", "embed", "token_embed"]),
+    for engine, tasks, labels in (
+        (FakeEngine(), ["generate"], None),
+        (pooling_engine(), ["embed", "token_embed"], None),
+        (pooling_engine(generates=True), ["generate", "embed", "token_embed"], None),
+        (pooling_engine(CLASSIFIER), ["classify", "token_classify"], ["sad", "glad", "mad"]),
     ):
         async with in_process(engine) as api:
             (model,) = (await api.client.get("/v1/models")).json()["data"]
-            assert model["tasks"] == tasks
+            assert (model["tasks"], model.get("labels")) == (tasks, labels)
 
 
 async def test_a_model_may_do_both():

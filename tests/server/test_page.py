@@ -97,8 +97,9 @@ def test_requests_are_relative_so_that_a_proxy_may_add_a_prefix():
     script = ELEMENTS.inside["script"]
     called = re.findall(r'(?:request|requestJson|fetch)\((?:"([^"]*)"|(\w+))', script)
     assert {path for path, _ in called} - {""} == {"metrics", "readyz", "v1/models", "version"}
-    assert {name for _, name in called} - {""} <= {"path", "ROUTE"}
+    assert {name for _, name in called} - {""} <= {"path", "ROUTE", "route"}
     assert 'ROUTE = "v1/chat/completions"' in script
+    assert re.findall(r'route: "([^"]*)"', script) == ["rerank", "v1/embeddings", "classify"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,6 +22,7 @@ from tessera.server.loop_watch import LoopWatch
 from tessera.server.model_tasks import tasks_of
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
+from tessera.server.served_model import ServedModel
 
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
@@ -103,31 +105,22 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
     root = context.default_model.name
     max_model_len = context.engine.info.max_model_len
     permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
-    served = {
-        name: ModelCard(
-            id=name,
-            created=context.created,
-            root=root,
-            max_model_len=max_model_len,
-            permission=permission,
-            tasks=tasks_of(model.engine.config.model),
-        )
-        for name, model in context.models.items()
-        if not model.parent
-    } | {
-        name: ModelCard(
-            id=name,
-            created=context.created,
-            root=name,
-            parent=model.parent,
-            max_model_len=max_model_len,
-            permission=permission,
-            tasks=tasks_of(model.engine.config.model),
-        )
-        for name, model in context.models.items()
-        if model.parent
-    }
 
+    def card(name: str, model: ServedModel) -> ModelCard:
+        config = model.engine.config.model
+        labels = () if config.pooler is None else config.pooler.labels
+        return ModelCard(
+            id=name,
+            created=context.created,
+            root=name if model.parent else root,
+            parent=model.parent or None,
+            max_model_len=max_model_len,
+            permission=permission,
+            tasks=tasks_of(config),
+            labels=[*labels] or UNSET,
+        )
+
+    served = {name: card(name, model) for name, model in context.models.items()}
     infos = anthropic.model_infos(context, served)
 
     async def models(request: Request) -> Response:

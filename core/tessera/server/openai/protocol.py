@@ -171,6 +171,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     permission: list[ModelPermission]
     # what it can be asked for: generate, or those of PoolingTask
     tasks: list[str]
+    # those of classify, in the order of its probabilities
+    labels: list[str] | UnsetType = UNSET
     object: str = "model"
     owned_by: str = "tessera"
     parent: str | None = None

@@ -1,4 +1,4 @@
-"""The web page at `GET /`: a chat with the model, and what the engine is doing.
+"""The web page at `GET /`: a chat with the model, or its numbers of texts, and what the engine is doing.
 
 Its files are joined into one document, so that nothing else is requested and the document can be the body of an error.
 The Content-Security-Policy names the style and the script by their hashes: no other style or script runs, whatever a
@@ -27,6 +27,7 @@ MODULES = (
     "dom",
     "storage",
     "api",
+    "curl",
     "inline",
     "code",
     "markdown",
@@ -38,6 +39,10 @@ MODULES = (
     "metrics",
     "charts",
     "engine",
+    "kinds",
+    "similarity",
+    "scores",
+    "texts",
     "main",
 )
 """The JavaScript modules, each after those that it imports."""

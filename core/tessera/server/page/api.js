@@ -34,8 +34,8 @@ export async function request(path, { body, signal } = {}) {
   }
 }
 
-export async function requestJson(path) {
-  return (await request(path)).json();
+export async function requestJson(path, options) {
+  return (await request(path, options)).json();
 }
 
 // The data of a stream's events, decoded, up to [DONE]. Throws ApiError if an event is an error or the stream breaks
@@ -94,6 +94,11 @@ async function messageOf(response) {
 // ---- the key --------------------------------------------------------------------------------------------------------
 
 let asking = null;
+
+export function forgetKey() {
+  forget("key");
+  location.reload();
+}
 
 // Resolves when there is a key other than `refused`; requests that are refused together ask once.
 function keyAfter(refused) {

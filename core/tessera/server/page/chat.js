@@ -3,10 +3,11 @@
 import { Announcer } from "./announcer.js";
 import { ApiError, events, request } from "./api.js";
 import { Conversation, extend, parts } from "./conversation.js";
+import { curl } from "./curl.js";
 import { byId, element, sends, textButton } from "./dom.js";
 import { FieldError, Fields } from "./fields.js";
 import { messageView } from "./messages.js";
-import { forget, load, save } from "./storage.js";
+import { load, save } from "./storage.js";
 
 const ROUTE = "v1/chat/completions";
 const NEAR = 80; // pixels from the end within which the view follows the answer
@@ -28,7 +29,7 @@ export class Chat {
     this.views = [];
     this.abort = null; // of the answer that is being generated
     this.announcer = new Announcer(byId("spoken"));
-    this.fields = new Fields(byId("fields"), { curl: () => this.curl(), onForgetKey: () => this.forgetKey() });
+    this.fields = new Fields(byId("fields"), { curl: () => this.curl() });
     this.input = byId("message");
     this.scroller = byId("scroller");
     this.listen();
@@ -300,16 +301,8 @@ export class Chat {
 
   curl() {
     if (!this.valid()) return "";
-    const url = new URL(ROUTE, location.href).href;
     const next = { role: "user", content: this.input.value.trim() || EXAMPLES[0] };
     const messages = [...this.current.messages(this.fields.system, this.current.path().at(-1)), next];
-    const body = JSON.stringify({ ...this.body(null), messages }, null, 2).replaceAll("'", "'\\''");
-    const key = load("key", null) === null ? "" : ' -H "Authorization: Bearer $TESSERA_API_KEY"';
-    return `curl -N ${url}${key} -H 'Content-Type: application/json' -d '${body}'`;
-  }
-
-  forgetKey() {
-    forget("key");
-    location.reload();
+    return curl(ROUTE, { ...this.body(null), messages });
   }
 }

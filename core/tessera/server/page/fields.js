@@ -1,5 +1,6 @@
 // The panel of parameters: what a request says beyond its messages. A field left empty is not sent.
 
+import { forgetKey } from "./api.js";
 import { byId, copyButton, element, textButton } from "./dom.js";
 import { forget, load, save } from "./storage.js";
 
@@ -31,17 +32,17 @@ export class FieldError extends Error {
 
 export class Fields {
   // curl: returns the shell command of the next request.
-  constructor(container, { curl, onForgetKey }) {
+  constructor(container, { curl }) {
     this.controls = new Map();
     this.values = load("fields", {});
-    this.build(container, curl, onForgetKey);
+    this.build(container, curl);
   }
 
   get system() {
     return this.values.system ?? "";
   }
 
-  build(container, curl, onForgetKey) {
+  build(container, curl) {
     const strict = this.control("strict", element("input", { type: "checkbox", id: "field-strict" }));
     container.append(
       this.area("system", "System prompt", { rows: 3, placeholder: "You are a helpful assistant." }),
@@ -54,7 +55,7 @@ export class Fields {
       element("div", { class: "panel-actions" },
         textButton("Reset", () => this.reset()),
         copyButton("Copy as curl", curl),
-        textButton("Forget the API key", onForgetKey, { id: "forget-key", hidden: load("key", null) === null })));
+        textButton("Forget the API key", forgetKey, { "data-forgets": "key", hidden: true })));
   }
 
   number({ name, label, ...limits }) {

@@ -1,4 +1,4 @@
-// The page's frame: its two views, the panels beside the chat, colors, and the list of models.
+// The page's frame: its views, the panels beside the chat, colors, and the list of models.
 
 import { ApiError, requestJson } from "./api.js";
 import { Chat } from "./chat.js";
@@ -6,17 +6,21 @@ import { number } from "./charts.js";
 import { byId, element } from "./dom.js";
 import { Engine } from "./engine.js";
 import { load, save } from "./storage.js";
+import { Texts } from "./texts.js";
 
 const WIDE = matchMedia("(min-width: 68rem)"); // as in page.css
 const PANELS = ["chats", "settings"];
 const RETRY_MS = 2000;
 let models = [];
+let view = load("view", "chat");
 
-// ---- the two views --------------------------------------------------------------------------------------------------
+// ---- the views: of those for a model, the ones for what it does -----------------------------------------------------
 
-const TABS = { chat: byId("chat-tab"), engine: byId("engine-tab") };
+const TABS = { chat: byId("chat-tab"), texts: byId("texts-tab"), engine: byId("engine-tab") };
+const GENERATE = "generate";
 
-function choose(view, focus = false) {
+function choose(chosen, focus = false) {
+  view = chosen;
   for (const [name, tab] of Object.entries(TABS)) {
     tab.setAttribute("aria-selected", String(name === view));
     tab.tabIndex = name === view ? 0 : -1;
@@ -33,9 +37,22 @@ for (const [name, tab] of Object.entries(TABS)) {
   tab.addEventListener("keydown", event => {
     if (["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) {
       event.preventDefault();
-      choose(event.key === "Home" || name === "engine" && event.key !== "End" ? "chat" : "engine", true);
+      choose(beside(name, event.key), true);
     }
   });
+}
+
+// The view that a key leads to from another.
+function beside(name, key) {
+  const offered = Object.keys(TABS).filter(one => !TABS[one].hidden), at = offered.indexOf(name);
+  const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[key];
+  return offered.at(to % offered.length);
+}
+
+function offer(tasks) {
+  TABS.chat.hidden = !tasks.includes(GENERATE);
+  TABS.texts.hidden = tasks.every(task => task === GENERATE);
+  if (TABS[view].hidden) choose(TABS.chat.hidden ? "texts" : "chat");
 }
 
 // ---- the panels: beside the chat where there is room, otherwise over it ---------------------------------------------
@@ -113,14 +130,17 @@ async function listModels() {
   select.replaceChildren(...models.map(model => element("option", {}, model.id)));
   const chosen = load("model", null);
   if (models.some(model => model.id === chosen)) select.value = chosen;
-  byId("forget-key").hidden = load("key", null) === null;
+  for (const button of document.querySelectorAll("[data-forgets]")) button.hidden = load("key", null) === null;
   describeModel();
 }
 
 function describeModel() {
   const model = models.find(one => one.id === byId("model").value);
-  byId("welcome-model").textContent = model ? `${model.id} has ${number(model.max_model_len)} tokens of context.` : "";
-  document.title = model ? `${model.id} \u2013 Tessera` : "Tessera";
+  byId("welcome-model").textContent = `${model.id} has ${number(model.max_model_len)} tokens of context.`;
+  document.title = `${model.id} \u2013 Tessera`;
+  if (model.tasks.some(task => task !== GENERATE)) texts.describe(model);
+  offer(model.tasks);
+  save("tasks", model.tasks);
 }
 
 byId("model").addEventListener("change", () => {
@@ -132,9 +152,11 @@ byId("model").addEventListener("change", () => {
 
 const engine = new Engine(byId("engine"), () => models);
 const chat = new Chat({ onFieldProblem: () => openPanel("settings", true) });
+const texts = new Texts(byId("texts"));
 
 color(load("theme", null));
 arrange();
-choose(load("view", "chat"));
+choose(view);
+offer(load("tasks", [GENERATE])); // until the server says it
 if (WIDE.matches) byId("message").focus();
 listModels();
