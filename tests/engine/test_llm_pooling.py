@@ -123,7 +123,7 @@ def test_texts_of_a_call_are_encoded_together(llm, monkeypatch):
 
 
 def test_an_embedder_does_not_generate(llm):
-    with pytest.raises(RequestError, match="answers with numbers and generates no text; its routes are"):
+    with pytest.raises(RequestError, match="does not generate text; it can embed texts"):
         llm.generate("Hello", use_tqdm=False)
     with pytest.raises(RequestError, match="does not classify texts; it can embed texts and embed tokens"):
         llm.classify("Hello", use_tqdm=False)

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.engine.model_tasks import check_generates
 from tessera.engine.pooling import check_pooling
 from tessera.engine.truncation import TextLimit, Truncation
 from tessera.errors import RequestError
@@ -88,12 +89,7 @@ class InputProcessor:
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
-        if not self._model.generates:
-            raise RequestError(
-                "This model answers with numbers and generates no text; its routes are /v1/embeddings, /rerank, "
-                "/score, /classify and /pooling.",
-                param="model",
-            )
+        check_generates(self._model)
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -119,7 +115,7 @@ class InputProcessor:
     ) -> PooledPrompt:  # fmt: skip
         """The same for a request that pools. pooled_from: the position of the first token behind an instruction.
         columns: of the input batch. Raises RequestError."""
-        pooler = check_pooling(params, self._model.pooler)
+        pooler = check_pooling(params, self._model)
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
         checked = self._checked(limit.apply(ids), answers=False)
         return PooledPrompt(

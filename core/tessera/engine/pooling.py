@@ -8,32 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.config import ModelConfig
 from tessera.config.pooler import PoolerConfig, PoolingTask
+from tessera.engine.model_tasks import check_pools
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
 
-FLAGS = "--convert embed"
-"""What makes a chat model answer with vectors."""
-_DOES = {
-    "embed": "embed texts",
-    "token_embed": "embed tokens",
-    "classify": "classify texts",
-    "token_classify": "classify tokens",
-}
 _VECTORS = ("embed", "token_embed")
 
 
-def check_pooling(params: PoolingParams, pooler: PoolerConfig | None) -> PoolerConfig:
+def check_pooling(params: PoolingParams, model: ModelConfig) -> PoolerConfig:
     """Returns the model's pooler. Raises RequestError if it has none, or not for this task or number of dimensions."""
-    if pooler is None:
-        raise RequestError(
-            f"This model generates text and does not {_DOES[params.task]}; serve one that does, or start the server "
-            f"with {FLAGS}.",
-            param="model",
-        )
-    if params.task not in pooler.tasks:
-        does = " and ".join(_DOES[task] for task in pooler.tasks)
-        raise RequestError(f"This model does not {_DOES[params.task]}; it can {does}.", param="task")
+    check_pools(model, [params.task])
+    pooler = model.pooler
+    assert pooler is not None, "it has been checked that the model pools"
     if params.dimensions is not None:
         _check_dimensions(params.dimensions, params.task, pooler)
     return pooler

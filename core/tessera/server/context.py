@@ -7,14 +7,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from tessera.engine.model_tasks import check_generates
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
 from tessera.server.limits import AnswerAdmission
 from tessera.server.loop_watch import LoopWatch
-from tessera.server.model_tasks import check_generates
 from tessera.server.served_model import ServedModel, served_models
 from tessera.server.settings import ServerSettings
+from tessera.server.task_routes import TASK_ROUTES
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
@@ -71,5 +72,5 @@ class ServerContext:
     def generating_model(self, name: str | None) -> ServedModel:
         """As running_model(); raises RequestError too, for a model that answers with numbers only."""
         model = self.running_model(name)
-        check_generates(model.engine.config.model)
+        check_generates(model.engine.config.model, TASK_ROUTES)
         return model

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from tessera._version import __version__
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import Histogram, Metric
+from tessera.engine.model_tasks import tasks_of
 from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
 from tessera.server.loop_watch import LoopWatch
-from tessera.server.model_tasks import tasks_of
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 from tessera.server.served_model import ServedModel

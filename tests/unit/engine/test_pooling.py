@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessera.config import ModelConfig
 from tessera.config.pooler import PoolerConfig
 from tessera.engine.pooling import activated, check_pooling, of_steps
 from tessera.errors import RequestError
@@ -48,7 +49,12 @@ def test_probabilities_of_labels(activation, values, expected):
 @pytest.mark.parametrize(
     ("pooler", "params", "message"),
     [
-        (None, PoolingParams(), "This model generates text and does not embed texts; serve one that does, or start"),
+        (
+            None,
+            PoolingParams(),
+            "does not embed texts; it can generate text. To make it embed texts too, start it with",
+        ),
+        (None, PoolingParams("classify"), r"does not classify texts; it can generate text\.$"),
         (EMBEDDER, PoolingParams("classify"), "does not classify texts; it can embed texts and embed tokens"),
         (EMBEDDER, PoolingParams(dimensions=6), "dimensions is 6, but this model's vectors have 5"),
         (EMBEDDER, PoolingParams(dimensions=4), "vectors were made for 2, 3, 5; choose one of them"),
@@ -57,7 +63,7 @@ def test_probabilities_of_labels(activation, values, expected):
 )
 def test_what_a_model_lacks_is_said(pooler, params, message):
     with pytest.raises(RequestError, match=message):
-        check_pooling(params, pooler)
+        check_pooling(params, ModelConfig("", "m", {}, 9, 9, pooler=pooler, generates=pooler is None))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class OwnEmbedder:
 def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig:
     """Of an engine that embeds: a model that generates is converted, unless --convert says otherwise. Raises
     ConfigError, ModelError, PlatformError, or RequestError if the model does not embed."""
-    from tessera.server.model_tasks import check_pools
+    from tessera.engine.model_tasks import check_pools
 
     config = build_config(model, **flags)
     if config.model.pooler is None and flags.get("convert") is None:

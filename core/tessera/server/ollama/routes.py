@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from tessera._version import __version__
+from tessera.engine.model_tasks import GENERATE, tasks_of
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, ParsedCall, Reasoning
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
@@ -24,7 +25,6 @@ from tessera.server.error_forms import Form
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
-from tessera.server.model_tasks import GENERATE, tasks_of
 from tessera.server.ollama import embed
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from starlette.types import Scope
 
 from tessera.config.pooler import PoolerConfig, PoolingTask
+from tessera.engine.model_tasks import check_pools
 from tessera.engine.truncation import TextLimit
 from tessera.server.context import ServerContext
 from tessera.server.generation.prepare import Identity, RequestOwner
-from tessera.server.model_tasks import check_pools
 from tessera.server.pooling.fields import PoolingFields
 from tessera.server.served_model import ServedModel
+from tessera.server.task_routes import TASK_ROUTES
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PoolingRequest:
         """prefix: of the answer's id. tasks: that answer it; the first that the model has is used. Raises RequestError,
         NotFoundError, EngineDeadError."""
         model = context.running_model(fields.model)
-        task = check_pools(model.engine.config.model, tasks)
+        task = check_pools(model.engine.config.model, tasks, TASK_ROUTES)
         identity = Identity.from_request(model, prefix, fields, context.settings.limits, scope)
         owner = RequestOwner.from_request(context, model, fields, scope)
         most = model.engine.info.max_model_len
