@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from starlette.types import Scope
 
-from tessera.pooling_params import PoolingParams
 from tessera.server.assembly import Large
 from tessera.server.context import ServerContext
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.openapi import JsonRoute
-from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage, written
-from tessera.server.pooling.encoding import VectorEncoding
+from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
 from tessera.server.pooling.fields import VectorFields, input_decoder
-from tessera.server.pooling.inputs import read_inputs
 from tessera.server.pooling.request import PoolingRequest
-from tessera.server.pooling.run import PoolingRun
+from tessera.server.pooling.text_numbers import TextNumbers
 
 
 class EmbeddingRequest(VectorFields, kw_only=True):
@@ -47,11 +45,8 @@ def route(context: ServerContext) -> JsonRoute:
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
         request = PoolingRequest.from_fields(context, asked, scope, "embd", "embed")
-        encoding = VectorEncoding.from_fields(asked)
-        params = PoolingParams(request.task, dimensions=asked.dimensions, use_activation=asked.activates)
-        special = asked.adds_special_tokens
-        run = await PoolingRun.prepare(request, await read_inputs(request, asked), params, add_special_tokens=special)
-        return PoolingAnswer(partial(_answer, run, encoding))
+        numbers = await TextNumbers.prepare(request, asked)
+        return PoolingAnswer(partial(numbers.answer, EmbeddingList, _element))
 
     return JsonRoute(
         "/v1/embeddings",
@@ -63,9 +58,5 @@ def route(context: ServerContext) -> JsonRoute:
     )
 
 
-async def _answer(run: PoolingRun, encoding: VectorEncoding) -> list[bytes]:
-    outputs, identity = await run.outputs(), run.request.identity
-    usage = PoolingUsage.from_tokens(run.usage())
-    answer = EmbeddingList(id=identity.id, created=identity.created, model=identity.model, data=[], usage=usage)
-    data = (EmbeddingObject(index=index, embedding=encoding.write(vector)) for index, vector in enumerate(outputs))
-    return await written(run.request.context.assembly, answer, data, run.num_numbers)
+def _element(index: int, vector: Any) -> EmbeddingObject:
+    return EmbeddingObject(index=index, embedding=vector)

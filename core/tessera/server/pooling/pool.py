@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from starlette.types import Scope
 
 from tessera.config.pooler import TASKS, PoolingTask
 from tessera.errors import RequestError
-from tessera.pooling_params import PoolingParams
 from tessera.server.assembly import Large
 from tessera.server.context import ServerContext
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.openapi import JsonRoute, field_schema
-from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage, written
-from tessera.server.pooling.encoding import VectorEncoding
+from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
 from tessera.server.pooling.fields import VectorFields, input_decoder
-from tessera.server.pooling.inputs import read_inputs
 from tessera.server.pooling.request import PoolingRequest
-from tessera.server.pooling.run import PoolingRun
+from tessera.server.pooling.text_numbers import TextNumbers
 
 
 class PoolRequest(VectorFields, kw_only=True):
@@ -52,11 +49,8 @@ def route(context: ServerContext) -> JsonRoute:
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
         request = PoolingRequest.from_fields(context, asked, scope, "pool", *_tasks(asked.task, context))
-        encoding = VectorEncoding.from_fields(asked)
-        params = PoolingParams(request.task, dimensions=asked.dimensions, use_activation=asked.activates)
-        special = asked.adds_special_tokens
-        run = await PoolingRun.prepare(request, await read_inputs(request, asked), params, add_special_tokens=special)
-        return PoolingAnswer(partial(_answer, run, encoding))
+        numbers = await TextNumbers.prepare(request, asked)
+        return PoolingAnswer(partial(numbers.answer, PooledList, _element))
 
     return JsonRoute(
         "/pooling",
@@ -79,9 +73,5 @@ def _tasks(name: str | None, context: ServerContext) -> tuple[PoolingTask, ...]:
     raise RequestError(f"task must be one of {', '.join(TASKS)}.", param="task")
 
 
-async def _answer(run: PoolingRun, encoding: VectorEncoding) -> list[bytes]:
-    outputs, identity = await run.outputs(), run.request.identity
-    usage = PoolingUsage.from_tokens(run.usage())
-    answer = PooledList(id=identity.id, created=identity.created, model=identity.model, data=[], usage=usage)
-    data = (PooledObject(index=index, data=encoding.write(values)) for index, values in enumerate(outputs))
-    return await written(run.request.context.assembly, answer, data, run.num_numbers)
+def _element(index: int, numbers: Any) -> PooledObject:
+    return PooledObject(index=index, data=numbers)
