@@ -1,16 +1,18 @@
-"""Generates the table of models that answer with numbers in docs/models.md from the architectures that core has:
-`python -m tools.pooling_table`. A test checks that it is up to date."""
+"""Generates the table of models that answer with numbers from the architectures that core has, and prints it or puts it
+into docs/models.md. A test checks that it is up to date there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from tessera.plugins.builtin import POOLING_MODELS
 
 PAGE = Path(__file__).parents[1] / "docs/models.md"
-BEGIN, END = "<!-- models that pool: python -m tools.pooling_table -->", "<!-- end of models that pool -->"
+BEGIN, END = "<!-- models that pool: python -m tools.pooling_table --write -->", "<!-- end of models that pool -->"
 HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification")
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
@@ -74,5 +76,15 @@ def page() -> str:
     return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.pooling_table", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(table(), end="")
+    return 0
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.exit(main())
