@@ -23,6 +23,7 @@ from tessera.platform.launch import ALL_POSITIONS
 from tessera.platform.model import Model, PoolingHead
 from tessera.runner.input_batch import CoreInputBatch
 from tessera.runner.launch_builder import PreparedLaunch
+from tessera.runner.state_sums import at_once, largest, one_by_one, sums, sums_in_order
 from tessera.step import RowPooled
 
 WEIGHTS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
@@ -84,10 +85,15 @@ class _Texts:
 
 
 class Pooler:
-    """heads: of the model, by task."""
+    """heads: of the model, by task. batch_invariant: whether no bit of a text's numbers may depend on what else is in
+    its launches, nor on how these split it."""
 
-    def __init__(self, heads: Mapping[str, PoolingHead], batch: CoreInputBatch, device: Device) -> None:
+    def __init__(
+        self, heads: Mapping[str, PoolingHead], batch: CoreInputBatch, device: Device, *, batch_invariant: bool
+    ) -> None:
         self.heads, self.batch, self.device = heads, batch, device
+        self._by_row = one_by_one if batch_invariant else at_once
+        self._sum = sums_in_order if batch_invariant else sums
         # What launches so far made of prompts that go on: [rows, width] float32, by task.
         self._sums: dict[str, Tensor] = {}
         # The same for tasks of tokens, by row.
@@ -122,13 +128,14 @@ class Pooler:
             return
         verifies = prepared.drafts is not None  # where each token has one
         at = texts.first + texts.lengths - 1 if verifies else texts.places
-        states = self.heads[task].each(self._select(hidden, at[texts.ends]))
+        states = self._by_row(self.heads[task].each, self._select(hidden, at[texts.ends]))
         yield from self._numbers(task, states.float(), texts.rows[texts.ends])
 
     def _each(self, task: str, hidden: Tensor, prepared: PreparedLaunch, texts: _Texts) -> Iterator[PooledRow]:
         """Of every token."""
         head, (at, owner, _) = self.heads[task], _pooled_tokens(texts)
-        values = head(head.each(self._select(hidden, _behind_samples(prepared, at))).float())
+        states = self._by_row(head.each, self._select(hidden, _behind_samples(prepared, at))).float()
+        values = self._by_row(head, states)
         copy, counts = self.device.to_host(values), np.bincount(owner, minlength=len(texts.rows))
         for row, start, end, count, last in zip(
             texts.rows.tolist(), texts.starts.tolist(), texts.ends.tolist(), counts, np.cumsum(counts), strict=True
@@ -143,42 +150,45 @@ class Pooler:
 
     def _reduced(self, task: str, hidden: Tensor, prepared: PreparedLaunch, texts: _Texts) -> Iterator[PooledRow]:
         """Of several states, which are added with a weight each, or of which the largest elements are taken."""
-        pooling, at = self.heads[task].pooling, texts.rows
-        tokens, owner, place = _pooled_tokens(texts, only_first=pooling == "cls")
-        if not len(tokens) and task not in self._sums:
-            return
+        head, number = self.heads[task], len(texts.rows)
+        tokens, owner, place = _pooled_tokens(texts, only_first=head.pooling == "cls")
+        earlier = self._earlier(task, texts)
         if len(tokens):
-            states = self.heads[task].each(self._view(hidden, _behind_samples(prepared, tokens))).float()
-            owners = self.device.to_device(owner.astype(np.int64))
-            if pooling == "max":
-                pooled = _largest(states, owners, len(at))
+            states = self._by_row(head.each, self._view(hidden, _behind_samples(prepared, tokens))).float()
+            if head.pooling == "max":
+                pooled = largest(states, self.device.to_device(owner.astype(np.int64)), number)
+                pooled = pooled if earlier is None else torch.maximum(pooled, earlier)
             else:
-                number = (texts.totals - texts.pooled_from)[owner]
-                weights = self.device.to_device(WEIGHTS[pooling](place, number).astype(np.float32))
-                pooled = _sums(states, owners, weights, len(at))
+                weights = WEIGHTS[head.pooling](place, (texts.totals - texts.pooled_from)[owner]).astype(np.float32)
+                pooled = self._sum(states, owner, self.device.to_device(weights), number, earlier, self.device)
+        elif earlier is not None:
+            pooled = earlier
         else:
-            pooled = self._sums[task].new_zeros(len(at), self._sums[task].shape[1])
-        if (texts.starts > texts.pooled_from).any() or not texts.ends.all():
-            pooled = self._added(task, pooled, texts)
+            return
+        if not texts.ends.all():
+            self._store(task, pooled, texts)
         if texts.ends.any():
             ends = slice(None) if texts.ends.all() else self.device.to_device(np.flatnonzero(texts.ends))
-            yield from self._numbers(task, pooled[ends], at[texts.ends])
+            yield from self._numbers(task, pooled[ends], texts.rows[texts.ends])
 
-    def _added(self, task: str, pooled: Tensor, texts: _Texts) -> Tensor:
-        """What this launch and those before it made of each row, which is kept for the next."""
+    def _earlier(self, task: str, texts: _Texts) -> Tensor | None:
+        """[n, width]: what launches before this one made of each row, and what changes nothing for a row that begins;
+        None if all begin."""
+        began = texts.starts > texts.pooled_from
+        if not began.any():
+            return None
+        sums = self._sums[task][self.device.to_device(texts.rows.astype(np.int64))]
+        nothing = -torch.inf if self.heads[task].pooling == "max" else 0.0
+        return torch.where(self.device.to_device(began)[:, None], sums, nothing)
+
+    def _store(self, task: str, pooled: Tensor, texts: _Texts) -> None:
+        """For the launches to come."""
         if task not in self._sums:
             self._sums[task] = pooled.new_zeros(len(self.batch.tokens), pooled.shape[1])
-        sums, rows = self._sums[task], self.device.to_device(texts.rows.astype(np.int64))
-        began = self.device.to_device(texts.starts > texts.pooled_from)[:, None]
-        if self.heads[task].pooling == "max":
-            pooled = torch.where(began, torch.maximum(pooled, sums[rows]), pooled)
-        else:
-            pooled = torch.where(began, pooled + sums[rows], pooled)
-        sums.index_put_((rows,), pooled)
-        return pooled
+        self._sums[task].index_put_((self.device.to_device(texts.rows.astype(np.int64)),), pooled)
 
     def _numbers(self, task: str, pooled: Tensor, rows: Array) -> Iterator[PooledRow]:
-        copy = self.device.to_host(self.heads[task](pooled))
+        copy = self.device.to_host(self._by_row(self.heads[task], pooled))
         for number, row in enumerate(rows.tolist()):
             yield PooledRow(row, [Piece(copy, number)])
 
@@ -213,15 +223,3 @@ def _pooled_tokens(texts: _Texts, *, only_first: bool = False) -> tuple[Array, A
     place = ranges(texts.starts, texts.lengths) - texts.pooled_from[owner]
     pooled = place == 0 if only_first else place >= 0
     return tokens[pooled], owner[pooled], place[pooled]
-
-
-def _sums(states: Tensor, owners: Tensor, weights: Tensor, number: int) -> Tensor:
-    """states [T, width], owners, weights [T] -> [number, width]. A product, because it adds in the same order each
-    time."""
-    of_each = torch.arange(number, device=states.device)[:, None] == owners[None, :]
-    return (of_each * weights[None, :]) @ states
-
-
-def _largest(states: Tensor, owners: Tensor, number: int) -> Tensor:
-    least = states.new_full((number, states.shape[1]), -torch.inf)
-    return least.scatter_reduce_(0, owners[:, None].expand_as(states), states, "amax")

@@ -274,7 +274,8 @@ class CoreRunner(ModelRunner):
         for observer in self.observers:
             observer.allocate(plan, self.device)
         if self.links.is_last and self.services.config.model.pooler is not None:
-            self.pooler = Pooler(self.model.pooling, self.batch, self.device)
+            invariant = self.services.config.batch_invariant
+            self.pooler = Pooler(self.model.pooling, self.batch, self.device, batch_invariant=invariant)
         if self.links.is_last and self.model.facts.generates:
             self._allocate_sampling()
 
