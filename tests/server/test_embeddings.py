@@ -256,6 +256,9 @@ async def test_an_instruction_may_not_be_pooled():
         await embed(api, input=["Hi", "there"])
         await embed(api, input="Hi", prompt_name="none")
         assert [call.prompt.pooling.start for call in api.engine.pooled] == [len(ids("Q: "))] * 2 + [0]
+        cut = await api.post("/v1/embeddings", {"input": "Hi", "truncate_prompt_tokens": 2, "truncation_side": "right"})
+        message = check_error(cut, 400, "input")
+        assert f"is cut to 2 tokens, and its instruction, which is not pooled, has {len(ids('Q: '))}" in message
 
 
 # ---- the engine ------------------------------------------------------------------------------------------------------

@@ -118,9 +118,14 @@ class InputProcessor:
         pooler = check_pooling(params, self._model)
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
         checked = self._checked(limit.apply(ids), answers=False)
-        return PooledPrompt(
-            text, checked, params, RequestPooling.from_config(pooler, params.task, pooled_from), columns
-        )
+        pooling = RequestPooling.from_config(pooler, params.task, pooled_from)
+        if pooling.start >= checked.size:
+            raise RequestError(
+                f"The prompt is cut to {checked.size} tokens, and its instruction, which is not pooled, has "
+                f"{pooling.start}; raise truncate_prompt_tokens.",
+                param="prompt",
+            )
+        return PooledPrompt(text, checked, params, pooling, columns)
 
     def pooling_request(
         self, prompt: PooledPrompt, request_id: str, *, arrival: float, priority: int, cache_salt: str,
