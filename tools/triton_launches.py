@@ -25,11 +25,12 @@ from tessera.platform import LinearSpec, Packed
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
 from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import host_device
-from tessera_triton import DeviceFacts, Launcher, TritonAttention, kernels
+from tessera_triton import DeviceFacts, Launcher, TritonAttention, TritonEncoderAttention, kernels
 from tessera_triton.attention import PagedLayer
-from tessera_triton.served import AttentionPlace, served, served_attention
+from tessera_triton.served import AttentionPlace, served, served_attention, served_encoders
 
 _LARGE = 1 << 40  # bytes of a cache
 
@@ -140,6 +141,9 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
         for copies, kind in (("plain", ""), ("specialized", ", specialized")):
             launch.place = f"{attended.name}{kind}"
             _attend(attended, TritonAttention(facts, launch, copies=copies), launch)
+    for encoded in served_encoders():
+        launch.place = encoded.name
+        _encode(encoded, TritonEncoderAttention(facts, launch))
     return list(launch.launches.values())
 
 
@@ -169,3 +173,13 @@ def _attend(attended: AttentionPlace, backend: TritonAttention, launch: Recorder
         layer.fused(empty(of.key.tokens, heads * spec.head_dim), of.positions, made.caches, of.plans[0])
     k = empty(of.key.tokens, spec.num_kv_heads, spec.head_dim)
     layer.write(k, k, made.caches, of.plans[0])
+
+
+def _encode(encoded: AttentionPlace, backend: TritonEncoderAttention) -> None:
+    """Calls a layer over whole texts as a model does."""
+    spec = encoded.layer
+    case = EncoderCase(
+        tuple(tokens for tokens, _ in encoded.rows), spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.window,
+        spec.softcap, spec.relative_reach, dtype=spec.dtype,
+    )  # fmt: skip
+    EncoderTrial(backend, case).run()

@@ -14,17 +14,17 @@ Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 _HEADING = """# Triton kernels, as compiled
 
-What Triton's compilers made of each kernel of `tessera-triton`, at places of a model of 8 billion weights in bfloat16
-([the library](evidence/platforms.md#the-library-of-triton-kernels)). `python -m tools.triton_targets` compiles them and
-compares them with platforms/triton/targets.json; `--write` renews that table and this page. **None of this has run on a
-GPU**: it is what compilers said, not a time.
+What Triton's compilers made of each kernel of `tessera-triton`, at places of a model of 8 billion weights and of text
+encoders, in bfloat16 unless they say otherwise ([the library](evidence/platforms.md#the-library-of-triton-kernels)).
+`python -m tools.triton_targets` compiles them and compares them with platforms/triton/targets.json; `--write` renews
+that table and this page. **None of this has run on a GPU**: it is what compilers said, not a time.
 
 A cell has the registers of a thread (r), the shared memory of a program, and the number of matrix instructions in the
-code (mma). A loop over the blocks of a cache has so many buffers for the keys and values of its turns, and begins a
-turn while so many copies are still ahead; without buffers, only other programs of a processor compute while one reads.
-"Specialized": some warps copy while others multiply, which shows by `setmaxnreg`; a kernel that is meant to be so and
-is not is an error. What is **spilled** from registers to memory is in bytes of a thread's stack. An empty
-cell was not compiled: the device lacks the dtype, or the launch is the same as at a place above. {spilling}
+code (mma). A loop over keys has so many buffers for the keys and values of its turns, and begins a turn while so many
+copies are still ahead; without buffers, only other programs of a processor compute while one reads. "Specialized": some
+warps copy while others multiply, which shows by `setmaxnreg`; a kernel that is meant to be so and is not is an error.
+What is **spilled** from registers to memory is in bytes of a thread's stack. An empty cell was not compiled: the device
+lacks the dtype, or the launch is the same as at a place above. {spilling}
 """
 
 

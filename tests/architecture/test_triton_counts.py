@@ -17,10 +17,10 @@ from tessera.platform import ExpertsSpec, GateSpec, LinearSpec, LoraSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.reference import host_device
-from tessera_triton import TARGETS, TritonAttention, kernels
+from tessera_triton import TARGETS, TritonAttention, TritonEncoderAttention, kernels
 from tessera_triton.fp8 import on_device
-from tessera_triton.served import SCHEMES, AttentionPlace, served, served_attention
-from tools.triton_launches import Inputs, Recorder, _attend
+from tessera_triton.served import SCHEMES, AttentionPlace, served, served_attention, served_encoders
+from tools.triton_launches import Inputs, Recorder, _attend, _encode
 
 FACTS = TARGETS["sm_90"]
 
@@ -74,3 +74,13 @@ def test_rows_and_keys_of_attention() -> None:
         _attend(AttentionPlace("attention", plain.layer, tuple(rows)), TritonAttention(FACTS, launch), launch)
     found = Counter(recorded.kernel.__name__ for recorded in launch.launches.values())
     assert (found["decode_rows"], found["combine_parts"], found["prefill_tiles"]) == (1, 1, 1)
+
+
+def test_tokens_of_whole_texts() -> None:
+    """Of any number of texts; a tile has 32, 64 or 128 queries, as the longest text needs."""
+    plain = next(served_encoders())
+    launch = Recorder(FACTS)
+    for rows in ([1], [16] * 16, [1, 32, 7], [33], [64] * 5, [1, 65], [16] * 40 + [300], [1024, 128]):
+        launch.place = "encoder"
+        _encode(plain._replace(rows=tuple((tokens, tokens) for tokens in rows)), TritonEncoderAttention(FACTS, launch))
+    assert sorted(recorded.constant("BLOCK_M") for recorded in launch.launches.values()) == [32, 64, 128]

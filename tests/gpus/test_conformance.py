@@ -1,5 +1,5 @@
 """The kit at silver, through the interpreter: a kernel that is wired to the wrong tensor is found without a GPU. Ops
-alone are tried in platforms/triton/tests."""
+alone, and encoder attention, are tried in platforms/triton/tests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ pytestmark = [
 ]
 
 DAILY = ("device/", "model/llama-bfloat16", "overlap/", "reads/step", "shapes/padding", "cache/triton/copy-bfloat16")
-BY_TILES = ("attention/", "fused/", "model/")
+BY_TILES = (
+    "attention/", "fused/", "model/", "encoder/triton-encoder/plain-", "encoder/triton-encoder/heads-of-",
+)  # fmt: skip
 """What depends on the sizes of tiles, which differ from device to device."""
+ALONE = ("op/", "encoder/")
+"""What platforms/triton/tests try."""
 
 
 ABSENT = (
@@ -40,7 +44,7 @@ DECLINED = re.compile(
 def cases() -> Iterator[Any]:
     for name, path in PLATFORMS.items():
         for case in conformance_cases(path):
-            if case.id.startswith(BY_TILES) or (name == "cuda" and not case.id.startswith("op/")):
+            if case.id.startswith(BY_TILES) or (name == "cuda" and not case.id.startswith(ALONE)):
                 daily = name == "cuda" and case.id.startswith(DAILY)
                 yield pytest.param(name, case, id=f"{name}-{case.id}", marks=() if daily else pytest.mark.nightly)
 

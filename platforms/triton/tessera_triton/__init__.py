@@ -15,11 +15,16 @@ from tessera_triton.facts import TARGETS, DeviceFacts, Launcher, has_compiler
 
 if TYPE_CHECKING:
     from tessera_triton.attention import TritonAttention
+    from tessera_triton.encoder import TritonEncoderAttention
     from tessera_triton.library import kernels
 
-__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "has_compiler", "kernels"]
+__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "has_compiler", "kernels"]
 
-_WITH_KERNELS = {"TritonAttention": "tessera_triton.attention", "kernels": "tessera_triton.library"}
+_WITH_KERNELS = {
+    "TritonAttention": "tessera_triton.attention",
+    "TritonEncoderAttention": "tessera_triton.encoder",
+    "kernels": "tessera_triton.library",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -170,9 +170,10 @@ class TritonPlatform(Platform):
             return ()
         from tessera_triton.attention import TritonAttention
         from tessera_triton.copying import chosen_copies
+        from tessera_triton.encoder import TritonEncoderAttention
 
         own = TritonAttention(facts, self._launcher(), copies=chosen_copies(), trial=self._trial())
-        return (*self._more_backends(facts), own)
+        return (*self._more_backends(facts), own, TritonEncoderAttention(facts, self._launcher()))
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())

@@ -191,3 +191,21 @@ def served_attention() -> Iterator[AttentionPlace]:
     for what, layer in layers.items():
         for how, rows in _LAUNCHES.items():
             yield AttentionPlace(f"attention, {how}{what}", layer, rows)
+
+
+def served_encoders() -> Iterator[AttentionPlace]:
+    """As in BERT, for short texts too; with windows, as in ModernBERT; with a bias by distance, as in MPNet; with heads
+    of 96; with grouped heads of 256 and a window, as in EmbeddingGemma; in float32, as in MiniLM."""
+    bert = LayerSpec(0, "encoder_attention", 12, 12, 64, 64**-0.5, DTYPE, None)
+    long, short = ((512, 512), (70, 70)), ((20, 20),) * 8
+    layers = {
+        "": bert,
+        ", window": replace(bert, window=65),
+        ", bias": replace(bert, relative_reach=129),
+        ", heads of 96": replace(bert, head_dim=96),
+        ", heads of 256 and window": replace(bert, num_heads=3, num_kv_heads=1, head_dim=256, window=257),
+        ", float32": replace(bert, head_dim=32, dtype="float32"),
+    }
+    yield AttentionPlace("encoder, short texts", bert, short)
+    for what, layer in layers.items():
+        yield AttentionPlace(f"encoder, long texts{what}", layer, long)

@@ -78,7 +78,7 @@ class AttentionTile(NamedTuple):
 
 
 class AttentionTiles(NamedTuple):
-    """Of decode.py and prefill.py, each for heads of up to 128 and of up to 256."""
+    """Of decode.py, and of prefill.py and encoder.py, each for heads of up to 128 and of up to 256."""
 
     decode: AttentionTile
     decode_wide: AttentionTile
@@ -130,6 +130,7 @@ _DECODING = 2
 """How many programs of decode.py should find room on a processor. While one takes a maximum or a sum over scores, which
 keeps its matrix instructions idle, the other has work."""
 _FEWEST_KEYS = 16
+_FEWEST_QUERIES = 32  # of a tile of encoder.py, times heads of a group; each size is compiled while an engine starts
 _BYTES: Mapping[str, int] = MappingProxyType({"bfloat16": 2, "float16": 2, "float32": 4})
 
 
@@ -141,6 +142,13 @@ def prefill_tile(facts: DeviceFacts, dtype: str, head_dim: int, group: int, key_
     if head_dim <= _SMALL_HEADS and facts.arch in (100, 103):  # a third buffer's places do not fit the registers there
         tile = tile._replace(stages=2)
     return _fitting(tile, facts.shared_bytes, _BYTES[dtype], head_dim, key_bytes)
+
+
+def encoder_tile(facts: DeviceFacts, dtype: str, head_dim: int, group: int, width: int) -> AttentionTile:
+    """As prefill_tile(), with no more queries than the longest row of the launch needs, which has `width` tokens."""
+    tile = prefill_tile(facts, dtype, head_dim, group, _BYTES[dtype])
+    queries = min(max(power_of_two(width * group), _FEWEST_QUERIES), tile.queries)
+    return tile._replace(queries=queries, warps=max(tile.warps * queries // tile.queries, _LEAST_WARPS))
 
 
 def decode_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, key_bytes: int) -> AttentionTile:
