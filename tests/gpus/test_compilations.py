@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 import pytest
 from triton.runtime.jit import JITFunction
 
+from tessera.config.pooler import PoolingTask
+from tessera.models.encoder import TYPE_BOUNDARY
 from tessera.runner import runner
 from tessera.testing.conformance.lora import save_adapter
 from tessera_triton import TARGETS, Launcher
+from tests.models.encoders.families import ENCODERS
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.fake_gpu import Cuda
 from tests.platforms.tiny_models import VOCAB
@@ -100,6 +103,27 @@ def test_nothing_is_compiled_while_requests_are_served(
         ready = set(Noting.recorder.launches)
         assert ready
         serve(run, requests, random.Random(0), adapter)
+        assert not [key for key in Noting.recorder.launches if key not in ready]
+        assert run.engine.stats.compilations == 0
+
+
+@pytest.mark.parametrize("name", ["bert", pytest.param("modernbert", marks=pytest.mark.nightly)])
+def test_nothing_is_compiled_while_texts_are_embedded(chip: Any, tmp_path: Path, name: str) -> None:
+    """Of one token up to the longest, one or some in a step, with second texts and without; and parts of them."""
+    ENCODERS[name].save("Model", tmp_path)
+    Noting.recorder.launches.clear()
+    sizes: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 300, "max_model_len": 96}
+    draw = random.Random(0)
+    with EngineRun(tmp_path, f"{__name__}:Compiled", depth=2, **sizes) as run:
+        ready = set(Noting.recorder.launches)
+        assert ready
+        for length in (1, 96, *(draw.choice((2, 7, 16, 33, 65, draw.randint(1, 96))) for _ in range(60))):
+            columns = {TYPE_BOUNDARY.name: draw.randint(0, length)} if draw.random() < 0.3 else None
+            task: PoolingTask = draw.choice(("embed", "token_embed"))
+            run.pool([5] * length, task, columns=columns if name == "bert" else None)
+            for _ in range(draw.randint(0, 1)):
+                run.step()
+        run.finish()
         assert not [key for key in Noting.recorder.launches if key not in ready]
         assert run.engine.stats.compilations == 0
 

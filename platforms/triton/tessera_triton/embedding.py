@@ -1,4 +1,4 @@
-"""Embeddings: the rows of a weight for given tokens. One program copies a stretch of one row."""
+"""Embeddings: the rows of a weight for given tokens, and for their types. One program copies a stretch of one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, EmbeddingSpec, Kernel
+from tessera.platform import BoundOps, Device, EmbeddingSpec, Kernel, SegmentEmbeddingSpec
 from tessera_triton.activations import rows_of
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 
@@ -38,6 +38,18 @@ def _look_up(
     tl.store(out + place * n + column, value, mask=inside)
 
 
+@triton.jit
+def _look_up_type(positions, boundaries, weight, weight_stride, out, n, TYPED: tl.constexpr, BLOCK: tl.constexpr):
+    """TYPED: tokens have row 1 from their boundary on, and row 0 before it; otherwise all have row 0."""
+    place = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < n
+    row = weight
+    if TYPED:
+        row += (tl.load(positions + place) >= tl.load(boundaries + place)).to(tl.int64) * weight_stride
+    tl.store(out + place * n + column, tl.load(row + column, mask=inside, other=0.0), mask=inside)
+
+
 @dataclass(frozen=True)
 class Embedding(Kernel[EmbeddingSpec]):
     facts: DeviceFacts
@@ -61,3 +73,30 @@ class Embedding(Kernel[EmbeddingSpec]):
             return made if out is None or made is out else out.copy_(made)
 
         return embedding
+
+
+@dataclass(frozen=True)
+class SegmentEmbedding(Kernel[SegmentEmbeddingSpec]):
+    facts: DeviceFacts
+    launch: Launcher
+
+    def bind(self, spec: SegmentEmbeddingSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
+        block = min(power_of_two(spec.n), _STRETCH)
+
+        def segment_embedding(
+            positions: Tensor, boundaries: Tensor | None, weight: Tensor, *, out: Tensor | None = None
+        ) -> Tensor:
+            table = rows_of(weight, spec.n)
+            if out is None or not out.is_contiguous():
+                made = torch.empty(len(positions), spec.n, dtype=weight.dtype, device=weight.device)
+            else:
+                made = out
+            if len(positions):
+                self.launch(
+                    _look_up_type, (len(positions), triton.cdiv(spec.n, block)), positions,
+                    positions if boundaries is None else boundaries, table, table.stride(0), made, spec.n,
+                    TYPED=boundaries is not None, BLOCK=block, num_warps=max(block // 512, 1),
+                )  # fmt: skip
+            return made if out is None or made is out else out.copy_(made)
+
+        return segment_embedding

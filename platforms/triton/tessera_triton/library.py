@@ -6,7 +6,7 @@ from typing import Any
 
 from tessera.platform import Kernel
 from tessera_triton.activations import Activation, Add, Gate, SoftCap
-from tessera_triton.embedding import Embedding
+from tessera_triton.embedding import Embedding, SegmentEmbedding
 from tessera_triton.experts import Experts
 from tessera_triton.facts import DeviceFacts, Launcher
 from tessera_triton.logits import EditLogits, LogprobsOfTokens, MaskLogits, Penalise, TakeLogits
@@ -40,6 +40,7 @@ def kernels(facts: DeviceFacts, launch: Launcher | None = None) -> dict[str, Ker
         "soft_cap": SoftCap(*common),
         "rotary": Rotary(*common),
         "embedding": Embedding(*common),
+        "segment_embedding": SegmentEmbedding(*common),
         "logprobs": LogprobsOfTokens(*common),
         "take_logits": TakeLogits(*common),
         "mask_logits": MaskLogits(*common),

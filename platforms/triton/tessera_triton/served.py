@@ -37,6 +37,7 @@ from tessera.platform import (
     RouteSpec,
     SampleSpec,
     Scheme,
+    SegmentEmbeddingSpec,
     SlidingWindowSpec,
     SoftCapSpec,
     TakeLogitsSpec,
@@ -145,6 +146,7 @@ def served(facts: DeviceFacts) -> Iterator[Place]:
     yield Place("embedding", "", EmbeddingSpec(VOCAB, HIDDEN, DTYPE))
     sharded = EmbeddingSpec(VOCAB // 2, HIDDEN, DTYPE, VOCAB // 2, sharded=True, scale=64.0)
     yield Place("embedding", "sharded", sharded)
+    yield Place("segment_embedding", "", SegmentEmbeddingSpec(2, HIDDEN, DTYPE))
     yield Place("logprobs", "", LogprobsSpec(VOCAB, 0))
     yield Place("logprobs", "with the 20 most likely", LogprobsSpec(VOCAB, 20))
     yield Place("take_logits", "", TakeLogitsSpec(VOCAB))

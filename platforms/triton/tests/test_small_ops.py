@@ -20,7 +20,9 @@ from tessera_triton.facts import INTERPRETED, Launcher
 from tessera_triton.norms import RMSNorm
 
 PLATFORM = f"{Interpreted.__module__}:{Interpreted.__name__}"
-OPS = tuple(f"op/{name}/" for name in ("activation", "add", "embedding", "gate", "rotary", "soft_cap"))
+OPS = tuple(
+    f"op/{name}/" for name in ("activation", "add", "embedding", "gate", "rotary", "segment_embedding", "soft_cap")
+)
 
 
 @pytest.mark.parametrize("case", [case for case in conformance_cases(PLATFORM) if case.id.startswith(OPS)], ids=str)
