@@ -199,11 +199,12 @@ class TritonEncoderLayer(EncoderLayer):
         spec = self.spec
         q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        tile = encoder_tile(self.facts, spec.dtype, spec.head_dim, self.group, plan.width)
+        biased = spec.relative_reach > 0
+        tile = encoder_tile(self.facts, spec.dtype, spec.head_dim, self.group, plan.width, biased=biased)
         self.launch(
             encoder_tiles, ((plan.tokens - 1) // (tile.queries // self.group) + plan.rows, spec.num_kv_heads),
             q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1),
-            plan.starts, plan.lengths, self.weights["relative_bias"] if spec.relative_reach else q, out,
+            plan.starts, plan.lengths, self.weights["relative_bias"] if biased else q, out,
             *self.factors, plan.rows,
             KV_HEADS=spec.num_kv_heads, GROUP=self.group, DIM=spec.head_dim, WINDOW=spec.window or 0,
             CAPPED=spec.softcap is not None, REACH=spec.relative_reach, BLOCK_M=tile.queries, BLOCK_N=tile.keys,

@@ -90,6 +90,9 @@ _SMALL_HEADS, _NARROW_HEADS = 64, 128
 _FLOAT32 = AttentionTiles(
     AttentionTile(16, 32, 4, 1), AttentionTile(16, 16, 4, 1), AttentionTile(32, 32, 4, 1), AttentionTile(32, 16, 4, 1)
 )
+_FLOAT32_OF_WAVE32 = AttentionTiles(  # without matrix instructions, threads hold whole rows of both operands
+    AttentionTile(16, 16, 8, 1), AttentionTile(16, 16, 16, 1), AttentionTile(16, 16, 8, 1), AttentionTile(16, 16, 16, 1)
+)
 _ATTENTION: Mapping[str, AttentionTiles] = MappingProxyType(
     {
         "warp groups": AttentionTiles(
@@ -144,9 +147,20 @@ def prefill_tile(facts: DeviceFacts, dtype: str, head_dim: int, group: int, key_
     return _fitting(tile, facts.shared_bytes, _BYTES[dtype], head_dim, key_bytes)
 
 
-def encoder_tile(facts: DeviceFacts, dtype: str, head_dim: int, group: int, width: int) -> AttentionTile:
-    """As prefill_tile(), with no more queries than the longest row of the launch needs, which has `width` tokens."""
+def encoder_tile(
+    facts: DeviceFacts, dtype: str, head_dim: int, group: int, width: int, *, biased: bool
+) -> AttentionTile:
+    """As prefill_tile(), with no more queries than the longest row of the launch needs, which has `width` tokens.
+    biased: scores have a bias, whose numbers are copied ahead too."""
     tile = prefill_tile(facts, dtype, head_dim, group, _BYTES[dtype])
+    if dtype != "float32":
+        if head_dim <= _SMALL_HEADS and kind_of(facts) == "warps":
+            tile = tile._replace(keys=64)
+        elif head_dim > _NARROW_HEADS and facts.arch in (100, 103):  # masks of more queries do not fit the registers
+            tile = tile._replace(queries=max(64, power_of_two(group)))
+        if head_dim > _SMALL_HEADS and biased:  # nor do the places of more biases
+            tile = tile._replace(keys=max(tile.keys // 2, _FEWEST_KEYS))
+    tile = _fitting(tile, facts.shared_bytes, _BYTES[dtype], head_dim, _BYTES[dtype], biased=biased)
     queries = min(max(power_of_two(width * group), _FEWEST_QUERIES), tile.queries)
     return tile._replace(queries=queries, warps=max(tile.warps * queries // tile.queries, _LEAST_WARPS))
 
@@ -160,16 +174,23 @@ def decode_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, key
 
 
 def _tiles(facts: DeviceFacts, dtype: str) -> AttentionTiles:
-    return _FLOAT32 if dtype == "float32" else _ATTENTION[kind_of(facts)]
+    kind = kind_of(facts)
+    if dtype == "float32":
+        return _FLOAT32_OF_WAVE32 if kind.startswith("wave32") else _FLOAT32
+    return _ATTENTION[kind]
 
 
-def _fitting(tile: AttentionTile, room: int, element: int, head_dim: int, key_bytes: int) -> AttentionTile:
+def _fitting(
+    tile: AttentionTile, room: int, element: int, head_dim: int, key_bytes: int, *, biased: bool = False
+) -> AttentionTile:
     """A tile with fewer keys a turn where copies ahead do not find room beside queries and weights, which have elements
-    of so many bytes. room: bytes of shared memory. With one stage nothing is copied ahead."""
-    dim, ahead = power_of_two(head_dim), 2 * (tile.stages - 1)
+    of so many bytes. room: bytes of shared memory. biased: each score's bias, a float32, is copied ahead too. With one
+    stage nothing is."""
+    dim, ahead = power_of_two(head_dim), tile.stages - 1
+    scores = tile.queries * _BYTES["float32"] * biased
 
     def taken(keys: int) -> int:
-        return tile.queries * (dim + keys) * element + ahead * keys * dim * key_bytes
+        return tile.queries * (dim + keys) * element + ahead * keys * (2 * dim * key_bytes + scores)
 
     keys = tile.keys
     while ahead and keys > _FEWEST_KEYS and taken(keys) > room:

@@ -15,6 +15,7 @@ from tessera.testing.conformance import Case, ConformanceError, conformance_case
 from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
 from tessera_triton import Launcher, TritonEncoderAttention
 from tessera_triton.facts import INTERPRETED, TARGETS
+from tessera_triton.tiles import encoder_tile
 from tests.platforms.interpreted import Interpreted
 
 DAILY = (
@@ -134,6 +135,14 @@ def test_a_tile_has_the_queries_that_the_longest_text_needs(
     assert launch.grid == (tiles, 1)
 
 
+def test_biases_that_are_copied_ahead_find_room() -> None:
+    """Of heads of 64: where two turns of 64 keys would take 32 KiB for biases beside 64 KiB, and there are 99."""
+    small, large = TARGETS["sm_89"], TARGETS["sm_80"]
+    plain, biased = (encoder_tile(small, "bfloat16", 64, 1, 512, biased=there) for there in (False, True))
+    assert (plain.keys, biased.keys) == (64, 32)
+    assert encoder_tile(large, "bfloat16", 64, 1, 512, biased=True).keys == 64
+
+
 class Kept:
     """Buffers of launches that are captured."""
 
@@ -154,10 +163,11 @@ def test_a_plan_that_is_captured_has_the_launch_s_own_tensors() -> None:
 
 def test_rows_of_padding_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     made = EncoderTrial(TritonEncoderAttention(INTERPRETED), EncoderCase((2, 3), padding=2, stride=5))
-    monkeypatch.setattr(torch, "empty", lambda *shape, **how: torch.full(*shape, 7.0, **how))
+    monkeypatch.setattr(torch, "empty", lambda shape, **how: torch.full(shape, 7.0, **how))
     ((launch, _, _),) = made.launches()
     q, k, v = (torch.zeros(launch.key.tokens, heads, made.case.head_dim) for heads in (6, 2, 2))
-    found = made.layer.attend(q, k, v, launch.plans[0])
+    layer: Any = made.layer
+    found = layer.attend(q, k, v, launch.plans[0])
     written = [token for token in range(launch.key.tokens) if not (found[token] == 7.0).all()]
     assert written == [0, 1, 5, 6, 7]
 
