@@ -28,12 +28,17 @@ them."""
 GOLD = ("native/", "composites/", "graphs/", "served/", "perf/")
 RACES = (
     "attention/triton/decode-plain", "attention/triton/mixed-plain-bfloat16", "attention/triton/long-bfloat16",
-    "attention/triton/mixed-wide-heads-bfloat16",
+    "attention/triton/mixed-wide-heads-bfloat16", "encoder/triton-encoder/plain-bfloat16",
     "op/linear/", "op/sample/",
 )  # fmt: skip
 FEW = ("device/", "op/rms_norm/0", "attention/triton/decode-plain")  # of a rehearsal
 CHECKED: Mapping[str, Sequence[str]] = {
-    "attention": ("attention/triton/decode-plain", "attention/triton/mixed-plain", "attention/triton/long-bfloat16"),
+    "attention": (
+        "attention/triton/decode-plain",
+        "attention/triton/mixed-plain",
+        "attention/triton/long-bfloat16",
+        "encoder/triton-encoder/plain-",
+    ),
     "products": ("op/linear/",),
     "sampling": ("op/sample/", "op/logprobs/"),
     "device": ("graphs/", "reads/step", "device/to_"),
