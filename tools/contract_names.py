@@ -23,6 +23,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.artifacts": "platform",
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
+        "tessera.platform.latent": "attention",
         "tessera.platform.masked": "attention",
         "tessera.platform.launch": "launch",
         "tessera.platform.shapes": "launch",

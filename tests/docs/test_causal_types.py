@@ -14,7 +14,7 @@ from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 ROWS = read_rows(written())
 SHARES = 14
-ALWAYS = ("gpt2", "opt", "starcoder2", "cohere2", "olmoe", "bloom", "gpt_oss", "mamba", "bart", "lfm2", "deepseek_v3")
+ALWAYS = ("gpt2", "opt", "starcoder2", "cohere2", "olmoe", "bloom", "gpt_oss", "mamba", "bart", "lfm2", "axk1")
 
 
 def share_of(number):

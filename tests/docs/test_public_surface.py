@@ -22,7 +22,7 @@ def test_it_has_what_a_plugin_touches() -> None:
     assert set(FACETS.values()) <= set(API_LEVELS)
     text = surface()
     for line in (
-        "class AttentionBackend(ABC)",
+        "class AttentionBackend(MixerBackend[LayerSpec])",
         "    @abstractmethod\n    open(self, index: int) -> Device",
         "    eps: float\n    offset: float = 0.0",
         "op add_norm AddNormSpec (",

@@ -6,11 +6,14 @@ import json
 
 import pytest
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -26,6 +29,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.rotary import LinearScaling
 from tessera.models.fields import ACTIVATIONS
@@ -63,6 +67,11 @@ LINEAR = {
     "linear_value_head_dim": "value_dim",
     "linear_conv_kernel_dim": "kernel",
 }
+LATENT = {
+    "DeepseekV2ForCausalLM": DeepseekV2Config,
+    "DeepseekV3ForCausalLM": DeepseekV3Config,
+    "Glm4MoeLiteForCausalLM": Glm4MoeLiteConfig,
+}
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -81,7 +90,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    assert set(CLASSES) == set(NATIVE_MODELS)
+    assert set(CLASSES) | set(LATENT) == set(NATIVE_MODELS)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
@@ -144,6 +153,40 @@ def test_left_out(architecture, given):
         assert ours.layers[0].scale == theirs.attention_multiplier
     if architecture == "FalconForCausalLM":
         assert ours.inner == theirs.ffn_hidden_size
+
+
+@pytest.mark.parametrize("architecture", LATENT)
+def test_left_out_of_latent_attention(architecture):
+    said = {name: value for name, value in SPARSE.items() if name != "rms_norm_eps"} | {"num_experts_per_tok": 4}
+    theirs, ours = LATENT[architecture](**said), config_of(architecture, said)
+    for layer in ours.layers:
+        assert (layer.rank, layer.query_rank) == (theirs.kv_lora_rank, theirs.q_lora_rank)
+        sizes = layer.nope_dim, layer.rope_dim, layer.value_dim
+        assert sizes == (theirs.qk_nope_head_dim, theirs.qk_rope_head_dim, theirs.v_head_dim)
+        assert layer.scale == (layer.nope_dim + layer.rope_dim) ** -0.5
+        assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
+        assert layer.style == ("pairs" if getattr(theirs, "rope_interleave", True) else "half")
+        assert layer.bias == theirs.attention_bias
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
+    assert ours.activation == ACTIVATIONS[theirs.hidden_act]
+    route, v2 = ours.experts.route, architecture == "DeepseekV2ForCausalLM"
+    assert (route.experts, route.top_k) == (theirs.n_routed_experts, theirs.num_experts_per_tok)
+    assert ours.experts.inner == theirs.moe_intermediate_size
+    assert ours.experts.shared == theirs.moe_intermediate_size * theirs.n_shared_experts
+    assert (route.groups, route.top_groups) == (theirs.n_group or 1, theirs.topk_group or 1)
+    assert route.scale == theirs.routed_scaling_factor
+    assert route.renormalise == theirs.norm_topk_prob
+    assert (route.scoring, route.bias) == (("softmax", False) if v2 else ("sigmoid", True))
+    kinds = getattr(theirs, "mlp_layer_types", ["sparse"] * 7)
+    dense = {layer for layer, kind in enumerate(kinds) if kind == "dense"}
+    assert ours.dense_layers == dense | set(range(getattr(theirs, "first_k_dense_replace", 0)))
+
+
+def test_latent_attention_without_a_query_rank_has_no_biases():
+    said = {**SPARSE, "num_experts_per_tok": 4, "q_lora_rank": None}
+    assert config_of("DeepseekV3ForCausalLM", said).layers[0].query_rank is None
+    with pytest.raises(ModelError, match="attention_bias without q_lora_rank is not supported"):
+        config_of("DeepseekV3ForCausalLM", {**said, "attention_bias": True})
 
 
 @pytest.mark.parametrize(

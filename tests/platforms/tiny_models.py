@@ -61,6 +61,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 10,
         "linear_value_head_dim": 14,
     },
+    "deepseek_v3": {
+        "num_key_value_heads": 6,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 6,
+        "v_head_dim": 10,
+        "kv_lora_rank": 20,
+        "q_lora_rank": 28,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 6,
+        "n_group": 3,
+        "topk_group": 2,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+    },
 }
 
 

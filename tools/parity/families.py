@@ -6,6 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     Gemma2Config,
@@ -16,6 +20,8 @@ from transformers import (
     GemmaForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -91,6 +97,20 @@ _SHARED_EXPERT: dict[str, Any] = {
 
 def _llama(**differs: Any) -> Any:
     return maker(LlamaConfig, LlamaForCausalLM, **differs)
+
+
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 6,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 10,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "moe_intermediate_size": 44,
+    "n_routed_experts": 9,
+    "num_experts_per_tok": 4,
+    "experts_implementation": "eager",
+}
 
 
 def _phi3(**differs: Any) -> Any:
@@ -307,6 +327,53 @@ FAMILIES = {
             maker(Qwen3_5TextConfig, Qwen3_5ForCausalLM, **_DELTA_NET, attention_bias=True, tie_word_embeddings=True),
         ),
         Family("qwen3.5-moe", maker(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, **_DELTA_NET, **_SHARED_EXPERT)),
+        Family(
+            "deepseek-v2",
+            maker(
+                DeepseekV2Config,
+                DeepseekV2ForCausalLM,
+                **_LATENT,
+                first_k_dense_replace=1,
+                topk_method="group_limited_greedy",
+                n_group=3,
+                topk_group=2,
+                routed_scaling_factor=4.0,
+                attention_bias=True,
+            ),
+        ),
+        Family(
+            "deepseek-v2-lite",
+            maker(
+                DeepseekV2Config,
+                DeepseekV2ForCausalLM,
+                **{**_LATENT, "q_lora_rank": None},
+                rope_parameters={**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "deepseek-v3",
+            maker(
+                DeepseekV3Config,
+                DeepseekV3ForCausalLM,
+                **_LATENT,
+                first_k_dense_replace=1,
+                n_group=3,
+                topk_group=2,
+                rope_parameters={**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7},
+            ),
+        ),
+        Family(
+            "glm4-moe-lite",
+            maker(
+                Glm4MoeLiteConfig,
+                Glm4MoeLiteForCausalLM,
+                **_LATENT,
+                mlp_layer_types=["sparse", "dense"],
+                n_shared_experts=2,
+                rope_interleave=False,
+            ),
+        ),
         Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),
         Family("falcon-7b", _falcon(num_attention_heads=4, multi_query=True)),
         Family("falcon-40b", _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=True)),

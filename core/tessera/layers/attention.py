@@ -4,6 +4,7 @@ the ranks."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,46 @@ from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
 from tessera.platform.quantization import KV_FP8
+
+
+class AttentionBlock(Protocol):
+    """(x, residual) -> (mixed, residual); output then maps mixed to this rank's partial sum. The returned residual is
+    what the output is added to: x if there was none."""
+
+    @property
+    def output(self) -> Linear: ...
+
+    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]: ...
+
+
+class BlockShape(Protocol):
+    """The shape of a model's attention blocks of some kind."""
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def rope(self) -> Rope | None: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def eps(self) -> float: ...
+
+    @property
+    def norm_offset(self) -> float: ...
+
+    @property
+    def causal(self) -> bool: ...
+
+    @property
+    def name(self) -> str:
+        """Of the block's weights in those of a layer, in most checkpoints."""
+
+    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> AttentionBlock:
+        """A block of this shape. prefix: of its weights in the checkpoint. norm: the input norm and its name, or None
+        if x needs no norm."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +84,13 @@ class AttentionShape:
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
     relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
+    layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
-    name: str = "self_attn"  # in the block of the checkpoint
+    name: ClassVar[str] = "self_attn"
 
-    def mixing(
-        self, build: Build, block: str, norm: tuple[str, Norm] | None, tables: RotaryTable, layout: QKVLayout
-    ) -> Attention:
-        return Attention(build, f"{block}.{self.name}", norm, self, tables, layout)
+    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> Attention:
+        """As in BlockShape."""
+        return Attention(build, prefix, norm, self, tables)
 
 
 TABLE_BYTES = 6
@@ -84,10 +125,8 @@ class RotaryTable:
 
 
 class Attention:
-    """(x, residual) -> (mixed, residual); output() then maps mixed to this rank's partial sum. The returned residual is
-    what the output is added to: x if there was none. norm: the input norm and its name, or None if x needs no norm.
-    layout: of the checkpoint's projections. relative_bias: the weight of that name (AttentionBackend.bind), with this
-    rank's heads."""
+    """An AttentionBlock of queries, keys and values. norm: the input norm and its name, or None if x needs no norm.
+    relative_bias: the weight of that name (AttentionBackend.bind), with this rank's heads."""
 
     def __init__(
         self,
@@ -96,19 +135,18 @@ class Attention:
         norm: tuple[str, Norm] | None,
         shape: AttentionShape,
         tables: RotaryTable,
-        layout: QKVLayout = APART,
         relative_bias: Tensor | Parameter | None = None,
     ) -> None:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
-        sources = layout.sources(prefix, shape.hidden, heads)
+        sources = shape.layout.sources(prefix, shape.hidden, heads)
         self.gate = OutputGate(build, shape, heads) if shape.gated else None
         if self.gate is not None:
             sources = [*self.gate.queries(sources[0]), *sources[1:], *self.gate.gates(sources[0])]
         linear = Linear(build, sources, bias=shape.bias)
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
         wide = shape.heads * shape.head_dim
-        output = WeightShard(f"{prefix}.{layout.output}", shape.hidden, wide, columns=q_rows)
+        output = WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=q_rows)
         self.output = Linear(build, [output], bias=shape.output_bias)
         self.qk_norm = QKNorm(build, prefix, shape, q_rows, kv_rows) if shape.whole_norm else None
         head_norm = Norm(shape.eps, shape.norm_offset).spec(shape.head_dim, build.dtype) if shape.head_norm else None

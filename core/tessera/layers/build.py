@@ -6,22 +6,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from tessera.config.mesh import Axis
 from tessera.config.pooler import PoolerConfig
-from tessera.errors import ModelError, PlatformError
+from tessera.errors import ModelError, PlatformError, RefusedError
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import (
-    AttentionBackend,
     FullAttentionSpec,
-    LayerSpec,
+    LatentSpec,
     Mixer,
+    MixerBackend,
+    MixerSpec,
     SlidingWindowSpec,
     StateSpec,
-    layer_place,
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
@@ -37,10 +37,10 @@ PIPELINE_GROUP: Axis = "pipeline"
 
 @dataclass(frozen=True)
 class BoundMixer:
-    """A bound attention layer. declined: backends that were asked first, each with its reason for declining."""
+    """A bound layer. declined: backends that were asked first, each with its reason for declining."""
 
-    spec: LayerSpec
-    backend: AttentionBackend
+    spec: MixerSpec
+    backend: MixerBackend[Any]
     mixer: Mixer
     declined: tuple[tuple[str, Reason], ...] = ()
 
@@ -63,7 +63,7 @@ class Build:
         ops: BoundOps,
         device: Device,
         dtype: str,
-        backends: Sequence[AttentionBackend],  # in order of preference
+        backends: Sequence[MixerBackend[Any]],  # in order of preference
         # By axis of the mesh of workers; an axis without a group has one worker.
         groups: Mapping[str, Communicator] | None = None,
         weights: Weights | None = None,  # how the weights of linear layers are quantized
@@ -152,6 +152,18 @@ class Build:
         shape = kv_heads, head_dim, self.dtype if self.kv is None else self.kv.dtype, self.kv
         return FullAttentionSpec(*shape) if window is None else SlidingWindowSpec(*shape, window=window)
 
+    def latent_cache(self, rank: int, rope_dim: int) -> LatentSpec:
+        """The cache of a layer of latent attention, which is not quantized: where the checkpoint wants that, a note
+        says so. Raises RefusedError where --kv-cache-dtype does."""
+        if self.kv is not None and self.weights.kv is None:
+            raise RefusedError(
+                f"--kv-cache-dtype {self.kv.dtype} is not supported for latent attention, whose cache is kept in "
+                f"{self.dtype}; remove the flag."
+            )
+        if self.kv is not None and _LATENT_NOTE not in self.notes:
+            self.notes.append(_LATENT_NOTE)
+        return LatentSpec(rank, rope_dim, self.dtype)
+
     def shard(self, size: int, what: str) -> tuple[int, int]:
         """This rank's part of `size` things, as (start, stop). Raises ModelError if they do not divide evenly."""
         ranks = self.group.size
@@ -160,11 +172,13 @@ class Build:
         each = size // ranks
         return self.group.rank * each, (self.group.rank + 1) * each
 
-    def mixer(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> Mixer:
+    def mixer(self, spec: MixerSpec, weights: Mapping[str, Tensor]) -> Mixer:
         """Binds the layer to the first backend that supports it. weights may be filled until the model is loaded.
         Raises PlatformError if there is none, or only the reference and a flag forbids that."""
         declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
+            if not backend.handles(spec):
+                continue
             reason = backend.supports(spec)
             if reason is None:
                 if backend.fallback:
@@ -175,22 +189,25 @@ class Build:
             declined.append((backend.name, reason))
         raise PlatformError(f"no attention backend supports {self._place(spec)} ({_reasons(declined)}).")
 
-    def _place(self, spec: LayerSpec) -> str:
+    def _place(self, spec: MixerSpec) -> str:
         return f"layer {self.first_layer + spec.layer}"
 
-    def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
+    def _fall_back(self, spec: MixerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
         if self.kv == KV_INT8 and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
-                f"--kv-cache-dtype {KV_INT8.dtype} is not supported here: {self._place(spec)} ({layer_place(spec)}) "
+                f"--kv-cache-dtype {KV_INT8.dtype} is not supported here: {self._place(spec)} ({spec.place}) "
                 f"would run on the reference ({_reasons(declined)}); remove the flag."
             )
         if self.ops.no_fallback:
             reasons = _reasons(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(
-                f"{spec.kind} of {self._place(spec)} ({layer_place(spec)}) would run on the reference ({reasons}), "
+                f"{spec.kind} of {self._place(spec)} ({spec.place}) would run on the reference ({reasons}), "
                 "which --no-fallback forbids; give it a backend, or remove the flag."
             )
         self.fallbacks[spec.kind] += 1
+
+
+_LATENT_NOTE = "the cache of latent attention is not quantized, although the checkpoint has scales for it"
 
 
 def _reasons(declined: Sequence[tuple[str, Reason]]) -> str:

@@ -13,7 +13,6 @@ from tessera.layers.attention import LateWeights, PlainInput, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear
-from tessera.layers.qkv import QKVLayout
 from tessera.layers.rotary import Rope
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import Caches, LayerSpec, StateSpec
@@ -36,7 +35,7 @@ class DeltaNetShape:
     max_positions: int
     norm_offset: float  # of the norm before the block
     projections: Projections
-    name: str = "linear_attn"  # in the block of the checkpoint
+    name: ClassVar[str] = "linear_attn"
     causal: ClassVar[bool] = True
     rope: ClassVar[Rope | None] = None
 
@@ -51,10 +50,9 @@ class DeltaNetShape:
         keys = self.key_heads * self.key_dim
         return keys, keys, self.value_heads * self.value_dim
 
-    def mixing(
-        self, build: Build, block: str, norm: tuple[str, Norm] | None, tables: RotaryTable, layout: QKVLayout
-    ) -> DeltaNet:
-        return DeltaNet(build, f"{block}.{self.name}", norm, self)
+    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> DeltaNet:
+        """As in BlockShape."""
+        return DeltaNet(build, prefix, norm, self)
 
 
 class Projections(Protocol):
@@ -106,7 +104,7 @@ def _grouped(name: str, shape: DeltaNetShape, heads: Bounds, sizes: tuple[int, .
 
 
 class DeltaNet:
-    """Called as Attention is."""
+    """An AttentionBlock. norm: as in BlockShape."""
 
     def __init__(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, shape: DeltaNetShape) -> None:
         heads = build.shard(shape.key_heads, "the number of key heads of the delta net")

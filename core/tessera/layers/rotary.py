@@ -119,11 +119,14 @@ class Dynamic:
 
 def yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """The default if a checkpoint has none. mscale, mscale_all_dim: 0 if omitted."""
+    if not (mscale and mscale_all_dim):
+        return mscale_factor(factor, 1.0)
+    return mscale_factor(factor, mscale) / mscale_factor(factor, mscale_all_dim)
 
-    def mscale_factor(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    return mscale_factor(mscale) / mscale_factor(mscale_all_dim) if mscale and mscale_all_dim else mscale_factor(1.0)
+def mscale_factor(factor: float, weight: float) -> float:
+    """What queries, or keys, are multiplied by in a context `factor` times as long as in training (YaRN)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def longrope_attention_factor(factor: float, original: float) -> float:

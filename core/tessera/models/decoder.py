@@ -9,16 +9,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tessera.layers.attention import RotaryTable
+from tessera.layers.attention import BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
-from tessera.layers.linear import Linear
 from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
-from tessera.layers.qkv import APART, QKVLayout
-from tessera.layers.rotary import Rope
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead
@@ -26,42 +23,6 @@ from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 EMBEDDING = "model.embed_tokens"
 SCORE = HeadConfig("score", classifier_bias=False, pooling="last")
 TOKEN_SCORE = HeadConfig("score")
-
-
-class Mixing(Protocol):
-    """A layer that mixes tokens: (x, residual) -> (mixed, residual), and the projection behind it."""
-
-    output: Linear
-
-    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]: ...
-
-
-class MixerShape(Protocol):
-    """AttentionShape, or that of another mixer."""
-
-    @property
-    def hidden(self) -> int: ...
-
-    @property
-    def eps(self) -> float: ...
-
-    @property
-    def norm_offset(self) -> float: ...
-
-    @property
-    def max_positions(self) -> int: ...
-
-    @property
-    def causal(self) -> bool: ...
-
-    @property
-    def rope(self) -> Rope | None: ...
-
-    def mixing(
-        self, build: Build, block: str, norm: tuple[str, Norm] | None, tables: RotaryTable, layout: QKVLayout
-    ) -> Mixing:
-        """The layer. block: its name in the checkpoint. norm: of its input, with its name there; None: it has none, or
-        the block computes it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +33,7 @@ class DecoderConfig:
     vocab: int
     hidden: int
     inner: int
-    layers: tuple[MixerShape, ...]  # how each layer mixes tokens
+    layers: tuple[BlockShape, ...]  # how each layer mixes tokens
     activation: str
     eps: float
     max_positions: int
@@ -80,7 +41,6 @@ class DecoderConfig:
     mlp_bias: bool = False
     experts: Experts | None = None
     dense_layers: frozenset[int] = frozenset()  # layers with an MLP in a model of experts
-    layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     joined_mlp: str | None = None  # the name of the tensor that holds gate and up together
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
@@ -187,8 +147,9 @@ class PreNormBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
         norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
-        first = f"{prefix}.input_layernorm", norm
-        self.attention = config.layers[number].mixing(build, prefix, first, tables, config.layout)
+        named_norm = f"{prefix}.input_layernorm", norm
+        shape = config.layers[number]
+        self.attention = shape.block(build, f"{prefix}.{shape.name}", named_norm, tables)
         self.mlp = mlp_of(build, config, number)
         self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, norm, emit=self.mlp.wants)
 
@@ -249,6 +210,6 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
     )
 
 
-def _notes(layers: Sequence[MixerShape]) -> tuple[str, ...]:
+def _notes(layers: Sequence[BlockShape]) -> tuple[str, ...]:
     scalings = [layer.rope.scaling for layer in layers if layer.rope is not None]
     return tuple(dict.fromkeys(scaling.note for scaling in scalings if scaling is not None and scaling.note))

@@ -5,7 +5,7 @@ a norm after attention and after the MLP."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -162,6 +162,7 @@ class BlockNames:
     """What a checkpoint calls the parts of a block, behind the block's own name."""
 
     attention: str
+    # of its projections
     layout: QKVLayout
     attention_norm: str
     mlp_norm: str
@@ -185,7 +186,8 @@ class BertBlock:
         relative_bias: Parameter | None = None,
     ) -> None:
         attention = f"{prefix}.{names.attention}"
-        self.attention = Attention(build, attention, None, shape, tables, names.layout, relative_bias)
+        shape = replace(shape, layout=names.layout)
+        self.attention = Attention(build, attention, None, shape, tables, relative_bias)
         self.attention_norm = AddLayerNorm(build, f"{prefix}.{names.attention_norm}", config.hidden, config.eps)
         self.mlp = mlp_of(build, config, prefix, names)
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", config.hidden, config.eps)

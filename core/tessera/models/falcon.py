@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tessera.errors import ModelError
-from tessera.layers.attention import RotaryTable
+from tessera.layers.attention import AttentionBlock, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import vocabulary_ends
 from tessera.layers.mlp import MLP
@@ -41,7 +41,7 @@ class ParallelBlock:
         prefix, (first, second) = f"transformer.h.{number}", norms
         self.norm = AddLayerNorm(build, f"{prefix}.{first}", config.hidden, config.eps)
         self.mlp_norm = LayerNorm(build, f"{prefix}.{second}", config.hidden, config.eps) if second else None
-        self.attention = config.layers[number].mixing(build, prefix, None, tables, config.layout)
+        self.attention = _attention(build, config, number, tables)
         self.mlp = _mlp(build, config, number)
         self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype))
 
@@ -61,7 +61,7 @@ class SequentialBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"transformer.h.{number}"
         self.attention_norm = AddLayerNorm(build, f"{prefix}.input_layernorm", config.hidden, config.eps)
-        self.attention = config.layers[number].mixing(build, prefix, None, tables, config.layout)
+        self.attention = _attention(build, config, number, tables)
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps)
         self.mlp = _mlp(build, config, number)
 
@@ -104,14 +104,13 @@ def _config(fields: ConfigFields, max_model_len: int) -> DecoderConfig:
     bias = fields.flag("bias")
     eps = fields.number("layer_norm_epsilon")
     sized = ConfigFields({**fields.values, "num_key_value_heads": kv_heads, "head_dim": None})
-    shape = read_attention(sized, max_model_len, eps=eps, bias=bias, output_bias=bias, name="self_attention")
+    shape = read_attention(sized, max_model_len, eps=eps, bias=bias, output_bias=bias, layout=Grouped())
     return read_decoder(
         fields,
         repeated(fields, shape),
         inner=fields.count("ffn_hidden_size", 4 * shape.hidden),
         activation=fields.activation("activation", "gelu"),
         mlp_bias=bias,
-        layout=Grouped(),
     )
 
 
@@ -126,6 +125,10 @@ def _block(fields: ConfigFields) -> Callable[[Build, DecoderConfig, int, RotaryT
         return ParallelBlock(build, config, number, tables, norms)
 
     return parallel
+
+
+def _attention(build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> AttentionBlock:
+    return config.layers[number].block(build, f"transformer.h.{number}.self_attention", None, tables)
 
 
 def _mlp(build: Build, config: DecoderConfig, number: int) -> MLP:

@@ -68,8 +68,8 @@ class SandwichBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, hidden = f"model.layers.{number}", config.hidden
         norm = Norm(config.eps, config.norm_offset, whole=True)
-        first = f"{prefix}.input_layernorm", norm
-        self.attention = config.layers[number].mixing(build, prefix, first, tables, config.layout)
+        named_norm = f"{prefix}.input_layernorm", norm
+        self.attention = config.layers[number].block(build, f"{prefix}.self_attn", named_norm, tables)
         self.mlp = mlp_of(build, config, number)
         self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", hidden, norm)
         self.before_mlp = AddNorm(build, f"{prefix}.pre_feedforward_layernorm", hidden, norm, emit=self.mlp.wants)

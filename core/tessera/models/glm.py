@@ -37,12 +37,25 @@ def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     biased, normed = fields.flag("attention_bias"), fields.flag("use_qk_norm")
     shape = read_attention(fields, max_model_len, rope, bias=biased, head_norm=normed)
     dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
-    config = read_decoder(fields, repeated(fields, shape), experts=_experts(fields), dense_layers=dense)
+    config = read_decoder(fields, repeated(fields, shape), experts=read_shared_experts(fields), dense_layers=dense)
     return build_decoder(build, config)
 
 
-def _experts(fields: ConfigFields) -> Experts:
-    """Experts are scored in float32 whatever the model's dtype, as in transformers."""
+def read_shared_experts(fields: ConfigFields) -> Experts:
+    """Experts that biased sigmoid scores choose, beside shared ones. They are scored in float32 whatever the model's
+    dtype, as in transformers."""
+    return scored_experts(
+        fields,
+        bias="e_score_correction_bias",
+        renormalise=fields.flag("norm_topk_prob"),
+        scoring="sigmoid",
+        **read_groups(fields, _SCORED_BY),
+    )
+
+
+def scored_experts(fields: ConfigFields, bias: str = "", **routing: Any) -> Experts:
+    """bias: the tensor of the router that is added to scores for choosing; "": there is none. routing: fields of
+    RouteSpec."""
     moe, inner = "model.layers.{layer}.mlp", fields.count("moe_intermediate_size")
     gate, up, down = (f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
     names = ExpertNames(
@@ -50,7 +63,7 @@ def _experts(fields: ConfigFields) -> Experts:
         gate,
         up,
         down,
-        bias=f"{moe}.gate.e_score_correction_bias",
+        bias=bias and f"{moe}.gate.{bias}",
         shared=f"{moe}.shared_experts",
     )
     experts = read_experts(
@@ -58,29 +71,28 @@ def _experts(fields: ConfigFields) -> Experts:
         "n_routed_experts",
         names,
         inner,
-        renormalise=fields.flag("norm_topk_prob"),
-        scoring="sigmoid",
-        bias=True,
+        bias=bool(bias),
         scale=fields.number("routed_scaling_factor", 1.0),
-        **_groups(fields),
+        **routing,
     )
     return replace(experts, shared=inner * fields.count("n_shared_experts", least=0), router_dtype="float32")
 
 
-def _groups(fields: ConfigFields) -> dict[str, int]:
-    """Fields of RouteSpec. Raises ModelError for groups that cannot be formed, or that have too few experts."""
+def read_groups(fields: ConfigFields, scored_by: int) -> dict[str, int]:
+    """Fields of RouteSpec. scored_by: how many of its best experts make a group's score. Raises ModelError for groups
+    that cannot be formed, or that have too few experts."""
     number, top_k = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
     groups, chosen = fields.count("n_group", 1), fields.count("topk_group", 1)
     if chosen > groups:
         raise ModelError(f"topk_group ({chosen}) is more than n_group ({groups}).")
     if groups == 1:
         return {}
-    if number % groups or number // groups < _SCORED_BY:
+    if number % groups or number // groups < scored_by:
         raise ModelError(
             f"n_routed_experts ({number}) cannot be divided into n_group ({groups}) equal groups of at least "
-            f"{_SCORED_BY} experts."
+            f"{scored_by} experts."
         )
     reach = chosen * (number // groups)
     if top_k > reach:
         raise ModelError(f"num_experts_per_tok ({top_k}) is more than the {reach} experts of topk_group groups.")
-    return {"groups": groups, "top_groups": chosen, "group_top_k": _SCORED_BY}
+    return {"groups": groups, "top_groups": chosen, "group_top_k": scored_by}

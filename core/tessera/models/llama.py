@@ -140,5 +140,5 @@ def phi3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _PHI3)
     called = {"su": "longrope", "yarn": "longrope"}
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).read()
-    layers = windowed(read_attention(fields, max_model_len, rope), everywhere(fields))
-    return build_decoder(build, read_decoder(fields, layers, layout=Joined(), joined_mlp="gate_up_proj"))
+    layers = windowed(read_attention(fields, max_model_len, rope, layout=Joined()), everywhere(fields))
+    return build_decoder(build, read_decoder(fields, layers, joined_mlp="gate_up_proj"))

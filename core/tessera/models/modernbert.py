@@ -58,7 +58,7 @@ class ModernBlock:
     ) -> None:
         size = config.hidden, config.eps
         self.attention_norm = None if first else AddLayerNorm(build, f"{prefix}.attn_norm", *size, bias=norm_bias)
-        self.attention = Attention(build, f"{prefix}.attn", None, shape, tables, _QKV)
+        self.attention = Attention(build, f"{prefix}.attn", None, replace(shape, layout=_QKV), tables)
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.mlp_norm", *size, bias=norm_bias)
         sizes = config.hidden, config.inner, config.activation
         self.mlp = GatedMLP(build, f"{prefix}.mlp", *sizes, bias=config.mlp_bias, names=_MLP)

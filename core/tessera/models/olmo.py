@@ -24,7 +24,7 @@ class PostNormBlock:
 
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, norm = f"model.layers.{number}", Norm(config.eps)
-        self.attention = config.layers[number].mixing(build, prefix, None, tables, config.layout)
+        self.attention = config.layers[number].block(build, f"{prefix}.self_attn", None, tables)
         self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", config.hidden, norm)
         self.mlp = mlp_of(build, config, number)
         self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", config.hidden, norm)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from tessera.errors import ModelError
-from tessera.layers.attention import AttentionShape
+from tessera.layers.attention import AttentionShape, BlockShape
 from tessera.layers.build import Build
 from tessera.layers.delta_net import ByKeyHead, ByKind, DeltaNetShape, Projections
 from tessera.layers.mlp import ExpertNames, Experts
-from tessera.models.decoder import Decoder, MixerShape, build_decoder
+from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.qwen import dense_layers
@@ -66,14 +66,14 @@ def qwen3_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Dec
     return build_decoder(build, read_decoder(fields, layers, inner=1, experts=_experts(fields, renormalise=True)))
 
 
-def _layers(fields: ConfigFields, max_model_len: int, projections: Projections) -> list[MixerShape]:
+def _layers(fields: ConfigFields, max_model_len: int, projections: Projections) -> list[BlockShape]:
     attention = _attention(fields, max_model_len)
     delta_net = _delta_net(fields, attention, projections)
     number, interval = fields.count("num_hidden_layers"), fields.count("full_attention_interval")
     kinds = fields.by_layer("layer_types", number, lambda kind: kind in (LINEAR, FULL), f"{LINEAR} or {FULL}")
     if kinds is None:
         kinds = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(number)]
-    shapes: dict[str, MixerShape] = {FULL: attention, LINEAR: delta_net}
+    shapes: dict[str, BlockShape] = {FULL: attention, LINEAR: delta_net}
     return [shapes[kind] for kind in kinds]
 
 

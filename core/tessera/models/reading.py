@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tessera.errors import ModelError
-from tessera.layers.attention import AttentionShape
+from tessera.layers.attention import AttentionShape, BlockShape
 from tessera.layers.rotary import Rope
-from tessera.models.decoder import DecoderConfig, MixerShape
+from tessera.models.decoder import DecoderConfig
 from tessera.models.fields import ConfigFields
 from tessera.models.rope import RopeReader
 
@@ -76,7 +76,7 @@ def read_biases(fields: ConfigFields) -> dict[str, Any]:
     return {"bias": bias, "output_bias": bias}
 
 
-def read_decoder(fields: ConfigFields, layers: Sequence[MixerShape], **differs: Any) -> DecoderConfig:
+def read_decoder(fields: ConfigFields, layers: Sequence[BlockShape], **differs: Any) -> DecoderConfig:
     """layers: at least one. differs: fields of DecoderConfig to override. Raises ModelError as read_attention does."""
     values: dict[str, Any] = {
         "architecture": str((fields.get("architectures") or ["?"])[0]),

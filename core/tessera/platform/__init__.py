@@ -26,8 +26,12 @@ from tessera.platform.attention import (
     HeadsInput,
     HeadsLayer,
     KVLayout,
+    LatentLayerSpec,
+    LatentSpec,
     LayerSpec,
     Mixer,
+    MixerBackend,
+    MixerSpec,
     Plane,
     SlidingWindowSpec,
     StateSpec,
@@ -63,6 +67,7 @@ from tessera.platform.feature import (
 )
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
+from tessera.platform.latent import LatentBackend, LatentInput, LatentLayer
 from tessera.platform.launch import (
     ALL_POSITIONS,
     Buffers,
@@ -183,6 +188,11 @@ __all__ = [
     "InputBatch",
     "KVLayout",
     "Kernel",
+    "LatentBackend",
+    "LatentInput",
+    "LatentLayer",
+    "LatentLayerSpec",
+    "LatentSpec",
     "Launch",
     "LaunchKey",
     "LaunchShape",
@@ -198,6 +208,8 @@ __all__ = [
     "MemoryBudgetError",
     "MemoryFigures",
     "Mixer",
+    "MixerBackend",
+    "MixerSpec",
     "Model",
     "ModelError",
     "ModelFacts",

@@ -1,5 +1,5 @@
-"""Attention over blocks, over other state, and within a launch alone: what a layer keeps, what a backend needs, where
-the bytes are, and the bound layer."""
+"""Attention over blocks, over other state, and within a launch alone: what a layer is and keeps, what a backend needs,
+where the bytes are, and the bound layer. latent.py has the contract of latent attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -47,6 +47,15 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     window: int = 0
 
 
+class LatentSpec(msgspec.Struct, frozen=True, tag=True):
+    """One vector of every token, which all heads share, in `dtype`: `rank` numbers that keys and values are computed
+    from, then `rope_dim` that are part of each key as they are. Every rank of a tensor group keeps all of it."""
+
+    rank: int
+    rope_dim: int
+    dtype: str
+
+
 class StateSpec(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape per request, whatever its length: one slot per request. shapes: by name."""
 
@@ -54,13 +63,16 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
-CacheSpec = FullAttentionSpec | SlidingWindowSpec | StateSpec
+CacheSpec = FullAttentionSpec | SlidingWindowSpec | LatentSpec | StateSpec
 """What a layer keeps."""
+
+
+# ---- what a layer is -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer of attention, or of another mixer of tokens."""
+    """One layer of attention, or of a mixer that keeps a state."""
 
     # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
@@ -98,21 +110,66 @@ class LayerSpec:
     # encoder_attention; 0: nothing is added to scores
     relative_reach: int = 0
 
+    @property
+    def place(self) -> str:
+        """The layer in words, without its number."""
+        parts = [f"{self.num_heads} heads over {self.num_kv_heads} of {self.head_dim}", self.dtype]
+        if self.window is not None:
+            parts.append(f"window of {self.window}")
+        if self.softcap is not None:
+            parts.append(f"soft cap {self.softcap:g}")
+        if self.sinks:
+            parts.append("sinks")
+        if self.relative_reach:
+            parts.append(f"a bias for distances below {self.relative_reach}")
+        if isinstance(self.cache, FullAttentionSpec) and self.cache.quant is not None:
+            parts.append(f"keys and values in {self.cache.dtype}")
+        return ", ".join(parts)
 
-def layer_place(spec: LayerSpec) -> str:
-    """Describes a layer of attention, or of another mixer, in words and without its number."""
-    parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
-    if spec.window is not None:
-        parts.append(f"window of {spec.window}")
-    if spec.softcap is not None:
-        parts.append(f"soft cap {spec.softcap:g}")
-    if spec.sinks:
-        parts.append("sinks")
-    if spec.relative_reach:
-        parts.append(f"a bias for distances below {spec.relative_reach}")
-    if isinstance(spec.cache, FullAttentionSpec) and spec.cache.quant is not None:
-        parts.append(f"keys and values in {spec.cache.dtype}")
-    return ", ".join(parts)
+
+@dataclass(frozen=True)
+class LatentLayerSpec:
+    """One layer of latent attention (DeepSeek-V2, arXiv:2405.04434): all heads share one vector per token, and each
+    computes its key and value from the vector's first part."""
+
+    # as in LayerSpec
+    layer: int
+    # of queries, on this rank; each has a key and a value of its own
+    num_heads: int
+    # elements of a head's query and key that are not turned; those of the key are computed from the latent
+    nope_dim: int
+    # elements of a head's value, which are computed from the latent
+    value_dim: int
+    # of scores
+    scale: float
+    # of activations
+    dtype: str
+    # what it keeps. The latent is kept normed; its last part is the turned part of every head's key
+    cache: LatentSpec
+    # RMS norm over the first part of the latent
+    latent_norm: NormSpec
+    # of the last part of queries and of the latent; its heads are that part alone. None: they are not turned
+    rotary: RotarySpec | None = None
+
+    @property
+    def kind(self) -> str:
+        """For messages and counts."""
+        return "latent_attention"
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a head's query, and of its key: those that are not turned, then those that are."""
+        return self.nope_dim + self.cache.rope_dim
+
+    @property
+    def place(self) -> str:
+        """The layer in words, without its number."""
+        sizes = f"{self.num_heads} heads of {self.nope_dim} + {self.cache.rope_dim}, values of {self.value_dim}"
+        return f"{sizes}, a latent of {self.cache.rank}, {self.dtype}"
+
+
+MixerSpec = LayerSpec | LatentLayerSpec
+"""What a layer that mixes tokens is."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +268,9 @@ class Mixer(ABC):
     """A bound layer that mixes tokens through its cache or state. A model calls only its fused()."""
 
     @abstractmethod
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        """The fused attention input, then attention. x: result of the layer's input projection, for attention [T, (H +
-        2 Hk) D]. Returns [T, H D]."""
+    def fused(self, x: Any, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        """The fused attention input, then attention. x: result of the layer's input projections, for attention [T, (H +
+        2 Hk) D], for latent attention a LatentInput. Returns [T, H D], D of values."""
 
 
 class AttentionLayer(Mixer):
@@ -287,44 +344,71 @@ class AttentionGroup:
     but the number of the layer. spec: of the first. number: of the cache group, by which a Launch lists slots and
     tables; NO_CACHE for layers that keep nothing. name: of no other group of the model, for the names of buffers."""
 
-    spec: LayerSpec
+    spec: Any
     layers: tuple[int, ...]
     number: int
     name: str
     device: Device
 
 
-class AttentionBackend(ABC):
-    """One implementation of attention over blocks, of another mixer over StateSpec, or of encoder_attention. fallback:
-    it is core's reference, which --no-fallback forbids."""
+_Spec = TypeVar("_Spec", bound=MixerSpec)
+
+
+class MixerBackend(ABC, Generic[_Spec]):
+    """One implementation of a kind of layer; each kind has a subclass of this with a spec of its own. fallback: it is
+    core's reference, which --no-fallback forbids."""
 
     name: str
     fallback = False
 
     @abstractmethod
-    def supports(self, spec: LayerSpec) -> Reason | None:
+    def handles(self, spec: MixerSpec) -> bool:
+        """Whether a layer is of the kind that the backend is for. The other methods see no other layers."""
+
+    @abstractmethod
+    def supports(self, spec: _Spec) -> Reason | None:
         """The reason why the backend cannot run a layer, in words for the user; None if it can. Called once per layer,
         on backends in the order of Platform.attention_backends(); the first that returns None is bound. Sees only
         constants."""
 
-    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+    def constraints(self, spec: _Spec) -> CacheConstraints:
         """What a layer that the backend supports requires of the cache and of launches. Called at load, before the
         cache exists, for layers that have one. Every backend of such layers has it."""
         raise PlatformError(f"attention backend '{self.name}' needs constraints() for {type(spec.cache).__name__}.")
 
-    def batch_invariant(self, spec: LayerSpec) -> Reason | None:
+    def batch_invariant(self, spec: _Spec) -> Reason | None:
         """Why a token's result may have other bits if other rows are in the launch, if its prompt is computed in other
         chunks, or if drafts are verified with it; None if it never has. Asked with --batch-invariant only, where bind()
         finds BoundOps.batch_invariant set. Default: it does not promise that."""
         return NOT_PROMISED
 
+    def kv_cache_layout(self, spec: Any, block_size: int) -> KVLayout:
+        """Where the bytes of one block of one layer are. spec: what the layer keeps. block_size: tokens per block, a
+        size that constraints() allows; 0 for a StateSpec, whose block is one request. In Caches, the layer then has one
+        tensor per plane, of shape [num_blocks, *plane.shape] and the plane's dtype."""
+        raise PlatformError(f"attention backend '{self.name}' needs a kv_cache_layout() for {type(spec).__name__}.")
+
+    @abstractmethod
+    def bind(self, spec: _Spec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+        """Binds one layer. weights: as the contract of the kind says. They may be filled until the model is loaded, so
+        look them up in the hot call."""
+
+    @abstractmethod
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:
+        """Prepares a launch for a group of layers. buffers: if attention of the launch is captured, or replayed from a
+        graph, the plan's tensors must come from there, since they keep their addresses; None if it runs eagerly."""
+
+
+class AttentionBackend(MixerBackend[LayerSpec]):
+    """One implementation of attention over blocks, of another mixer over StateSpec, or of encoder_attention."""
+
+    def handles(self, spec: MixerSpec) -> bool:
+        return isinstance(spec, LayerSpec)
+
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        """Where the bytes of one block of one layer are. block_size: tokens per block, a size that constraints()
-        allows; 0 for a StateSpec, whose block is one request. In Caches, the layer then has one tensor per plane, of
-        shape [num_blocks, *plane.shape] and the plane's dtype. Default: keys, then values, each ordered (token, head,
-        dim); for KV_INT8 the scales of both come first."""
+        """Default: keys, then values, each ordered (token, head, dim); for KV_INT8 the scales of both come first."""
         if not isinstance(spec, FullAttentionSpec):
-            raise PlatformError(f"attention backend '{self.name}' needs a kv_cache_layout() for {type(spec).__name__}.")
+            return super().kv_cache_layout(spec, block_size)
         heads = ("token", block_size), ("head", spec.num_kv_heads)
         scales = (Plane(f"{name}_scale", KV_INT8.scale_dtype, heads) for name in "kv" if spec.quant == KV_INT8)
         return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
@@ -336,8 +420,3 @@ class AttentionBackend(ABC):
         cache in KV_FP8, and "relative_bias" [H, 2 reach - 1] float32, which is added to scores after soft cap: entry
         key - query + reach - 1, where larger distances count as reach - 1. They may be filled until the model is
         loaded, so look them up in the hot call."""
-
-    @abstractmethod
-    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:
-        """Prepares a launch for a group of layers. buffers: if attention of the launch is captured, or replayed from a
-        graph, the plan's tensors must come from there, since they keep their addresses; None if it runs eagerly."""

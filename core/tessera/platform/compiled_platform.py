@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tessera.platform.attention import AttentionBackend
+from tessera.platform.attention import MixerBackend
 from tessera.platform.masked import SdpaAttention
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import Default, Platform, WorkerSpec
@@ -38,7 +38,7 @@ class CompiledPlatform(Platform):
     def enter_process(self, spec: WorkerSpec) -> None:
         import_vendor(self.torch, self.package, self.name, self.install)
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         return (SdpaAttention(self.torch, self.block_sizes),)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:

@@ -190,7 +190,7 @@ class Buffers(Protocol):
 
 def persistent(plan: Any, name: str, buffers: Buffers | None) -> Any:
     """A plan that is a dataclass, with each of its tensors copied into a buffer of its own, so that they keep their
-    addresses; for AttentionBackend.plan(). name: of the buffers, such as AttentionGroup.name. Unchanged if buffers is
+    addresses; for MixerBackend.plan(). name: of the buffers, such as AttentionGroup.name. Unchanged if buffers is
     None."""
     if buffers is None:
         return plan

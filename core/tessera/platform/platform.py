@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tessera.platform.attention import AttentionBackend
+from tessera.platform.attention import MixerBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.graph import GraphRunner
@@ -203,7 +203,7 @@ class Platform(ABC):
         declines are decoded too. The reference computes where there is no such kernel, and with --quantization."""
         return scheme
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         """The attention backends in order of preference; the reference always comes last. Called once, at load. Each
         layer is bound to the first backend that supports it. Default: none, so the reference runs."""
         return ()
@@ -242,7 +242,7 @@ class Platform(ABC):
         """Why the bits of a request's tokens and log probabilities may depend on what else is in the batch, or on how
         steps split the request (chunks, prefix hits, preemption, drafts); None if the platform promises that they never
         do. Asked with --batch-invariant only, which is refused with this reason. At op depth, so is a model with an op
-        or a layer whose implementation does not promise it (Kernel.batch_invariant, AttentionBackend.batch_invariant).
+        or a layer whose implementation does not promise it (Kernel.batch_invariant, MixerBackend.batch_invariant).
         Default: it does not promise that."""
         return NOT_PROMISED
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
 from tessera.platform.artifacts import Artifacts
-from tessera.platform.attention import AttentionBackend
+from tessera.platform.attention import MixerBackend
 from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.loaded_model import LoadedModel, MemoryBudget
@@ -250,7 +250,7 @@ class RunnerServices(Protocol):
     def reference(self) -> OpSet:
         """Core's ops and those of plugins, to which the platform adds its kernels."""
 
-    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
+    def build_model(self, ops: OpSet, backends: Sequence[MixerBackend[Any]]) -> Model:
         """Core's model of the checkpoint, built on these ops. Each attention layer is bound to the first backend that
         supports it. Its linear layers are quantized as --quantization or the checkpoint says, which a runner must
         `take`. Raises ModelError for an architecture that core does not have."""

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
 NATIVE_MODELS: Mapping[str, str] = {
+    "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",
+    "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "FalconForCausalLM": "tessera.models.falcon:falcon",
     "Gemma2ForCausalLM": "tessera.models.gemma:gemma2",
     "Gemma3ForCausalLM": "tessera.models.gemma:gemma3",
     "GemmaForCausalLM": "tessera.models.gemma:gemma",
     "Glm4MoeForCausalLM": "tessera.models.glm:glm4_moe",
+    "Glm4MoeLiteForCausalLM": "tessera.models.deepseek:glm4_moe_lite",
     "GraniteForCausalLM": "tessera.models.llama:granite",
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MistralForCausalLM": "tessera.models.llama:mistral",

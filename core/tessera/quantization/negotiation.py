@@ -103,7 +103,7 @@ class _Negotiation:
         assert chosen.spec.scheme is not None
         self.quantised[f"{describe_scheme(replace(chosen.spec.scheme, activation=None))}, to look rows up in"] += 1
 
-    def decoded(self, weight: Part, dtype: str) -> Part:
+    def decoded(self, weight: Part, dtype: str, module: str = "Parameter") -> Part:
         return weight
 
     def _count(self, spec: LinearSpec) -> None:
@@ -208,8 +208,10 @@ class QuantizedCheckpoint(_Negotiation):
             return None
         return ProductWeight(replace(spec, scheme=answer), {name: [[part]] for name, part in stored.parts.items()})
 
-    def decoded(self, weight: Part, dtype: str) -> Part:
-        stored = self._format.stored(weight, "Parameter", dtype)
+    def decoded(self, weight: Part, dtype: str, module: str = "Parameter") -> Part:
+        stored = self._format.stored(weight, module, dtype)
+        if isinstance(stored, StoredWeight):
+            stored = stored.decoded or _computed(weight, stored)
         if not isinstance(stored, Part) or stored.decoding is None:
             return weight
         self.quantised[f"{stored.decoding.stored}, decoded to {dtype}"] += 1

@@ -64,9 +64,9 @@ class Weights(Protocol):
     def count_table(self, chosen: ProductWeight) -> None:
         """Counts a table that stays as it is stored."""
 
-    def decoded(self, weight: Part, dtype: str) -> Part:
-        """A weight that the model's own code uses, computed from what the checkpoint has in its place if that is
-        quantized. dtype: of the weight."""
+    def decoded(self, weight: Part, dtype: str, module: str = "Parameter") -> Part:
+        """A weight that is used as it is, in no product of an op, computed from what the checkpoint has in its place if
+        that is quantized. dtype: of the weight. module: as for WeightFormat.stored."""
 
     def skip(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
@@ -97,7 +97,7 @@ class NotQuantized:
     def count_table(self, chosen: ProductWeight) -> None:
         """There is none."""
 
-    def decoded(self, weight: Part, dtype: str) -> Part:
+    def decoded(self, weight: Part, dtype: str, module: str = "Parameter") -> Part:
         return weight
 
     def skip(self, weight: str, reason: Reason) -> None:

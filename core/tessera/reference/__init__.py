@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from tessera.platform.attention import AttentionBackend
+from typing import Any
+
+from tessera.platform.attention import MixerBackend
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
+from tessera.reference.latent import ReferenceLatentAttention
 from tessera.reference.state import ReferenceLinearAttention
 
 
-def reference_backends() -> tuple[AttentionBackend, ...]:
+def reference_backends() -> tuple[MixerBackend[Any], ...]:
     """One for each kind of layer that core defines."""
-    return ReferenceAttention(), ReferenceEncoderAttention(), ReferenceLinearAttention(), ReferenceGatedDeltaNet()
+    return (
+        ReferenceAttention(),
+        ReferenceEncoderAttention(),
+        ReferenceLatentAttention(),
+        ReferenceLinearAttention(),
+        ReferenceGatedDeltaNet(),
+    )

@@ -67,6 +67,17 @@ class PagedPlan:
     key: Tensor
     filled: Tensor
 
+    @classmethod
+    def from_launch(cls, launch: Launch, group: int) -> PagedPlan:
+        """group: number of the cache group."""
+        size, slots, tables = launch.block_sizes[group], launch.slot_mapping[group], launch.block_tables[group]
+        at = tables.device
+        first = (launch.seq_lens - launch.query_lens)[:, None, None]
+        query = first + torch.arange(launch.key.width, device=at)[None, :, None]
+        key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
+        filled = key < launch.seq_lens[:, None, None]
+        return cls(RowGrid.from_launch(launch), slots // size, slots % size, tables, query, key, filled)
+
 
 class ReferenceAttention(AttentionBackend):
     """Any head size, any block size, grouped queries, windows, soft caps, sinks."""
@@ -93,15 +104,7 @@ class ReferenceAttention(AttentionBackend):
         return ReferenceAttentionLayer(spec, weights, ops)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
-        size = launch.block_sizes[group.number]
-        slots, tables = launch.slot_mapping[group.number], launch.block_tables[group.number]
-        at = tables.device
-        first = (launch.seq_lens - launch.query_lens)[:, None, None]
-        query = first + torch.arange(launch.key.width, device=at)[None, :, None]
-        key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
-        filled = key < launch.seq_lens[:, None, None]
-        plan = PagedPlan(RowGrid.from_launch(launch), slots // size, slots % size, tables, query, key, filled)
-        return persistent(plan, group.name, buffers)
+        return persistent(PagedPlan.from_launch(launch, group.number), group.name, buffers)
 
 
 class ReferenceAttentionLayer(HeadsLayer):

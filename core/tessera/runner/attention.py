@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tessera.layers.build import BoundMixer
-from tessera.platform.attention import NO_CACHE, AttentionBackend, AttentionGroup, LayerSpec
+from tessera.platform.attention import NO_CACHE, AttentionGroup, MixerBackend, MixerSpec
 from tessera.platform.device import Device
 from tessera.platform.loaded_model import CacheNeeds
 from tessera.platform.runner import CachePlan
@@ -41,10 +42,10 @@ def cache_needs(mixers: Sequence[BoundMixer], index_dtype: str, *, separate_plan
 
 def attention_groups(
     mixers: Sequence[BoundMixer], plan: CachePlan, device: Device
-) -> list[tuple[AttentionBackend, AttentionGroup]]:
+) -> list[tuple[MixerBackend[Any], AttentionGroup]]:
     """The layers that share a plan, with their backend."""
     number_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
-    alike: dict[tuple[int, str, LayerSpec], list[BoundMixer]] = {}
+    alike: dict[tuple[int, str, MixerSpec], list[BoundMixer]] = {}
     for bound in mixers:
         key = number_of.get(bound.spec.layer, NO_CACHE), bound.backend.name, replace(bound.spec, layer=0)
         alike.setdefault(key, []).append(bound)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from tessera.config.engine import QUANTIZATIONS
 from tessera.layers.build import BoundMixer, Build
-from tessera.platform.attention import layer_place
+from tessera.platform.attention import FullAttentionSpec
 from tessera.platform.explain import Explained, op_place
 from tessera.platform.ops import Emission, OpChoice
 from tessera.platform.quantization import KV_FP8
@@ -28,10 +28,10 @@ def _attention(build: Build) -> Iterator[Explained]:
 
 
 def _mixer(build: Build, bound: BoundMixer) -> Explained:
-    names = [backend.name for backend in build.backends]
+    names = [backend.name for backend in build.backends if backend.handles(bound.spec)]
     later = names[names.index(bound.backend.name) + 1 :]
     not_asked = tuple((name, f"comes after {bound.backend.name}") for name in later)
-    return Explained(bound.spec.kind, layer_place(bound.spec), bound.backend.name, (*bound.declined, *not_asked))
+    return Explained(bound.spec.kind, bound.spec.place, bound.backend.name, (*bound.declined, *not_asked))
 
 
 def _spans(numbers: list[int]) -> str:
@@ -76,7 +76,8 @@ def describe_skipped_weights(weights: Weights) -> Iterator[str]:
 
 def describe_kv(build: Build) -> Iterator[str]:
     """How keys and values are kept, if in fp8 or if the checkpoint says so."""
-    if build.kv != KV_FP8 or not build.caches:
+    caches = (cache.spec for cache in build.caches)
+    if not any(isinstance(spec, FullAttentionSpec) and spec.quant == KV_FP8 for spec in caches):
         return
     if build.weights.kv == KV_FP8:
         yield "keys and values are kept in fp8, with the scales of the checkpoint"

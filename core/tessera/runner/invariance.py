@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from tessera.config import EngineConfig
 from tessera.errors import RefusedError
 from tessera.layers.build import Build
-from tessera.platform.attention import layer_place
 from tessera.platform.device import Reason
 from tessera.platform.explain import op_place
 from tessera.platform.model import ModelFacts
@@ -33,6 +32,6 @@ def _reasons(build: Build) -> Iterator[Reason]:
     for bound in build.mixers:
         reason = bound.backend.batch_invariant(bound.spec)
         if reason is not None:
-            yield f"{bound.spec.kind} by '{bound.backend.name}' ({layer_place(bound.spec)}): {reason}"
+            yield f"{bound.spec.kind} by '{bound.backend.name}' ({bound.spec.place}): {reason}"
     for (name, spec), reason in build.ops.variant.items():
         yield f"op '{name}' ({op_place(spec)}): {reason}"

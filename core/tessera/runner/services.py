@@ -18,7 +18,7 @@ from tessera.loader.source import CheckpointWeights, open_source, resolve_dtype
 from tessera.loader.stored_weights import stored_weights
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE
-from tessera.platform.attention import AttentionBackend, Mixer
+from tessera.platform.attention import Mixer, MixerBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.feature import WorkerFeature
@@ -75,7 +75,7 @@ class Services:
     def build_model(
         self,
         ops: OpSet,
-        backends: Sequence[AttentionBackend],
+        backends: Sequence[MixerBackend[Any]],
         weights: Weights | None = None,
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> Model:

@@ -23,7 +23,14 @@ from tessera.ops import EmbeddingSpec, ExpertsSpec, GatedMLPSpec, LinearSpec, No
 from tessera.ops.linear import packed_embedding
 from tessera.ops.quantize import meaning
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import AttentionBackend, AttentionGroup, CacheConstraints, Caches, LayerSpec
+from tessera.platform.attention import (
+    AttentionGroup,
+    CacheConstraints,
+    Caches,
+    LatentLayerSpec,
+    LayerSpec,
+    MixerBackend,
+)
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
 from tessera.platform.launch import Buffers, Launch, LaunchKey, StepRules
@@ -34,6 +41,7 @@ from tessera.platform.quantization import ActSpec, Scheme
 from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer, RowGrid
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
+from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.testing.attention import poison
 
 if TYPE_CHECKING:
@@ -153,20 +161,26 @@ class PoisonedNull(ReferenceAttentionLayer):
         return super().attend(q, caches, plan, out, lse)
 
 
-class StrictAttention(ReferenceAttention):
-    """The reference with blocks of 24 tokens in dense planes, which accepts only int32 indices and wants tables on the
-    host."""
+class PoisonedLatents(ReferenceLatentLayer):
+    """As PoisonedNull."""
 
-    name = "strict"
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None) -> Tensor:
+        for cache in caches[self.spec.layer]:
+            assert cache.is_contiguous(), "asked for in constraints()"
+            poison(cache[0])
+        return super().attend(q, caches, plan, out)
+
+
+class StrictBlocks(MixerBackend[Any]):
+    """Stands before a reference: it then has blocks of 24 tokens in dense planes, accepts only int32 indices and wants
+    tables on the host."""
+
     fallback = False
 
     def __init__(self, current: Current) -> None:
         self.current = current
 
-    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> PoisonedNull:
-        return PoisonedNull(spec, weights, ops)
-
-    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+    def constraints(self, spec: Any) -> CacheConstraints:
         return dataclasses.replace(
             super().constraints(spec),
             block_sizes=(BLOCK_SIZE,),
@@ -180,7 +194,24 @@ class StrictAttention(ReferenceAttention):
         for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         assert launch.block_tables_host[group.number] is not None, "asked for in constraints()"
-        return super().plan(launch, group, buffers)
+        plan: PagedPlan = super().plan(launch, group, buffers)  # type: ignore[safe-super]  # of the reference
+        return plan
+
+
+class StrictAttention(StrictBlocks, ReferenceAttention):
+    name = "strict"
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> PoisonedNull:
+        return PoisonedNull(spec, weights, ops)
+
+
+class StrictLatentAttention(StrictBlocks, ReferenceLatentAttention):
+    name = "strict-latent"
+
+    def bind(
+        self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> PoisonedLatents:
+        return PoisonedLatents(spec, weights, ops)
 
 
 class StrictEncoderAttention(ReferenceEncoderAttention):
@@ -191,7 +222,7 @@ class StrictEncoderAttention(ReferenceEncoderAttention):
         self.current = current
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> RowGrid:
-        self.current.launch = launch  # as in StrictAttention
+        self.current.launch = launch  # as in StrictBlocks
         return super().plan(launch, group, buffers)
 
 
@@ -419,8 +450,9 @@ class StrictPlatform(Platform):
             gated_mlp=BufferedMLP(),
         )
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        return StrictAttention(self.current), StrictEncoderAttention(self.current)
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
+        current = self.current
+        return StrictAttention(current), StrictEncoderAttention(current), StrictLatentAttention(current)
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

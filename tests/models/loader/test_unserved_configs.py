@@ -14,6 +14,21 @@ FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
+LATENT = {
+    "kv_lora_rank": 12,
+    "q_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 6,
+    "n_routed_experts": 9,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "n_group": 1,
+    "topk_group": 1,
+}
+DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE = (
+    {"architectures": [f"{name}ForCausalLM"], **LATENT} for name in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")
+)
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -111,6 +126,11 @@ REFUSED = [
     ({**GLM4_MOE, "first_k_dense_replace": "1"}, "first_k_dense_replace has an invalid value"),
     ({**GLM4_MOE, "use_qk_norm": 1}, "use_qk_norm must be true or false in config.json."),
     ({**GLM4_MOE, "head_dim": 6}, "3 of 6 elements of a head cannot be rotated"),
+    ({**DEEPSEEK2, "topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported; supported are greedy, group_"),
+    ({**DEEPSEEK2, "norm_topk_prob": True}, "norm_topk_prob is not supported for DeepSeek V2."),
+    ({**DEEPSEEK3, "q_lora_rank": 0}, "q_lora_rank has an invalid value"),
+    ({**DEEPSEEK3, "qk_rope_head_dim": 3}, "heads of 3 elements cannot be rotated"),
+    ({**GLM4_MOE_LITE, "mlp_layer_types": ["dense", "?"]}, "mlp_layer_types in config.json must say dense or sparse"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -128,8 +148,11 @@ def test_refused_by_name(tmp_path, differs, message):
 
 
 NEEDED = {
+    "DeepseekV2ForCausalLM": LATENT,
+    "DeepseekV3ForCausalLM": LATENT,
     "FalconForCausalLM": {"hidden_size": 24},
     "Glm4MoeForCausalLM": {"head_dim": 8},
+    "Glm4MoeLiteForCausalLM": LATENT,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
 }
 

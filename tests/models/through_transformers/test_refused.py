@@ -45,7 +45,7 @@ REFUSED = [
     (typed("BloomForCausalLM", "bloom", n_layer=2, n_head=4), "it does not take attention from transformers'"),
     (typed("MambaForCausalLM", "mamba", state_size=4), "it keeps a state beside keys and values"),
     (typed("Lfm2ForCausalLM", "lfm2", layer_types=["conv", "full_attention"]), "it has layers of conv"),
-    (typed("DeepseekV3ForCausalLM", "deepseek_v3"), "it has latent attention"),
+    (typed("AXK1ForCausalLM", "axk1"), "it has latent attention"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead"),
     (typed("BartForCausalLM", "bart"), "it is the decoder of a model that has an encoder"),
     (typed("Gemma3nForCausalLM", "gemma3n_text", hidden_size_per_layer_input=4), "it uses more than one embedding"),

@@ -77,7 +77,7 @@ def block_backends(target: Target) -> Sequence[AttentionBackend]:
     dtypes = target.platform.capabilities.dtypes
     return [
         backend
-        for backend in target.backends
+        for backend in target.attention_backends
         if any(takes(backend, dtype, "") for dtype in dtypes)
         or not any(takes_texts(backend, dtype) for dtype in dtypes)
     ]

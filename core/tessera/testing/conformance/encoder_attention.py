@@ -22,7 +22,7 @@ def encoder_attention_cases(target: Target) -> Iterator[Case]:
     """One for each case and dtype of a backend that takes whole texts."""
     if target.brings_a_runner:
         return
-    for backend in target.backends:
+    for backend in target.attention_backends:
         for dtype in target.platform.capabilities.dtypes:
             if takes_texts(backend, dtype):
                 for name, case in encoder_cases(dtype):

@@ -57,7 +57,7 @@ def _linear(target: Target, dtype: str) -> Verdict:
 
 def _attention(target: Target, dtype: str) -> Verdict:
     spec = AttentionCase(((1, 1),), dtype=dtype).spec()
-    reasons = [backend.supports(spec) for backend in target.backends if not backend.fallback]
+    reasons = [backend.supports(spec) for backend in target.attention_backends if not backend.fallback]
     return _demanded("attention", dtype, None if None in reasons else "; ".join(map(str, reasons)) or "no backend")
 
 
@@ -126,7 +126,7 @@ def _op_cell(target: Target, op: Op[Any], dtype: str) -> str:
 def _attention_cell(target: Target, dtype: str) -> str:
     if target.brings_a_runner:
         return ABSENT
-    backends = [backend for backend in target.backends if not backend.fallback]
+    backends = [backend for backend in target.attention_backends if not backend.fallback]
     cases = [AttentionCase(((1, 1),), dtype=dtype, **different) for different in VARIANTS.values()]  # type: ignore[arg-type]  # counts are whole
     return _judged([any(backend.supports(case.spec()) is None for backend in backends) for case in cases], REFERENCE)
 
@@ -169,7 +169,7 @@ def perf_cases(target: Target, *, judged: bool = True) -> Iterator[Case]:
         if op.kernel is not None and op.inputs is not None:
             for dtype in _dtypes(target, op):
                 yield Case(f"perf/{name}-{dtype}", "gold", name, partial(_of_op, target, op, dtype, judged), True)
-    for backend in target.backends:
+    for backend in target.attention_backends:
         for dtype in target.platform.capabilities.dtypes:
             yield Case(
                 f"perf/{backend.name}-attention-{dtype}", "gold", "attention",

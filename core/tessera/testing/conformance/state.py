@@ -88,7 +88,7 @@ def state_cases(target: Target) -> Iterator[Case]:
     if target.brings_a_runner:
         return
     for kind in KINDS:
-        for backend in target.backends:
+        for backend in target.attention_backends:
             for dtype in target.platform.capabilities.dtypes:
                 if backend.supports(kind.spec(dtype)) is None:
                     check = partial(_check, target, backend, kind, dtype)

@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
 from tessera.config.engine import SpeculativeConfig
 from tessera.ops import REFERENCE
-from tessera.platform.attention import AttentionBackend, LayerSpec
+from tessera.platform.attention import AttentionBackend, MixerBackend, MixerSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device
+from tessera.platform.latent import LatentBackend
 from tessera.platform.model import LayerCache, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet, with_extra
 from tessera.platform.platform import Platform, WorkerSpec
@@ -39,7 +41,7 @@ class Target:
     device: Device = field(init=False)
     ops: OpSet = field(init=False)  # the platform's, over core's reference
     # From a separate instance of the platform, since ops may ask which launch is running.
-    backends: Sequence[AttentionBackend] = field(init=False)
+    backends: Sequence[MixerBackend[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
         levels = None if self.selected is None else self.selected.levels
@@ -66,6 +68,16 @@ class Target:
         return cls(selected.platform, selected, num_devices, shared)
 
     @property
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        """The backends of layers that a LayerSpec describes."""
+        return [backend for backend in self.backends if isinstance(backend, AttentionBackend)]
+
+    @property
+    def latent_backends(self) -> Sequence[LatentBackend]:
+        """Those of latent attention."""
+        return [backend for backend in self.backends if isinstance(backend, LatentBackend)]
+
+    @property
     def devices(self) -> int:
         """How many devices to test collectives on, at least 1."""
         found = 0 if self.selected is None else len(self.selected.probe.devices)
@@ -76,7 +88,7 @@ class Target:
         """Whether the platform is at runner depth, where core runs none of its ops and attention."""
         return type(self.platform).runner is not Platform.runner
 
-    def shaping(self, spec: LayerSpec, max_model_len: int, most_decoded: int = 1) -> Shaping | None:
+    def shaping(self, spec: MixerSpec, max_model_len: int, most_decoded: int = 1) -> Shaping | None:
         """How the platform splits and pads launches of a model with such layers; None: launches have exact shapes.
         most_decoded: tokens of a decode row at most, drafts among them."""
         caches = () if spec.cache is None else (LayerCache(0, spec.cache),)
