@@ -27,17 +27,23 @@ _PADDING = 2  # rows, and tokens, at the end of each launch
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of mixer, with sizes that divide nothing. reference: the backend that defines it. inputs: elements of x.
-    options: of the LayerSpec. state: the planes, by name. weights: by name, with their shapes."""
+    """A kind of mixer, with sizes that divide nothing."""
 
+    # LayerSpec.kind
     name: str
+    # the backend that defines it
     reference: type[AttentionBackend]
+    # of LayerSpec
     heads: int
     kv_heads: int
     head_dim: int
+    # elements of x
     inputs: int
+    # the planes: (name, shape)
     state: Sequence[tuple[str, tuple[int, ...]]]
+    # of LayerSpec
     options: Sequence[tuple[str, float]] = ()
+    # of the layer: shapes by name
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
