@@ -77,7 +77,7 @@ _LONGROPE = {
 }
 
 
-_DELTA_NET: dict[str, Any] = {
+DELTA_NET: dict[str, Any] = {
     "num_hidden_layers": 4,
     "head_dim": 18,
     "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.34},
@@ -86,7 +86,7 @@ _DELTA_NET: dict[str, Any] = {
     "linear_key_head_dim": 10,
     "linear_value_head_dim": 13,
 }
-_SHARED_EXPERT: dict[str, Any] = {
+SHARED_EXPERT: dict[str, Any] = {
     "num_experts": 5,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 44,
@@ -320,13 +320,13 @@ FAMILIES = {
         ),
         Family(
             "qwen3-next",
-            maker(Qwen3NextConfig, Qwen3NextForCausalLM, **_DELTA_NET, **_SHARED_EXPERT, mlp_only_layers=[1]),
+            maker(Qwen3NextConfig, Qwen3NextForCausalLM, **DELTA_NET, **SHARED_EXPERT, mlp_only_layers=[1]),
         ),
         Family(
             "qwen3.5",
-            maker(Qwen3_5TextConfig, Qwen3_5ForCausalLM, **_DELTA_NET, attention_bias=True, tie_word_embeddings=True),
+            maker(Qwen3_5TextConfig, Qwen3_5ForCausalLM, **DELTA_NET, attention_bias=True, tie_word_embeddings=True),
         ),
-        Family("qwen3.5-moe", maker(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, **_DELTA_NET, **_SHARED_EXPERT)),
+        Family("qwen3.5-moe", maker(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
         Family(
             "deepseek-v2",
             maker(

@@ -46,7 +46,8 @@ _PADDED_POSITIONS = (
     "xlm-roberta-xl", "xmod",
 )  # fmt: skip
 # transformers' defaults for fields that published configurations omit.
-_LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048})
+_LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048, "gemma3_text": 131072})
+_VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType({"gemma3_text": 262208})
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     if made_for is not None and text.get("model_type") in _PADDED_POSITIONS:
         made_for = max(1, made_for - 1 - _count(folder, {"pad_token_id": 1, **text}, "pad_token_id"))
     usual, most_positions = (None, None) if made_for is None else scaled(text, made_for)
+    if text.get("vocab_size") is None and text.get("model_type") in _VOCAB_LEFT_OUT:
+        text = {**text, "vocab_size": _VOCAB_LEFT_OUT[str(text["model_type"])]}
     return Checkpoint(folder, config, text, _count(folder, text, "vocab_size"), usual, most_positions)
 
 

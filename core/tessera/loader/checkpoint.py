@@ -15,6 +15,7 @@ from torch import Tensor
 from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import SINGLE, find_weights
 from tessera.errors import ModelError, printable
+from tessera.loader.stacked_experts import DOWN, GATE_UP, Expert, ExpertPlace, expert_places
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
 
@@ -32,6 +33,13 @@ MAX_VECTOR = 1 << 16
 """Elements of a vector whose length nothing implies."""
 COMPARED = 1 << 22
 """Elements of two tensors that are compared at a time."""
+
+
+BASE = "model."
+_BASES = (BASE, "model.language_model.", "language_model.model.", "")
+"""What is in front of a decoder's names, at the last one's if it was saved without its head."""
+_HEADS = "language_model.lm_head."
+"""How a head is named beside the third of them."""
 
 
 class WeightSource(Protocol):
@@ -65,16 +73,19 @@ class Safetensors:
         self.folder = Path(folder)
         # What a tensor is called in its file, where that differs.
         self._own_names: dict[str, str] = {}
+        # Where experts' matrices are that the files do not have one by one.
+        self._experts: dict[str, ExpertPlace] = {}
         self._files: dict[str, Any] = {}
         self._read = 0
         self.notes: Sequence[str] = ()
         self._where = self._with_base(self._find())
+        self._find_experts()
         for module in modules:
             self._add_module(module)
         self.dtype = self._dtype_of_matrices()
 
     def names(self) -> Iterator[str]:
-        return iter(self._where)
+        return (name for name in self._where if name not in self._experts)
 
     def shape(self, name: str) -> Sequence[int]:
         return tuple(self._stored(name).get_shape())
@@ -136,6 +147,9 @@ class Safetensors:
         """A tensor in its file; none of it is read yet."""
         if name not in self._where:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
+        if name in self._experts:
+            place = self._experts[name]
+            return Expert(self._stored(place.tensor), place)
         file = self._where[name]
         try:
             return self._open(file).get_slice(self._own_names.get(name, name))
@@ -164,10 +178,18 @@ class Safetensors:
         return self._listed(found.files) if found.index is None else found.index
 
     def _with_base(self, where: Mapping[str, str]) -> dict[str, str]:
-        """Adds "model." to the names of a decoder that was saved without its head, where they have none."""
-        bare = "embed_tokens.weight" in where
-        self._own_names = {f"model.{name}": name for name in where} if bare else {}
-        return {f"model.{name}": file for name, file in where.items()} if bare else dict(where)
+        """Names those of a decoder as they are where it was saved alone and with its head."""
+        base = next((base for base in _BASES if f"{base}embed_tokens.weight" in where), BASE)
+        if base == BASE:
+            return dict(where)
+        self._own_names = {_renamed(name, base): name for name in where}
+        return {_renamed(name, base): file for name, file in where.items()}
+
+    def _find_experts(self) -> None:
+        for tensor in [name for name in self._where if name.endswith((GATE_UP, DOWN))]:
+            found = dict(expert_places(tensor, self.shape(tensor)))
+            self._experts |= found
+            self._where |= dict.fromkeys(found, self._where[tensor])
 
     def _add_module(self, module: str) -> None:
         file = f"{module}/{SINGLE}"
@@ -193,6 +215,13 @@ class Safetensors:
         stored = (self._stored(name) for name in self._where if not name.endswith(_SCALES))
         kinds = (tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1)
         return next((_FLOATS[kind] for kind in kinds if kind in _FLOATS), "float32")
+
+
+def _renamed(name: str, base: str) -> str:
+    """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
+    if name.startswith(_HEADS):
+        return name.removeprefix("language_model.")
+    return f"{BASE}{name.removeprefix(base)}" if name.startswith(base) else name
 
 
 def _within(bounds: tuple[int, int] | None, size: int) -> slice:

@@ -51,6 +51,8 @@ _GEMMA2 = {
 }
 _GEMMA3 = {
     **_ALIKE,
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,

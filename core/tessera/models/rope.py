@@ -36,6 +36,7 @@ class RopeReader:
         self.partial, self.renamed = partial, renamed or {}
         self.kinds: Mapping[str, Callable[[ConfigFields], Scaling | None]] = {
             "default": lambda rope: None,
+            "mrope": lambda rope: None,  # by place in an image too; the places of text are all one
             "linear": lambda rope: LinearScaling(_positive(rope, "factor")),
             "llama3": self._llama3,
             "yarn": self._yarn,

@@ -35,6 +35,20 @@ NATIVE_MODELS: Mapping[str, str] = {
 }
 """Architectures that generate and that core implements, by their name in config.json."""
 
+TEXT_MODELS: Mapping[str, str] = {
+    f"{name}ForConditionalGeneration": NATIVE_MODELS[f"{text}ForCausalLM"]
+    for name, text in (
+        ("Gemma3", "Gemma3"),
+        ("Mistral3", "Mistral"),
+        ("Qwen2VL", "Qwen2"),
+        ("Qwen2_5_VL", "Qwen2"),
+        ("Qwen3VL", "Qwen3"),
+        ("Qwen3_5", "Qwen3_5"),
+        ("Qwen3_5Moe", "Qwen3_5Moe"),
+    )
+}
+"""Architectures with models for images beside one of text, of which core serves the text model."""
+
 _HEADS = ("ForMaskedLM", "Model", "ForSequenceClassification", "ForTokenClassification")
 """What the architectures of an encoder are called, behind the family's name."""
 _ENCODERS: Mapping[str, str] = {
@@ -101,8 +115,9 @@ _FORMATS = {
 
 @hookimpl
 def extensions(registry: Registry) -> None:
-    for architecture, path in (*NATIVE_MODELS.items(), *POOLING_MODELS.items(), *REWARD_MODELS.items()):
-        registry.models.add(architecture, path, level=registry.models.level)
+    for models in (NATIVE_MODELS, TEXT_MODELS, POOLING_MODELS, REWARD_MODELS):
+        for architecture, path in models.items():
+            registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
     for name, path in _FORMATS.items():

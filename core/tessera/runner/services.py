@@ -17,6 +17,7 @@ from tessera.loader.load import Place, load_weights
 from tessera.loader.source import CheckpointWeights, open_source, resolve_dtype
 from tessera.loader.stored_weights import stored_weights
 from tessera.models.fields import RefusedTypeError
+from tessera.models.text_model import text_fields
 from tessera.ops import REFERENCE
 from tessera.platform.attention import Mixer, MixerBackend
 from tessera.platform.collectives import Communicator
@@ -136,10 +137,11 @@ class Services:
 
     def _model(self, build: Build) -> Model:
         """A native model, or one that runs through transformers, which is imported only in that case."""
-        models, named = self.registry.models, self.architecture
+        models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
         factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
         try:
-            model: Model | None = factory(build, self.config.model.checkpoint, self.config.model.max_model_len)
+            fields = text_fields(build, said) if named in models else said
+            model: Model | None = factory(build, fields, self.config.model.max_model_len)
         except RefusedTypeError as refused:
             raise models.unsupported(named, str(refused)) from refused
         if model is None:
