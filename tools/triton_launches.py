@@ -156,8 +156,8 @@ def _attend(attended: AttentionPlace, backend: TritonAttention, launch: Recorder
     kept = "" if cache.quant is None else {"int8": "int8"}.get(cache.dtype, "fp8")
     size = backend.constraints(spec).block_sizes[0]
     case = AttentionCase(
-        attended.rows, size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.window, spec.softcap, spec.sinks,
-        dtype=spec.dtype, kv_dtype=kept,
+        attended.rows, size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.softcap, spec.sinks,
+        window=spec.window, dtype=spec.dtype, kv_dtype=kept,
     )  # fmt: skip
     made = AttentionTrial(backend, case)
     launch.caches = [plane for planes in made.caches for plane in planes]

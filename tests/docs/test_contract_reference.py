@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tessera.ops import REFERENCE
-from tessera.platform import AttentionBackend, Communicator, Device, GraphRunner, Kernel, ModelRunner, Platform
+from tessera.platform import Communicator, Device, GraphRunner, Kernel, MixerBackend, ModelRunner, Platform
 from tools.contract_names import Name, names
 from tools.contract_reference import PAGE, reference
 
@@ -20,7 +20,7 @@ def test_the_page_is_what_the_code_says() -> None:
 
 def test_it_says_what_is_required() -> None:
     page = reference()
-    for contract in (Platform, Device, AttentionBackend, GraphRunner, Communicator, ModelRunner, Kernel):
+    for contract in (Platform, Device, MixerBackend, GraphRunner, Communicator, ModelRunner, Kernel):
         part = page.partition(f"\n### {contract.__name__}\n")[2].partition("\n### ")[0]
         required = {line.split("`")[1].split("(")[0] for line in part.splitlines() if line.endswith("**required**  ")}
         assert required == set(contract.__abstractmethods__), contract

@@ -3,11 +3,12 @@ which every slot that was not written holds NaN."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from tessera.platform.attention import (
     FullAttentionSpec,
     KVLayout,
     LayerSpec,
+    MixerSpec,
     SlidingWindowSpec,
 )
 from tessera.platform.launch import Kind, Launch, LaunchKey
@@ -41,22 +43,40 @@ query sees one key. small: keys and values are, queries are large, and one key i
 
 
 @dataclass(frozen=True)
-class AttentionCase:
-    """One launch to test."""
+class LaunchCase(ABC):
+    """The rows of a launch over blocks, and how they lie."""
 
     rows: Rows  # tokens to compute and tokens in the cache afterwards, decode rows first
     block_size: int = 16
+    verifies: bool = field(default=False, kw_only=True)  # all decode, with drafts beside each row's first token
+    stride: int = field(default=0, kw_only=True)  # tokens between the starts of rows; 0: no padding between them
+    padding: int = field(default=0, kw_only=True)  # padding rows, and tokens, at the end
+    shared: int = field(default=0, kw_only=True)  # leading blocks that all rows share
+    window: int | None = field(default=None, kw_only=True)  # tokens that a query sees; None: all before it
+    dtype: str = field(default="float32", kw_only=True)
+
+    @property
+    def most_decoded(self) -> int:
+        """Tokens of the longest decode row, at least 1."""
+        return max(tokens for tokens, _ in self.rows) if self.verifies else 1
+
+    @abstractmethod
+    def spec(self) -> MixerSpec:
+        """The layer's."""
+
+
+Case = TypeVar("Case", bound=LaunchCase)
+
+
+@dataclass(frozen=True)
+class AttentionCase(LaunchCase):
+    """One launch to test."""
+
     heads: int = 6
     kv_heads: int = 2
     head_dim: int = 12
-    window: int | None = None
     softcap: float | None = None
     sinks: bool = False
-    verifies: bool = False  # all are decode rows, with as many drafts as they have tokens beside the first
-    stride: int = 0  # tokens between the starts of rows, so that there is padding between them; 0: no gaps
-    padding: int = 0  # padding rows, and tokens, at the end
-    shared: int = 0  # leading blocks that all rows share
-    dtype: str = "float32"
     kv_dtype: str = ""  # of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8, which have scales
     scale: float | None = None  # of scores; None: that of the head's size
     numbers: Numbers = "usual"  # how large they are
@@ -69,11 +89,6 @@ class AttentionCase:
     @property
     def quant(self) -> QuantSpec | None:
         return {"int8": KV_INT8, "fp8": KV_FP8}.get(self.kv_dtype)
-
-    @property
-    def most_decoded(self) -> int:
-        """Tokens of the longest decode row, at least 1."""
-        return max(tokens for tokens, _ in self.rows) if self.verifies else 1
 
     @property
     def cache(self) -> FullAttentionSpec:
@@ -180,7 +195,7 @@ class Shaping:
 
     policy: ShapePolicy
 
-    def allowed(self, case: AttentionCase) -> AttentionCase:
+    def allowed(self, case: Case) -> Case:
         """The case, with chunks extended to begin where the rules allow a prompt to be split."""
         multiple, most_decoded = self.policy.rules().chunk_multiple, case.most_decoded
         rows = tuple(
@@ -189,7 +204,7 @@ class Shaping:
         )
         return replace(case, rows=rows)
 
-    def holds(self, case: AttentionCase) -> bool:
+    def holds(self, case: LaunchCase) -> bool:
         """Whether launches may have decode rows as long as the case's."""
         most = self.policy.max_decode_tokens
         return most is None or case.most_decoded <= most
@@ -259,42 +274,26 @@ KV_SCALES: Mapping[str, float] = MappingProxyType({"k_scale": 2.0 / 448, "v_scal
 
 
 @dataclass
-class AttentionTrial:
+class BlockTrial(ABC):
     """Runs a backend's layer over a cache with the backend's layout, on the device of `ops`. Earlier tokens of the rows
     are written through the layer itself. shaping: how the platform splits and pads launches; None: one launch of its
-    exact shape. Results are on the host."""
+    exact shape. Results are on the host. A subclass knows what a kind of layer reads and writes."""
 
-    backend: AttentionBackend
-    case: AttentionCase
+    backend: Any
+    case: Any
     seed: int = 0
     index_dtype: str = "int32"
     ops: BoundOps = field(default_factory=lambda: BoundOps(REFERENCE, host_device()))
     shaping: Shaping | None = None
     caches: list[Sequence[Tensor]] = field(init=False)
     tables: list[list[int]] = field(init=False)
+    # of each row, what attends: [tokens, H, D]
+    queries: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         case, spec = self.case, self.case.spec()
         random = torch.Generator().manual_seed(self.seed)
-        past = case.shared * case.block_size
-
-        def heads(tokens: int, number: int, size: float = 1.0) -> Tensor:
-            drawn = torch.randn(tokens, number, case.head_dim, generator=random)
-            return (drawn * size).to(torch_dtype(case.dtype))
-
-        size = case.small if case.numbers == "small" else 1.0
-        self.keys, self.values = (
-            [self._as_cached(heads(length, case.kv_heads, size)) for _, length in case.rows] for _ in range(2)
-        )
-        for rows in (self.keys, self.values):
-            for row in rows[1:]:
-                row[:past] = rows[0][:past]
-        self.queries = [heads(tokens, case.heads, 1 / size) for tokens, _ in case.rows]
-        if case.numbers == "small":
-            for row in self.keys:
-                row[len(row) // 2] = 0
-        if case.numbers == "large":
-            self._enlarge(random)
+        self.draw(random)
         self.layout = self.backend.kv_cache_layout(case.cache, case.block_size)
         self.constraints = self.backend.constraints(spec)
         blocks = [-(-length // case.block_size) for _, length in case.rows]
@@ -305,20 +304,29 @@ class AttentionTrial:
         self.num_blocks = int(numbers.max()) + SPARE
         self.group = AttentionGroup(spec, (0,), 0, TRIAL, self.ops.device)
         self.caches = [tuple(self._planes(self.layout))]
-        self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
-        layer = self.backend.bind(spec, self.weights, self.ops, self.ops.device)
-        assert isinstance(layer, AttentionLayer)
-        self.layer = layer
+        self.layer = self.backend.bind(spec, self.weights, self.ops, self.ops.device)
 
-    def _enlarge(self, random: torch.Generator) -> None:
-        """Queries and keys in one direction, so that scores are 1,200 apart before they are scaled, and up to 100,000;
-        exact in every dtype."""
-        sign = torch.randint(0, 2, (self.case.head_dim,), generator=random) * 2.0 - 1
-        for row in self.queries:
-            row[:] = sign * (2400 / self.case.head_dim)
-        for row in self.keys:
-            place = torch.randperm(len(row), generator=random)[:, None, None]
-            row[:] = (30 + 0.5 * place) * sign
+    @abstractmethod
+    def draw(self, random: torch.Generator) -> None:
+        """Makes the rows' queries, and what their tokens have in the cache, the same in shared blocks."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Mapping[str, Tensor]:
+        """The layer's, on the device."""
+
+    @abstractmethod
+    def write(self, launch: Launch, starts: list[int], ends: list[tuple[int, int, int]]) -> None:
+        """Writes what tokens first to last of a row have in the cache. ends: (first, last, row), in the launch's
+        order; starts: where they begin in the launch."""
+
+    @abstractmethod
+    def result(self, q: Tensor) -> Tensor:
+        """Where attend() may write what it returns for q."""
+
+    @abstractmethod
+    def expected(self) -> list[Tensor]:
+        """The expected result of run(), in float64."""
 
     def numbers(self, count: int, random: torch.Generator) -> Tensor:
         """The numbers of the rows' blocks, [count]."""
@@ -342,30 +350,6 @@ class AttentionTrial:
             part = memory[:, start : start + plane.nbytes].view(torch_dtype(plane.dtype))
             yield part.unflatten(1, plane.shape)
             start += plane.nbytes
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The layer's weights: its sinks, and the scales of a cache in KV_FP8, by which some keys and values are out of
-        range."""
-        found = {"sinks": self.sinks.to(self.target)} if self.case.sinks else {}
-        if self.case.quant == KV_FP8:
-            found |= {name: torch.full((1,), scale, device=self.target) for name, scale in KV_SCALES.items()}
-        return found
-
-    def _as_cached(self, rows: Tensor) -> Tensor:
-        """Rounds rows to the dtype of the cache, if that has no scales."""
-        return rows if self.case.quant is not None else rows.to(torch_dtype(self.case.cache_dtype)).to(rows.dtype)
-
-    def meaning(self, rows: Tensor, scale: str) -> Tensor:
-        """Keys or values [tokens, Hk, D] as the cache stores them, in float64. scale: "k_scale" or "v_scale"."""
-        if self.case.quant is None:
-            return rows.double()
-        if self.case.quant == KV_FP8:
-            limit = torch.finfo(torch.float8_e4m3fn).max
-            divided = (rows.float() / KV_SCALES[scale]).clamp(-limit, limit)
-            return divided.to(torch.float8_e4m3fn).double() * KV_SCALES[scale]
-        kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
-        return kept.data.double() * kept.scale.double()
 
     @property
     def blocks(self) -> list[int]:
@@ -399,19 +383,10 @@ class AttentionTrial:
         """For each row, attention of its queries over the cache. into_nan: pass an `out` tensor filled with NaN."""
 
         def attend(q: Tensor, launch: Launch) -> Tensor:
-            out = torch.full_like(q, torch.nan) if into_nan else None
+            out = self.result(q).fill_(torch.nan) if into_nan else None
             mixed: Tensor = self.layer.attend(q, self.caches, launch.plans[0], out)
             assert out is None or mixed is out, "the result is not the tensor given as out"
             return mixed
-
-        return self.by_row(self.queries, attend)
-
-    def sums(self) -> list[Tensor]:
-        """For each row [tokens, H], the log-sum-exp that attend() returns with lse=True."""
-
-        def attend(q: Tensor, launch: Launch) -> Tensor:
-            mixed = self.layer.attend(q, self.caches, launch.plans[0], lse=True)
-            return mixed[1]
 
         return self.by_row(self.queries, attend)
 
@@ -443,56 +418,9 @@ class AttentionTrial:
     def grants(self) -> list[Grant]:
         return [(*grant, row) for row, grant in enumerate(self.case.rows)]
 
-    def expected(self) -> list[Tensor]:
-        """The expected result of run(), in float64."""
-        return self._expected
-
-    @cached_property
-    def _expected(self) -> list[Tensor]:
-        mixed = []
-        for scores, values in zip(self._scores, self.values, strict=True):
-            weights = torch.exp(scores - self._sum(scores)[..., None])
-            mixed.append((weights @ self._of_heads(self.meaning(values, "v_scale"))).transpose(0, 1))
-        return mixed
-
-    def expected_sums(self) -> list[Tensor]:
-        """The expected result of sums(), in float64."""
-        return [self._sum(scores).T for scores in self._scores]
-
-    def _of_heads(self, keys: Tensor) -> Tensor:
-        """[K, Hk, D] -> [H, K, D]."""
-        return keys.transpose(0, 1).repeat_interleave(self.case.heads // self.case.kv_heads, 0)
-
-    def _sum(self, scores: Tensor) -> Tensor:
-        """The log-sum-exp of scores [H, Q, K], sinks included: [H, Q]."""
-        if self.case.sinks:
-            sinks = self.sinks.double()[:, None, None].expand(*scores.shape[:2], 1)
-            scores = torch.cat((scores, sinks), dim=-1)
-        return torch.logsumexp(scores, -1)
-
-    @cached_property
-    def _scores(self) -> list[Tensor]:
-        """For each row, the scores of its queries [H, Q, K], -inf for keys that a query does not see."""
-        case, found = self.case, []
-        for queries, kept in zip(self.queries, self.keys, strict=True):
-            keys = self._of_heads(self.meaning(kept, "k_scale"))
-            scores = queries.double().transpose(0, 1) @ keys.mT * case.factor
-            if case.softcap is not None:
-                scores = torch.tanh(scores / case.softcap) * case.softcap
-            ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
-            unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
-            found.append(scores.masked_fill(unseen, -torch.inf))
-        return found
-
     def _write(self, grants: list[Grant]) -> None:
-        """Writes the keys and values of grants into their blocks."""
         for held, launch, starts in self.launches(grants):
-            ends = [(length - tokens, length, row) for tokens, length, row in held]
-            k, v = (
-                self.laid(launch, starts, [every[row][first:last] for first, last, row in ends])
-                for every in (self.keys, self.values)
-            )
-            self.layer.write(k, v, self.caches, launch.plans[0])
+            self.write(launch, starts, [(length - tokens, length, row) for tokens, length, row in held])
 
     def laid(self, launch: Launch, starts: list[int], parts: list[Tensor]) -> Tensor:
         """Rows' tensors where the launch has them, NaN in between."""
@@ -574,3 +502,130 @@ def _chunk(grant: Grant, number: int) -> list[Grant]:
     tokens, length, row = grant
     first = length - tokens + number * _CHUNK
     return [(min(length - first, _CHUNK), min(first + _CHUNK, length), row)] if first < length else []
+
+
+@dataclass
+class AttentionTrial(BlockTrial):
+    """Of attention over keys and values."""
+
+    backend: AttentionBackend
+    case: AttentionCase
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.layer, AttentionLayer)
+
+    def draw(self, random: torch.Generator) -> None:
+        case, past = self.case, self.case.shared * self.case.block_size
+
+        def heads(tokens: int, number: int, size: float = 1.0) -> Tensor:
+            drawn = torch.randn(tokens, number, case.head_dim, generator=random)
+            return (drawn * size).to(torch_dtype(case.dtype))
+
+        size = case.small if case.numbers == "small" else 1.0
+        self.keys, self.values = (
+            [self._as_cached(heads(length, case.kv_heads, size)) for _, length in case.rows] for _ in range(2)
+        )
+        for rows in (self.keys, self.values):
+            for row in rows[1:]:
+                row[:past] = rows[0][:past]
+        self.queries = [heads(tokens, case.heads, 1 / size) for tokens, _ in case.rows]
+        if case.numbers == "small":
+            for row in self.keys:
+                row[len(row) // 2] = 0
+        if case.numbers == "large":
+            self._enlarge(random)
+        self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
+
+    def write(self, launch: Launch, starts: list[int], ends: list[tuple[int, int, int]]) -> None:
+        k, v = (
+            self.laid(launch, starts, [every[row][first:last] for first, last, row in ends])
+            for every in (self.keys, self.values)
+        )
+        self.layer.write(k, v, self.caches, launch.plans[0])
+
+    def result(self, q: Tensor) -> Tensor:
+        return torch.empty_like(q)
+
+    def _enlarge(self, random: torch.Generator) -> None:
+        """Queries and keys in one direction, so that scores are 1,200 apart before they are scaled, and up to 100,000;
+        exact in every dtype."""
+        sign = torch.randint(0, 2, (self.case.head_dim,), generator=random) * 2.0 - 1
+        for row in self.queries:
+            row[:] = sign * (2400 / self.case.head_dim)
+        for row in self.keys:
+            place = torch.randperm(len(row), generator=random)[:, None, None]
+            row[:] = (30 + 0.5 * place) * sign
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The layer's weights: its sinks, and the scales of a cache in KV_FP8, by which some keys and values are out of
+        range."""
+        found = {"sinks": self.sinks.to(self.target)} if self.case.sinks else {}
+        if self.case.quant == KV_FP8:
+            found |= {name: torch.full((1,), scale, device=self.target) for name, scale in KV_SCALES.items()}
+        return found
+
+    def _as_cached(self, rows: Tensor) -> Tensor:
+        """Rounds rows to the dtype of the cache, if that has no scales."""
+        return rows if self.case.quant is not None else rows.to(torch_dtype(self.case.cache_dtype)).to(rows.dtype)
+
+    def meaning(self, rows: Tensor, scale: str) -> Tensor:
+        """Keys or values [tokens, Hk, D] as the cache stores them, in float64. scale: "k_scale" or "v_scale"."""
+        if self.case.quant is None:
+            return rows.double()
+        if self.case.quant == KV_FP8:
+            limit = torch.finfo(torch.float8_e4m3fn).max
+            divided = (rows.float() / KV_SCALES[scale]).clamp(-limit, limit)
+            return divided.to(torch.float8_e4m3fn).double() * KV_SCALES[scale]
+        kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
+        return kept.data.double() * kept.scale.double()
+
+    def sums(self) -> list[Tensor]:
+        """For each row [tokens, H], the log-sum-exp that attend() returns with lse=True."""
+
+        def attend(q: Tensor, launch: Launch) -> Tensor:
+            mixed = self.layer.attend(q, self.caches, launch.plans[0], lse=True)
+            return mixed[1]
+
+        return self.by_row(self.queries, attend)
+
+    def expected(self) -> list[Tensor]:
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> list[Tensor]:
+        mixed = []
+        for scores, values in zip(self._scores, self.values, strict=True):
+            weights = torch.exp(scores - self._sum(scores)[..., None])
+            mixed.append((weights @ self._of_heads(self.meaning(values, "v_scale"))).transpose(0, 1))
+        return mixed
+
+    def expected_sums(self) -> list[Tensor]:
+        """The expected result of sums(), in float64."""
+        return [self._sum(scores).T for scores in self._scores]
+
+    def _of_heads(self, keys: Tensor) -> Tensor:
+        """[K, Hk, D] -> [H, K, D]."""
+        return keys.transpose(0, 1).repeat_interleave(self.case.heads // self.case.kv_heads, 0)
+
+    def _sum(self, scores: Tensor) -> Tensor:
+        """The log-sum-exp of scores [H, Q, K], sinks included: [H, Q]."""
+        if self.case.sinks:
+            sinks = self.sinks.double()[:, None, None].expand(*scores.shape[:2], 1)
+            scores = torch.cat((scores, sinks), dim=-1)
+        return torch.logsumexp(scores, -1)
+
+    @cached_property
+    def _scores(self) -> list[Tensor]:
+        """For each row, the scores of its queries [H, Q, K], -inf for keys that a query does not see."""
+        case, found = self.case, []
+        for queries, kept in zip(self.queries, self.keys, strict=True):
+            keys = self._of_heads(self.meaning(kept, "k_scale"))
+            scores = queries.double().transpose(0, 1) @ keys.mT * case.factor
+            if case.softcap is not None:
+                scores = torch.tanh(scores / case.softcap) * case.softcap
+            ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
+            unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
+            found.append(scores.masked_fill(unseen, -torch.inf))
+        return found

@@ -35,7 +35,7 @@ ALWAYS = {
         "SumsOf4096Rounded", "PositionsOf15Bits", "HeadsOf32", "HeadOf65536", "SumsInFloat16", "SmallKeysLost",
         "TiesOfTopKStay", "NormEmitsNeighboursScale", "ScaleOfTheFirstWeight", "StateOfAnotherRow", "LeakPerCall",
         "PrefixHitOff", "SharedBlocksLarge", "StaleSecondBlock", "FirstResidual", "FiveToEightTokens",
-        "BiasMirrored", "PaddingOfTextsSeen",
+        "BiasMirrored", "PaddingOfTextsSeen", "OneKeyForAllHeads", "ChunkSeesItselfAlone",
     },
 }  # fmt: skip
 """Each day; the others are shares of the nightly run."""

@@ -112,8 +112,9 @@ def with_backend(mistake: type[AttentionBackend]) -> Plant:
 
     def plant(base: Base) -> Base:
         class Faulty(base):
-            def attention_backends(self) -> list[AttentionBackend]:
-                return [faulty(backend) for backend in super().attention_backends()]
+            def attention_backends(self) -> list[Any]:
+                every = super().attention_backends()
+                return [faulty(one) if isinstance(one, AttentionBackend) else one for one in every]
 
         return Faulty
 

@@ -1,5 +1,5 @@
 """A platform at op depth in plain torch on the host that brings a kernel for every op, quantized products included, and
-backends for keys and values, for whole texts and for state: whatever the kit can try, it tries on this platform."""
+backends for keys and values, whole texts, latents and state: whatever the kit can try, it tries on this platform."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from tessera.platform import (
-    AttentionBackend,
     BoundOps,
     Device,
     EncoderLayer,
     HeadsLayer,
     Kernel,
+    LatentLayerSpec,
     LayerSpec,
+    MixerBackend,
     Op,
     OpSet,
     Packed,
@@ -28,6 +29,7 @@ from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
 from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
+from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
 
@@ -81,6 +83,15 @@ class PlainEncoder(ReferenceEncoderAttention):
         return self.layer(spec, weights, ops)
 
 
+class PlainLatents(ReferenceLatentAttention):
+    name = "plain-latents"
+    fallback = False
+    layer: type[ReferenceLatentLayer] = ReferenceLatentLayer
+
+    def bind(self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights, ops)
+
+
 class PlainState(ReferenceLinearAttention):
     name = "plain-state"
     fallback = False
@@ -106,5 +117,5 @@ class PlainPlatform(ReferencePlatform):
     def ops(self, reference: OpSet) -> OpSet:
         return replace(reference, **{name: Own(reference[name]) for name in reference.names()})
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        return PlainAttention(), PlainEncoder(), PlainDeltaNet(), PlainState()
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
+        return PlainAttention(), PlainEncoder(), PlainLatents(), PlainDeltaNet(), PlainState()

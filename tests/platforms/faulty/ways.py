@@ -17,6 +17,8 @@ from tessera.platform import (
     Device,
     EncoderLayer,
     HeadsLayer,
+    LatentInput,
+    LatentLayerSpec,
     LaunchShape,
     LayerSpec,
     LinearSpec,
@@ -31,10 +33,11 @@ from tessera.platform import (
 )
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
+from tessera.reference.latent import ReferenceLatentLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
-from tests.platforms.faulty.plain import Own, PlainDeltaNet, PlainEncoder, PlainState
+from tests.platforms.faulty.plain import Own, PlainDeltaNet, PlainEncoder, PlainLatents, PlainState
 from tests.platforms.faulty.steps import _Group
 
 WAYS = Kinds("ways")
@@ -372,6 +375,86 @@ def TextsOf128Tokens(base: Base) -> Base:
 def KeyHeadsOfTextsInTurn(base: Base) -> Base:
     """in whole texts, heads take turns at the key heads"""
     return _encoder(_HeadsInTurn)(base)
+
+
+# ---- latents
+
+
+def _latents(made: type[ReferenceLatentLayer]) -> Any:
+    class Backend(PlainLatents):
+        layer = made
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def attention_backends(self) -> list[Any]:
+                *others, _, state = super().attention_backends()
+                return [*others, Backend(), state]
+
+        return Faulty
+
+    return plant
+
+
+class _OneKeyUpForAll(ReferenceLatentLayer):
+    def absorbed(self, queries: Tensor, latents: Tensor, seen: Tensor) -> Tensor:
+        self.weights = {**self.weights, "kv_up": self.weights["kv_up"][:1].expand_as(self.weights["kv_up"])}
+        return super().absorbed(queries, latents, seen)
+
+
+class _ScaleOfNope(ReferenceLatentLayer):
+    def __init__(self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(dataclasses.replace(spec, scale=spec.nope_dim**-0.5), weights, ops)
+
+
+class _TurnedLeftOut(ReferenceLatentLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None) -> Tensor:
+        q = q.clone()
+        q[..., self.spec.nope_dim :] = 0
+        return super().attend(q, caches, plan, out)
+
+
+class _LatentUnnormed(ReferenceLatentLayer):
+    def inputs(self, x: LatentInput, positions: Tensor) -> tuple[Tensor, Tensor]:
+        kept = x.latent[:, : self.spec.cache.rank].clone()
+        q, latent = super().inputs(x, positions)
+        latent[:, : self.spec.cache.rank] = kept
+        return q, latent
+
+
+class _ChunkAlone(ReferenceLatentLayer):
+    def expanded(self, queries: Tensor, latents: Tensor, seen: Tensor) -> Tensor:
+        alone = seen & (seen.sum(-1, keepdim=True) - seen.cumsum(-1) < queries.shape[1])
+        return super().expanded(queries, latents, alone)
+
+
+@platform("latent attention", "op", "latent")
+def OneKeyForAllHeads(base: Base) -> Base:
+    """rows that decode multiply with the first head's part of the weight of keys and values"""
+    return _latents(_OneKeyUpForAll)(base)
+
+
+@platform("latent attention", "op", "latent")
+def ScaleOfUnturnedPart(base: Base) -> Base:
+    """scores are scaled by the size of the part of a head that is not turned"""
+    return _latents(_ScaleOfNope)(base)
+
+
+@platform("latent attention", "op", "latent")
+def TurnedPartLeftOut(base: Base) -> Base:
+    """scores leave out the part of queries and keys that is turned"""
+    return _latents(_TurnedLeftOut)(base)
+
+
+@platform("latent attention", "op", "latent")
+def LatentsUnnormed(base: Base) -> Base:
+    """latents are kept as they are projected, without their norm"""
+    return _latents(_LatentUnnormed)(base)
+
+
+@platform("latent attention", "op", "latent")
+def ChunkSeesItselfAlone(base: Base) -> Base:
+    """the queries of a chunk see as many keys as the chunk has tokens"""
+    return _latents(_ChunkAlone)(base)
 
 
 # ---- what is kept between calls

@@ -1,4 +1,4 @@
-"""Latent attention computed with keys and values, and over the latents themselves."""
+"""Latent attention against a definition that shares no code with it, and its two ways of computing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,31 @@ import torch
 
 from tessera.ops import REFERENCE, NormSpec
 from tessera.platform import BoundOps, LatentInput, LatentLayerSpec, LatentSpec
-from tessera.reference.latent import ReferenceLatentLayer
+from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.testing import TOLERANCES
+from tessera.testing.latent import LatentCase, LatentTrial, latent_cases
 from tessera.testing.reference import host_device
 
 SPEC = LatentLayerSpec(0, 5, 12, 10, 0.21, "float32", LatentSpec(20, 6, "float32"), NormSpec(20, "float32", 1e-6))
+
+
+CASES = [
+    pytest.param(case, id=f"{name}-{size}-{dtype}")
+    for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))
+    for name, case in latent_cases(size, dtype)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_definition(case: LatentCase) -> None:
+    trial = LatentTrial(ReferenceLatentAttention(), case)
+    for found, expected in zip(trial.run(), trial.expected(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=TOLERANCES[case.dtype], atol=TOLERANCES[case.dtype])
 
 
 @pytest.fixture

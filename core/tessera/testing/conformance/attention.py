@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from itertools import product
 from math import prod
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from tessera.arrays import Array
 from tessera.ops import NormSpec, RotarySpec
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import AttentionBackend, KVLayout, LayerSpec
+from tessera.platform.attention import AttentionBackend, KVLayout, LayerSpec, MixerBackend
 from tessera.platform.device import Reason
 from tessera.platform.launch import Launch
 from tessera.platform.ops import BoundOps
@@ -28,6 +29,8 @@ from tessera.testing.attention import (
     KV_SCALES,
     AttentionCase,
     AttentionTrial,
+    BlockTrial,
+    LaunchCase,
     attention_cases,
     poison,
     rows_by_kind,
@@ -70,6 +73,9 @@ HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
 """Head sizes to choose from if a backend does not support the usual one."""
 
 _CUT_SHORT = ("mixed-", "shared", "long", "large-")  # kinds of launches that dtypes after the first are tried with
+
+
+Trial = TypeVar("Trial", bound=BlockTrial)
 
 
 def block_backends(target: Target) -> Sequence[AttentionBackend]:
@@ -138,7 +144,7 @@ def kept_in(backend: AttentionBackend, dtype: str) -> Sequence[str]:
     return "", *(kept for kept in WITH_SCALES if takes(backend, dtype, kept))
 
 
-def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
+def block_sizes(backend: MixerBackend[Any], case: LaunchCase) -> list[int]:
     """The smallest and the largest that the backend names, and a multiple if it supports multiples."""
     said = backend.constraints(case.spec())
     sizes = {min(said.block_sizes), max(said.block_sizes)}
@@ -173,6 +179,11 @@ def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
 def trial(
     target: Target, backend: AttentionBackend, case: AttentionCase, kind: type[AttentionTrial] = AttentionTrial
 ) -> AttentionTrial:
+    """As placed_trial, of attention."""
+    return placed_trial(target, backend, case, kind)
+
+
+def placed_trial(target: Target, backend: MixerBackend[Any], case: LaunchCase, kind: type[Trial]) -> Trial:
     """On the platform's device, with its ops, its dtype of indices and its shapes of launches."""
     longest = max(length for _, length in case.rows)
     shaping = target.shaping(case.spec(), longest + case.block_size, case.most_decoded)
@@ -248,10 +259,18 @@ def _far_apart(target: Target, backend: AttentionBackend) -> Verdict:
     case = fitted(backend, AttentionCase(((1, 1),), dtype=min(dtypes, key=lambda dtype: torch_dtype(dtype).itemsize)))
     size = block_sizes(backend, case)[0]
     case = replace(case, rows=((1, 2 * size + 1), (5, size + 5)), block_size=size)
-    near = trial(target, backend, case)
+    return compared_far_apart(target, backend, case, AttentionTrial, FarTrial)
+
+
+def compared_far_apart(
+    target: Target, backend: MixerBackend[Any], case: LaunchCase, kind: type[BlockTrial], far_kind: type[FarBlocks]
+) -> Verdict:
+    """Runs the case over blocks that lie side by side and over blocks that lie far apart."""
+    near = placed_trial(target, backend, case, kind)
     near.run()
+    what = case.spec().place
     try:
-        far = trial(target, backend, case, FarTrial)
+        far = placed_trial(target, backend, case, far_kind)
     except (OSError, RuntimeError) as error:  # some devices have no error of their own for it
         return absent(f"there is no memory for blocks that lie far apart: {described(error)}")
     found = far.run()
@@ -261,19 +280,18 @@ def _far_apart(target: Target, backend: AttentionBackend) -> Verdict:
             if not torch.equal(expected, written):
                 raise ConformanceError(
                     f"block {there}, {there * other.stride(0)} elements from the start of its plane, does not hold what"
-                    f" was written to it: its address needs more than 32 bits ({_describe_case(case)})",
+                    f" was written to it: its address needs more than 32 bits ({what})",
                     {"expected": expected, "result": written},
                 )
     for row, (part, right) in enumerate(zip(found, far.expected(), strict=True)):
         text = difference(part.double(), right, TOLERANCES[case.dtype])
         if text is not None:
-            what = f"attention of {_describe_case(case)} over blocks whose addresses need more than 32 bits"
-            said = f"{what}, row {row}: {text}"
+            said = f"{what}, over blocks whose addresses need more than 32 bits, row {row}: {text}"
             raise ConformanceError(said, named(result=found, expected=far.expected()))
     return PASSED
 
 
-class FarTrial(AttentionTrial):
+class FarBlocks(BlockTrial):
     """Over blocks so far apart that the addresses of all but the first, counted in elements, need more than 32 bits.
     Cut to 32 bits, they point to block 0 or behind it. Blocks have gaps between them or, where planes are dense, large
     numbers. Nothing else is there, so a host needs no memory for it. Raises OSError or RuntimeError if there is not
@@ -293,6 +311,10 @@ class FarTrial(AttentionTrial):
         for block in (0, *self.blocks):
             whole[block, :block_bytes] = 255
         return whole
+
+
+class FarTrial(FarBlocks, AttentionTrial):
+    """Of attention over keys and values."""
 
 
 _FAR = 16  # number of the first block that lies far from the start

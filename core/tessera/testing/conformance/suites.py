@@ -14,6 +14,7 @@ from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.drafts import draft_cases
 from tessera.testing.conformance.encoder_attention import encoder_attention_cases
+from tessera.testing.conformance.latent import latent_attention_cases
 from tessera.testing.conformance.launches import graph_cases, shape_cases
 from tessera.testing.conformance.lora import lora_cases
 from tessera.testing.conformance.masks import mask_cases
@@ -31,7 +32,8 @@ Suite = Callable[[Target], Iterator[Case]]
 _SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
     ("bronze", (device_cases, op_cases)),
     ("silver", (
-        backend_cases, fused_cases, layout_cases, encoder_attention_cases, state_cases, scheme_cases, packed_cases,
+        backend_cases, fused_cases, layout_cases, encoder_attention_cases, latent_attention_cases, state_cases,
+        scheme_cases, packed_cases,
     )),
     ("bronze", (model_cases,)),
     ("silver", (
