@@ -62,8 +62,9 @@ def qwen3_5(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 
 def qwen3_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_5_MOE)
+    experts = _experts(fields, renormalise=True)
     layers = _layers(fields, max_model_len, ByKind())
-    return build_decoder(build, read_decoder(fields, layers, inner=1, experts=_experts(fields, renormalise=True)))
+    return build_decoder(build, read_decoder(fields, layers, inner=experts.inner, experts=experts))
 
 
 def _layers(fields: ConfigFields, max_model_len: int, projections: Projections) -> list[BlockShape]:

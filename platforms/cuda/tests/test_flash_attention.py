@@ -80,6 +80,7 @@ def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
         ("flash_attention_2", "flash_attn is not installed"),
         ("flashinfer", "flashinfer is not installed"),
         ("triton", None),
+        ("triton-encoder", "no encoder attention over attention"),
     ]
 
 

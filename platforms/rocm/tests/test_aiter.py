@@ -96,6 +96,7 @@ def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
     assert [(backend.name, backend.supports(CASE.spec())) for backend in backends] == [
         ("aiter", "aiter is not installed"),
         ("triton", None),
+        ("triton-encoder", "no encoder attention over attention"),
     ]
 
 
