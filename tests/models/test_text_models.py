@@ -22,9 +22,13 @@ TEXT: dict[str, dict[str, Any]] = {
     "Qwen2VL": MROPE,
     "Qwen2_5_VL": MROPE,
     "Qwen3VL": MROPE,
+    "Qwen3VLMoe": {
+        **MROPE, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 44, "norm_topk_prob": True,
+        "experts_implementation": "eager",
+    },
     "Qwen3_5": DELTA_NET,
     "Qwen3_5Moe": {**DELTA_NET, **SHARED_EXPERT},
-}
+}  # fmt: skip
 VISION = {
     "depth": 1, "num_hidden_layers": 1, "hidden_size": 24, "num_heads": 2, "num_attention_heads": 2,
     "intermediate_size": 16, "out_hidden_size": 72, "deepstack_visual_indexes": [],
@@ -71,7 +75,8 @@ def test_text_is_answered_as_by_the_whole(tmp_path: Path, name: str) -> None:
     assert "the text model alone is served: images, video and sound are refused" in notes
 
 
-def test_experts_may_be_stored_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_experts_may_be_stored_together(tmp_path: Path, exchanged: bool) -> None:
     model = save_model(Family("stacked", lambda: made("Qwen3_5Moe")), tmp_path)
     file = tmp_path / "model.safetensors"
     weights = load_file(file)
@@ -80,8 +85,8 @@ def test_experts_may_be_stored_together(tmp_path: Path) -> None:
             [weights.pop(f"{layer}.experts.{expert}.{part}_proj.weight") for expert in range(5)]
             for part in ("gate", "up", "down")
         )
-        both = [torch.cat(pair) for pair in zip(gate, up, strict=True)]
-        weights[f"{layer}.experts.gate_up_proj"] = torch.stack(both)
-        weights[f"{layer}.experts.down_proj"] = torch.stack(down)
+        both = torch.stack([torch.cat(pair) for pair in zip(gate, up, strict=True)])
+        for part, stacked in (("gate_up", both), ("down", torch.stack(down))):
+            weights[f"{layer}.experts.{part}_proj"] = stacked.mT.contiguous() if exchanged else stacked
     save_file(weights, file, metadata={"format": "pt"})
     assert ask(tmp_path)[0] == expected(model)

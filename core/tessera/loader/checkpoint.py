@@ -15,7 +15,7 @@ from torch import Tensor
 from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import SINGLE, find_weights
 from tessera.errors import ModelError, printable
-from tessera.loader.stacked_experts import DOWN, GATE_UP, Expert, ExpertPlace, expert_places
+from tessera.loader.stacked_experts import Expert, ExpertPlace, expert_places
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
 
@@ -186,10 +186,8 @@ class Safetensors:
         return {_renamed(name, base): file for name, file in where.items()}
 
     def _find_experts(self) -> None:
-        for tensor in [name for name in self._where if name.endswith((GATE_UP, DOWN))]:
-            found = dict(expert_places(tensor, self.shape(tensor)))
-            self._experts |= found
-            self._where |= dict.fromkeys(found, self._where[tensor])
+        self._experts = dict(expert_places(self._where, self.shape))
+        self._where |= {name: self._where[place.tensor] for name, place in self._experts.items()}
 
     def _add_module(self, module: str) -> None:
         file = f"{module}/{SINGLE}"

@@ -1,16 +1,16 @@
-"""The matrices of one expert in tensors that have those of all experts of a layer: NAME.gate_up_proj [experts, 2 inner,
-hidden], gates first, and NAME.down_proj [experts, hidden, inner]."""
+"""The matrices of one expert in two tensors that have those of all experts of a layer: NAME.gate_up_proj [experts, 2
+inner, hidden], gates first, and NAME.down_proj [experts, hidden, inner]; or both with their last two axes exchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
 from torch import Tensor
 
-GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
+_GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 Index = EllipsisType | slice | tuple[slice, slice]
 
 
@@ -26,18 +26,28 @@ class ExpertPlace:
     half: int = 0
     # into how many parts these are divided: 1 or 2
     halves: int = 1
+    # whether the tensor has columns before rows
+    exchanged: bool = False
 
 
-def expert_places(name: str, shape: Sequence[int]) -> Iterator[tuple[str, ExpertPlace]]:
-    """The matrices in a tensor, by the names that they have where each is stored alone; none if the tensor is not of
-    experts. shape: of the tensor."""
-    for ending, parts in ((GATE_UP, ("gate", "up")), (DOWN, ("down",))):
-        if not name.endswith(ending) or len(shape) != 3:
+def expert_places(names: Iterable[str], shape_of: Callable[[str], Sequence[int]]) -> Iterator[tuple[str, ExpertPlace]]:
+    """The matrices that a checkpoint has together, by the names that they have where each is stored alone. names: of
+    its tensors."""
+    known = set(names)
+    for gate_up in [name for name in known if name.endswith(_GATE_UP)]:
+        base = gate_up.removesuffix(_GATE_UP)
+        down = f"{base}{_DOWN}"
+        if down not in known:
             continue
-        base = name.removesuffix(ending)
-        for expert in range(shape[0]):
-            for half, part in enumerate(parts):
-                yield f"{base}.experts.{expert}.{part}_proj.weight", ExpertPlace(name, expert, half, len(parts))
+        wide, back = shape_of(gate_up), shape_of(down)
+        if len(wide) != 3 or len(back) != 3:
+            continue
+        exchanged = wide[2] != back[1]
+        for expert in range(wide[0]):
+            for half, part in enumerate(("gate", "up")):
+                place = ExpertPlace(gate_up, expert, half, 2, exchanged)
+                yield f"{base}.experts.{expert}.{part}_proj.weight", place
+            yield f"{base}.experts.{expert}.down_proj.weight", ExpertPlace(down, expert, exchanged=exchanged)
 
 
 class Expert:
@@ -46,7 +56,8 @@ class Expert:
     def __init__(self, stacked: Any, place: ExpertPlace) -> None:
         """stacked: the slice of the whole tensor."""
         self.stacked, self.place = stacked, place
-        _, rows, self.columns = stacked.get_shape()
+        _, *sizes = stacked.get_shape()
+        rows, self.columns = reversed(sizes) if place.exchanged else sizes
         self.rows = rows // place.halves
 
     def get_shape(self) -> list[int]:
@@ -60,5 +71,7 @@ class Expert:
         rows, columns = index if isinstance(index, tuple) else (index, slice(None))
         start, stop, _ = (slice(None) if isinstance(rows, EllipsisType) else rows).indices(self.rows)
         first, expert = self.place.half * self.rows, self.place.expert
-        read: Tensor = self.stacked[expert : expert + 1, first + start : first + stop, columns]
-        return read[0]
+        within = slice(first + start, first + stop)
+        axes = (columns, within) if self.place.exchanged else (within, columns)
+        read: Tensor = self.stacked[expert : expert + 1, *axes][0]
+        return read.T.contiguous() if self.place.exchanged else read

@@ -43,6 +43,7 @@ TEXT_MODELS: Mapping[str, str] = {
         ("Qwen2VL", "Qwen2"),
         ("Qwen2_5_VL", "Qwen2"),
         ("Qwen3VL", "Qwen3"),
+        ("Qwen3VLMoe", "Qwen3Moe"),
         ("Qwen3_5", "Qwen3_5"),
         ("Qwen3_5Moe", "Qwen3_5Moe"),
     )
