@@ -16,6 +16,7 @@ from transformers import (
     Glm4MoeLiteConfig,
     GraniteConfig,
     LlamaConfig,
+    MiniCPM3Config,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
@@ -71,6 +72,7 @@ LATENT = {
     "DeepseekV2ForCausalLM": DeepseekV2Config,
     "DeepseekV3ForCausalLM": DeepseekV3Config,
     "Glm4MoeLiteForCausalLM": Glm4MoeLiteConfig,
+    "MiniCPM3ForCausalLM": MiniCPM3Config,
 }
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -165,10 +167,16 @@ def test_left_out_of_latent_attention(architecture):
         assert sizes == (theirs.qk_nope_head_dim, theirs.qk_rope_head_dim, theirs.v_head_dim)
         assert layer.scale == (layer.nope_dim + layer.rope_dim) ** -0.5
         assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
-        assert layer.style == ("pairs" if getattr(theirs, "rope_interleave", True) else "half")
+        paired = getattr(theirs, "rope_interleave", architecture != "MiniCPM3ForCausalLM")
+        assert layer.style == ("pairs" if paired else "half")
         assert layer.bias == theirs.attention_bias
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
     assert ours.activation == ACTIVATIONS[theirs.hidden_act]
+    if architecture == "MiniCPM3ForCausalLM":
+        assert ours.experts is None
+        assert (ours.embedding_scale, 1 / ours.logits_scale) == (theirs.scale_emb, theirs.logits_scaling)
+        assert ours.residual_multiplier == pytest.approx(theirs.scale_depth / 7**0.5)
+        return
     route, v2 = ours.experts.route, architecture == "DeepseekV2ForCausalLM"
     assert (route.experts, route.top_k) == (theirs.n_routed_experts, theirs.num_experts_per_tok)
     assert ours.experts.inner == theirs.moe_intermediate_size
@@ -251,4 +259,5 @@ def test_null_is_null(architecture):
     }
     layers = config_of(architecture, json.loads(json.dumps({**SPARSE, **nulls}))).layers
     kv_heads = 1 if architecture == "FalconForCausalLM" else 32
-    assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in layers} == {(kv_heads, 2, None)}
+    attention = [layer for layer in layers if layer.name == "self_attn"]
+    assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in attention} == {(kv_heads, 2, None)}

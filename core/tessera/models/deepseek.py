@@ -1,5 +1,5 @@
 """DeepSeek V2, V3 and R1, and models of their form (Kimi K2, GLM-4.7-Flash): latent attention, and experts beside
-shared ones after a few dense layers."""
+shared ones after a few dense layers. MiniCPM3: the same attention, with dense layers and multipliers."""
 
 from __future__ import annotations
 
@@ -61,6 +61,18 @@ _GLM4_MOE_LITE: dict[str, Any] = {
     "topk_group": 1,
     "routed_scaling_factor": 1.8,
 }
+_MINICPM3: dict[str, Any] = {
+    "rms_norm_eps": 1e-5,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+    "scale_emb": 12,
+    "scale_depth": 1.4,
+    "dim_model_base": 256,
+}
 _LATENT_EPS = 1e-6
 """Of the norms within attention, whatever rms_norm_eps is, as in transformers."""
 _METHODS = ("greedy", "group_limited_greedy")
@@ -87,8 +99,26 @@ def glm4_moe_lite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> D
     return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), frozenset(dense))
 
 
-def read_latent(fields: ConfigFields, max_model_len: int, style: str = "pairs") -> LatentShape:
-    """The attention of a layer. style: as in RotarySpec. Raises ModelError for a missing or invalid field."""
+def minicpm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = ConfigFields(checkpoint, _MINICPM3)
+    number, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
+    shape = read_latent(fields, max_model_len, "half", hidden // fields.count("num_attention_heads"))
+    config = read_decoder(
+        fields,
+        (shape,) * number,
+        mlp_bias=fields.flag("mlp_bias"),
+        embedding_scale=fields.number("scale_emb"),
+        residual_multiplier=fields.number("scale_depth", number**0.5) / number**0.5,
+        logits_scale=fields.count("dim_model_base", hidden) / hidden,
+    )
+    return build_decoder(build, config)
+
+
+def read_latent(
+    fields: ConfigFields, max_model_len: int, style: str = "pairs", value_dim: int | None = None
+) -> LatentShape:
+    """The attention of a layer. style: as in RotarySpec. value_dim: if v_head_dim is omitted. Raises ModelError for a
+    missing or invalid field."""
     nope, turned = fields.count("qk_nope_head_dim"), fields.count("qk_rope_head_dim")
     rope = RopeReader(fields, turned, max_model_len).read()
     return LatentShape(
@@ -96,7 +126,7 @@ def read_latent(fields: ConfigFields, max_model_len: int, style: str = "pairs") 
         heads=fields.count("num_attention_heads"),
         nope_dim=nope,
         rope_dim=turned,
-        value_dim=fields.count("v_head_dim"),
+        value_dim=fields.count("v_head_dim", value_dim),
         rank=fields.count("kv_lora_rank"),
         query_rank=None if fields.get("q_lora_rank") is None else fields.count("q_lora_rank"),
         scale=(nope + turned) ** -0.5 * _sharper(fields),

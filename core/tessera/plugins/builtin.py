@@ -21,6 +21,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Glm4MoeLiteForCausalLM": "tessera.models.deepseek:glm4_moe_lite",
     "GraniteForCausalLM": "tessera.models.llama:granite",
     "LlamaForCausalLM": "tessera.models.llama:llama",
+    "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",
     "MixtralForCausalLM": "tessera.models.llama:mixtral",
     "Olmo2ForCausalLM": "tessera.models.olmo:olmo2",

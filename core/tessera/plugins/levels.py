@@ -120,7 +120,7 @@ def adapted(part: T, contract: type, **members: Callable[..., Any]) -> T:
             namespace[name] = property(attrgetter(f"_older.{name}"))
         elif getattr(type(part), name, None) is not standing:
             namespace[name] = _handing(part, name)
-    for name in inspect.get_annotations(contract):
+    for name in (name for base in contract.__mro__ for name in inspect.get_annotations(base)):
         namespace[name] = property(attrgetter(f"_older.{name}"))
     namespace |= {name: _calling(part, function) for name, function in members.items()}
     made: T = type(f"Adapted{type(part).__name__}", (contract,), namespace)()

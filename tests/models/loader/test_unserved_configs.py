@@ -13,6 +13,14 @@ MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in
 FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
+QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "head_dim": 8}
+DELTA_NET = {
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 6,
+}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
     "kv_lora_rank": 12,
@@ -32,14 +40,14 @@ DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE = (
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
-KINDS = "default, linear, llama3, yarn, longrope, dynamic"
+KINDS = "default, mrope, linear, llama3, yarn, longrope, dynamic"
 FACTORS = {"short_factor": [1.0, 1.0, 1.0], "long_factor": [1.0, 2.0, 3.0]}
 
 REFUSED = [
     ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not supported; supported are {KINDS}.")
-    for kind in ("su", "mrope", "ntk", "proportional")
+    for kind in ("su", "ntk", "proportional")
 ] + [
-    ({"rope_parameters": {"rope_type": "mrope"}}, "rotary scaling 'mrope' is not supported"),
+    ({"rope_parameters": {"rope_type": "axial"}}, "rotary scaling 'axial' is not supported"),
     ({"rope_scaling": {**LLAMA3, "factor": None}}, "factor of the rotary embedding is missing in config.json."),
     ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor of the rotary embedding is not a positive number"),
     ({"rope_scaling": {"type": "yarn", "truncate": "no"}}, "truncate must be true or false in config.json."),
@@ -131,6 +139,12 @@ REFUSED = [
     ({**DEEPSEEK3, "q_lora_rank": 0}, "q_lora_rank has an invalid value"),
     ({**DEEPSEEK3, "qk_rope_head_dim": 3}, "heads of 3 elements cannot be rotated"),
     ({**GLM4_MOE_LITE, "mlp_layer_types": ["dense", "?"]}, "mlp_layer_types in config.json must say dense or sparse"),
+    (
+        {**QWEN3_5, "linear_num_value_heads": 20},
+        "linear_num_value_heads (20) is not a multiple of linear_num_",
+    ),
+    ({**QWEN3_5, "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim has an invalid value"),
+    ({**QWEN3_5, "layer_types": ["linear_attention", "?"]}, "layer_types in config.json must say linear_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -154,6 +168,9 @@ NEEDED = {
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
+    "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
+    "Qwen3_5ForCausalLM": DELTA_NET,
+    "Qwen3_5MoeForCausalLM": {**DELTA_NET, "num_experts": 12},
 }
 
 
