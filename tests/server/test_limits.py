@@ -16,6 +16,9 @@ from tests.server.test_errors import check_error
 
 USER = {"role": "user", "content": "Hi"}
 MIB = 2**20
+SECONDS = 0.5
+"""Of processor time for a body that is refused: on an idle machine it is a twentieth of that, and building what such a
+body asks for takes many times as long."""
 
 
 async def timed(post, **fields):
@@ -54,7 +57,7 @@ async def test_chat(api, field):
     content = json.dumps(body).encode()
     response, seconds = await timed(lambda: api.post("/v1/chat/completions", content))
     check_error(response, 400, param)
-    assert seconds < 0.05
+    assert seconds < SECONDS
     assert not api.engine.calls
 
 
@@ -80,7 +83,7 @@ async def test_counts_inside_messages_are_looked_at_before_they_are_built(api, m
     content = json.dumps({"model": "fake-model", "messages": messages}).encode()
     response, seconds = await timed(lambda: api.post("/v1/chat/completions", content))
     assert words in check_error(response, 400, "messages")
-    assert seconds < 0.05
+    assert seconds < SECONDS
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ async def test_prompts(api, prompt):
     response, seconds = await timed(lambda: api.post("/v1/completions", content))
     error = response.json()["error"]
     check_error(response, 400, "prompt", error["code"])
-    assert seconds < 0.05
+    assert seconds < SECONDS
     assert not api.engine.calls
 
 
@@ -130,7 +133,7 @@ async def test_a_length_of_thousands_of_digits_is_a_client_error(caplog):
         for digits, status in ((b"0" * 5000, b"400"), (b"0" * 5000 + b"9" * 12, b"413")):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % digits)
-            assert status in (await asyncio.wait_for(reader.readuntil(b"\r\n"), 5))
+            assert status in (await asyncio.wait_for(reader.readuntil(b"\r\n"), 20))
             writer.close()
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 

@@ -147,7 +147,7 @@ async def test_an_idle_client_over_tls_does_not_hold_up_the_end(authority, serve
         with await asyncio.to_thread(trusting(authority).wrap_socket, plain, server_hostname="127.0.0.1"):
             # It reads nothing, not even that the server wants to close.
             os.kill(os.getpid(), signal.SIGTERM)
-            assert await asyncio.wait_for(server.task, 10) == 0
+            assert await asyncio.wait_for(server.task, 20) == 0
 
 
 async def test_a_stream_cut_by_the_client_over_tls_ends_its_request(authority, server_identity):

@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_an_invocation_ends_it():
     engine = FakeEngine(script=Script(hang_at=1))
     async with (
         on_socket(engine, ServerSettings(drain_seconds=0.1)) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=10) as http,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as http,
     ):
         asking = asyncio.create_task(http.post("/invocations", json=CHAT))
         await until(lambda: len(engine.running) == 1)
@@ -89,7 +89,7 @@ async def test_no_load_makes_a_health_check_fail(path):
     settings = ServerSettings(api_keys=("key",), max_requests_per_key=1, drain_seconds=0.1)
     async with (
         on_socket(engine, settings) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=10, headers=key) as http,
+        httpx.AsyncClient(base_url=server.url, timeout=60, headers=key) as http,
     ):
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
         await until(lambda: len(engine.running) == 1)

@@ -82,7 +82,7 @@ async def test_load_counts_what_generates_and_nothing_else():
     async def load():
         return (await http.get("/load")).json()
 
-    async with on_socket(engine) as server, httpx.AsyncClient(base_url=server.url, timeout=10) as http:
+    async with on_socket(engine) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         assert await load() == {"server_load": 0}
         asking = [
             asyncio.create_task(http.post("/v1/chat/completions", json=CHAT)),
@@ -116,7 +116,7 @@ async def test_bodies_of_all_requests_together_have_a_limit():
     engine = FakeEngine(script=Script(hang_at=0))
     settings = ServerSettings(limits=Limits(bodies_bytes=1000), drain_seconds=0.1)
     body = {**CHAT, "messages": [{"role": "user", "content": "x" * 300}]}
-    async with on_socket(engine, settings) as server, httpx.AsyncClient(base_url=server.url, timeout=10) as http:
+    async with on_socket(engine, settings) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         asking = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(2)]
         await until(lambda: len(engine.running) == 2)
         response = await http.post("/v1/chat/completions", json=body)
@@ -267,7 +267,7 @@ async def test_a_stream_that_is_not_silent_gets_none(api):
 async def test_a_client_that_leaves_a_commented_stream_leaves_no_task_behind():
     engine = FakeEngine(script=Script(hang_at=1))
     settings = ServerSettings(sse_keep_alive_seconds=0.02, drain_seconds=0.1)
-    async with on_socket(engine, settings) as server, httpx.AsyncClient(base_url=server.url, timeout=10) as http:
+    async with on_socket(engine, settings) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         await http.get("/health")
         before = len(asyncio.all_tasks())
         async with http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:

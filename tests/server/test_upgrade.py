@@ -30,13 +30,13 @@ async def test_the_offer_is_not_taken_up(offer, caplog):
             await writer.drain()
             await asyncio.sleep(0.02)
             writer.write(BODY)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
             assert head.startswith(b"HTTP/1.1 200 ")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             answer = json.loads(await reader.readexactly(length))
             assert answer["choices"][0]["text"] == "Hello, wörld!"
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n")
-        assert (await asyncio.wait_for(reader.readuntil(b"}"), 5)).startswith(b"HTTP/1.1 200 ")
+        assert (await asyncio.wait_for(reader.readuntil(b"}"), 20)).startswith(b"HTTP/1.1 200 ")
         writer.close()
         assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
@@ -48,7 +48,7 @@ async def ask(port: int, *pieces: bytes) -> bytes:
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(0.02)
-    line = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+    line = await asyncio.wait_for(reader.readuntil(b"\r\n"), 20)
     writer.close()
     return line
 
@@ -88,7 +88,7 @@ async def answers_to(*pieces: bytes) -> list[int]:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0.002)
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
         return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]
 

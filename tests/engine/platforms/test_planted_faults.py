@@ -19,7 +19,7 @@ from tests.platforms.faulty.outcome import PLACES, outcome
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/conformance.md"
-SECONDS = 20
+SECONDS = 60
 ALWAYS = {
     "strict": {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",

@@ -178,7 +178,7 @@ async def test_a_start_that_hangs_is_a_death(monkeypatch):
     await world.supervisor.start()
     world.begins_for_ever()
     await world.dies("It died.")
-    await asyncio.wait_for(world.supervisor.ended.wait(), 5)
+    await asyncio.wait_for(world.supervisor.ended.wait(), 20)
     assert "did not start within 0 s" in world.heard[-1][1]
     assert world.connections[1].is_hung
 

@@ -131,10 +131,10 @@ def test_time_a_token_does_not_grow_with_the_text(tokenizers_by_kind: dict[str, 
     ids = tokenizer.encode("the quick brown fox ") * 25
 
     def seconds_for_all() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         for token_id in ids:
             stream.append([token_id])
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     first = min(seconds_for_all() for _ in range(3))
     stream.append(ids * 60)

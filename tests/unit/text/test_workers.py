@@ -392,12 +392,12 @@ async def test_worker_that_stands_still_is_replaced_and_its_job_done_again(
 
 
 async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
+    """It stands still, as one does whose library holds it: it would never be done."""
     async with served() as workers:
-        job = asyncio.create_task(workers.encode(["The quick brown fox. " * 300_000]))
+        os.kill(pids()[0], signal.SIGSTOP)
+        job = asyncio.create_task(workers.encode(["The quick brown fox."]))
         await asyncio.sleep(0.3)
-        begin = time.monotonic()
-        await workers.close()
-        assert time.monotonic() - begin < 1
+        await asyncio.wait_for(workers.close(), 20)
         with pytest.raises(asyncio.CancelledError):
             await job
         with pytest.raises(TextWorkerError, match="closed"):
@@ -478,7 +478,7 @@ def test_worker_dies_with_its_parent_in_the_middle_of_a_job(
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     with pytest.raises(ProcessLookupError):
