@@ -167,7 +167,8 @@ def test_a_worker_that_cannot_be_started_is_one_line_and_ends_the_others(
     monkeypatch.setattr("tessera.executor.workers.subprocess.Popen", start)
     with pytest.raises(PlatformError, match=r"^worker 1 could not be started \(Resource temporarily unavailable\); "):
         WorkersExecutor(two_workers(llama))
-    assert [process.returncode for process in started] == [0]
+    (other,) = started
+    assert other.returncode in (0, -signal.SIGKILL), "it is killed if it has not come up by then"
     assert not list(tmp_path.iterdir())
 
 
