@@ -99,7 +99,6 @@ class MixedModel:
             max_positions=max_model_len,
             dtype=build.dtype,
             caches=build.caches,
-            prefix_cacheable=False,  # a StateSpec is what it is after the last token
         )
 
     def embed(self, tokens: Tensor) -> Tensor:

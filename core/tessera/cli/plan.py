@@ -173,6 +173,6 @@ def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
 def _group(group: CacheGroup) -> str:
     layers = f"{len(group.layers)} layers" if len(group.layers) != 1 else "1 layer"
     if group.kind == "state":
-        return f"{show_bytes(group.block_bytes)} per request ({layers})"
+        return f"{show_bytes(group.block_bytes)} per request ({layers} with a state, room for {group.num_blocks - 1:,})"
     kind = f"window of {group.window:,}" if group.window is not None else "full attention"
     return f"{show_bytes(group.block_bytes // group.block_size)} ({layers}, {kind}, blocks of {group.block_size})"

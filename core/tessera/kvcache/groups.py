@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
 
+SNAPSHOT_SHARE = 8
+"""Of the bytes that states of rows leave, at most one in so many is for copies of states. Rows that are not in use hold
+copies too, so that is how many there are at least."""
+
+
 @dataclass(frozen=True)
 class _Key:
     """What the layers of one group have in common."""
@@ -33,8 +38,9 @@ def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) ->
     All stages have the same groups, with as many blocks as fit on every one of them, since a block holds the same
     tokens everywhere. The layers of a group, and so its bytes, are those of the stage.
 
-    A state group gets one slot per row plus the null slot. The remaining bytes are divided so that all groups that grow
-    with tokens hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
+    A state group gets one slot per row plus the null slot, and with prefix caching as many again for copies of states
+    as SNAPSHOT_SHARE of the rest has room for. The remaining bytes are divided so that all groups that grow with tokens
+    hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
     hold at once if there is also a group without one, and gets fewer if max_model_len would not fit otherwise.
 
     Raises MemoryBudgetError if the cache is too small, ConfigError for a block size that a layer does not support, and
@@ -80,13 +86,27 @@ def _num_blocks(
     states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
     growing = {key: nbytes for key, nbytes in block_bytes.items() if key.kind != "state"}
     left = cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
-    sizing = _Sizing(growing, max(left, 0), _ahead(config), config.model.max_model_len)
-    counts = sizing.counts(num_rows)
+    each = sum(nbytes for key, nbytes in block_bytes.items() if key.kind == "state")
+    spare = _spare_states(config, each, left, num_rows)
+    for copies in (spare, 0) if spare else (0,):
+        sizing = _Sizing(growing, max(left - copies * each, 0), _ahead(config), config.model.max_model_len)
+        counts = sizing.counts(num_rows)
+        if not growing or sizing.longest(counts) >= config.model.max_model_len:
+            break
     _check_room(config, cache_bytes, left, sizing.longest(counts) if growing else None)
     return {
-        key: num_rows + 1 if key.kind == "state" else min(counts[key] + 1, _most_blocks(members, key.block_size))
+        key: num_rows + 1 + copies
+        if key.kind == "state"
+        else min(counts[key] + 1, _most_blocks(members, key.block_size))
         for key, members in layers.items()
     }
+
+
+def _spare_states(config: EngineConfig, nbytes: int, left: int, num_rows: int) -> int:
+    """Copies of all states of a row, of nbytes each, that the bytes left are to hold beside those of rows."""
+    if not config.cache.prefix_caching or not nbytes:
+        return 0
+    return min(num_rows, max(left, 0) // SNAPSHOT_SHARE // nbytes)
 
 
 def _ahead(config: EngineConfig) -> int:

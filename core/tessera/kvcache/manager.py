@@ -9,8 +9,10 @@ from math import lcm
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.kvcache.copies import BlockCopies
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
+from tessera.kvcache.snapshots import Snapshot, StateSnapshots
 from tessera.kvcache.tables import BlockTables, Sharing, Windows
 from tessera.platform.runner import CachePlan
 from tessera.step import BlockCopy, BlockDelta
@@ -23,7 +25,8 @@ class KVCacheManager:
 
     A row starts with open() or fork() and grows with try_allocate(). Blocks that fall behind a sliding window are given
     back through `windows`. A row ends with leave() and, once no step in flight uses it, free(). Groups of StateSpec
-    give each open row one block and never grow.
+    give each open row one block and never grow; if they have more blocks than rows, `snapshots` makes prefix hits
+    possible, and is None otherwise.
 
     covered [num_rows] int32: tokens the row's blocks have room for; 0 while the next block it writes may be shared.
     ahead: the most tokens of one row that the steps in flight may compute, so a group with a window never holds more
@@ -38,15 +41,20 @@ class KVCacheManager:
         self._max_model_len = plan.max_model_len
         self._growing = tuple(index for index, group in enumerate(plan.groups) if group.kind != "state")
         self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
+        spare = [plan.groups[group].num_blocks - 1 > plan.num_rows for group in self._states]
         self.prefix_cache: PrefixCache | None = None
-        if prefix_caching and self._growing and not self._states:
+        if prefix_caching and plan.groups and all(spare):
             self.prefix_cache = PrefixCache(plan.groups, salt)
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
         self.windows = Windows(plan.groups, self.tables, self.pools)
         self.covered = np.zeros(plan.num_rows, dtype=np.int32)
         sizes = [(group, plan.groups[group].block_size) for group in self._growing]
-        self._sharing = Sharing(self.pools, self.tables, sizes)
+        self._copies = BlockCopies(self.pools)
+        self._sharing = Sharing(self.pools, self.tables, self._copies, sizes)
+        self.snapshots: StateSnapshots | None = None
+        if self.prefix_cache is not None and self._states:
+            self.snapshots = StateSnapshots(self._states, self.pools, self.tables, self._copies, self.prefix_cache)
 
     def _forgetter(self, group: int) -> Callable[[list[int]], None] | None:
         return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
@@ -94,7 +102,7 @@ class KVCacheManager:
 
     @property
     def can_fork(self) -> bool:
-        """False with a StateSpec: a state holds only what follows the last token, so it cannot be shared."""
+        """False with a StateSpec: a state holds only what follows the last token, so rows cannot share it."""
         return not self._states
 
     # ---- starting a row ----------------------------------------------------------------------------------------------
@@ -102,7 +110,8 @@ class KVCacheManager:
     def get_computed_blocks(self, chain: HashChain | None, tokens: Array, multiple: int = 1) -> PrefixHit:
         """The longest cached prefix of tokens whose length is a multiple of `multiple`, with at least one token left to
         compute."""
-        if self.prefix_cache is None or chain is None:
+        no_room = self.snapshots is not None and not self.snapshots.has_room
+        if self.prefix_cache is None or chain is None or no_room:
             return PrefixHit(0, tuple(int32() for _ in self._groups))
         step = lcm(chain.unit, multiple) // chain.unit
         return self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit, step)
@@ -129,7 +138,16 @@ class KVCacheManager:
         """Gives an empty row the blocks of its cached prefix."""
         for group in self._growing:
             self._begin(group, row, hit.blocks[group])
-        self._open(row)
+        for group in self._states:
+            pool, states = self.pools[group], hit.blocks[group]
+            pool.touch(states)  # before the row gets a block, which might be this one
+            self.tables.begin(group, row, pool.allocate(1))
+            for state in states.tolist():
+                self._copies.add(group, state, int(self.tables.row_blocks(group, row)[0]))
+            pool.release(states)
+        if self.snapshots is not None:
+            self.snapshots.begin(row, hit.num_tokens)
+        self._cover(int32([row]))
 
     def fork(self, source: int, row: int, num_tokens: int) -> None:
         """Gives an empty row the blocks of the source row's first num_tokens tokens. The last block may be partly
@@ -140,7 +158,7 @@ class KVCacheManager:
             shared = self.tables.row_blocks(group, source)[: spec.blocks_of(num_tokens)].copy()
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
-        self._open(row)
+        self._cover(int32([row]))
         self._sharing.forked |= {source, row}
         self.covered[[source, row]] = 0
 
@@ -148,11 +166,6 @@ class KVCacheManager:
         if len(blocks):
             self.pools[group].touch(blocks[blocks > 0])
             self.tables.begin(group, row, blocks)
-
-    def _open(self, row: int) -> None:
-        for group in self._states:
-            self.tables.begin(group, row, self.pools[group].allocate(1))
-        self._cover(int32([row]))
 
     def _cover(self, rows: Array) -> None:
         tokens = [self.tables.counts[group][rows] * self._groups[group].block_size for group in self._growing]
@@ -212,11 +225,11 @@ class KVCacheManager:
     def take_changes(self) -> tuple[list[BlockDelta], list[BlockCopy]]:
         """Table changes since the last call, and the copies to make before anything is written. Call free_copied() for
         the copies once their step has retired."""
-        return self.tables.take_changes(), self._sharing.take_copies()
+        return self.tables.take_changes(), self._copies.take()
 
     def free_copied(self, copies: Sequence[BlockCopy]) -> None:
         """Releases the sources of these copies; their step has retired."""
-        self._sharing.free_copied(copies)
+        self._copies.free(copies)
 
     # ---- ending a row ------------------------------------------------------------------------------------------------
 
@@ -228,7 +241,9 @@ class KVCacheManager:
     def free(self, row: int) -> None:
         """Frees the blocks of a row that left, last block first, so that prefixes stay cached longer."""
         for group, pool in enumerate(self.pools):
-            pool.free(self.tables.live_blocks(group, row)[::-1].copy())
+            blocks = self.tables.live_blocks(group, row)
+            self._copies.withdraw(group, blocks)
+            pool.free(blocks[::-1].copy(), soon=group in self._states)
         self.tables.clear(row)
         self.covered[row] = 0
         self._sharing.forked.discard(row)
@@ -239,16 +254,25 @@ class KVCacheManager:
         """Caches units first to last (exclusive) of a row's tokens, which are computed and not written again."""
         assert self.prefix_cache is not None
         held = []
-        for group in self._growing:
-            per_unit = chain.unit // self._groups[group].block_size
+        for group, spec in enumerate(self._groups):
+            if spec.kind == "state":
+                held.append([0] * (last - first))
+                continue
+            per_unit = chain.unit // spec.block_size
             held.append(self.tables.row_blocks(group, row)[first * per_unit : last * per_unit].tolist())
         self.prefix_cache.register(chain.links(first, last, tokens), held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
-    def check(self, rows: Sequence[int], leaving_rows: Sequence[int], copied: Sequence[BlockCopy]) -> None:
-        """Asserts that the only holders of blocks are these rows (leaving_rows are among them) and the sources of
-        copies in flight."""
+    def check(
+        self,
+        rows: Sequence[int],
+        leaving_rows: Sequence[int],
+        copied: Sequence[BlockCopy],
+        snapshots: Sequence[Snapshot] = (),
+    ) -> None:
+        """Asserts that the only holders of blocks are these rows (leaving_rows are among them), the sources of copies
+        in flight, and snapshots in flight."""
         unused = np.ones(len(self.covered), dtype=bool)
         unused[list(rows)] = False
         assert not self.covered[unused].any(), "a row that is not in use has room"
@@ -261,7 +285,8 @@ class KVCacheManager:
             held = (places >= starts[:, None]) & (places < counts[:, None])
             assert not blocks[~held].any(), "a table goes on beyond what its row holds"
             assert blocks[held].all(), "a table holds the null block"
-            holders = _counted([blocks[held]], pool.num_blocks)
+            taken = int32([snapshot.blocks[group] for snapshot in snapshots if group in snapshot.blocks])
+            holders = _counted([blocks[held], taken], pool.num_blocks)
             leavers = _counted([self.tables.live_blocks(group, row) for row in leaving_rows], pool.num_blocks)
             copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)
             pool.check(holders, leavers, copies)

@@ -63,12 +63,12 @@ class BlockPool:
         """A holder of these distinct blocks is leaving; free() follows once no step in flight uses them."""
         self.leaving[blocks] += 1
 
-    def free(self, blocks: Array) -> None:
+    def free(self, blocks: Array, *, soon: bool = False) -> None:
         """Removes a holder that left from each of these distinct blocks. Blocks without a holder become free and are
-        reused in this order."""
+        reused in this order. soon: before all others, since nobody will look for what they hold."""
         self.leaving[blocks] -= 1
         self.ref_count[blocks] -= 1
-        self._free_unused(blocks)
+        self._free_unused(blocks, soon=soon)
 
     def release(self, blocks: Array) -> None:
         """Removes a holder that stays active from each of these distinct blocks, which no step in flight reads for
@@ -76,22 +76,22 @@ class BlockPool:
         self.ref_count[blocks] -= 1
         self._free_unused(blocks)
 
-    def exchange(self, block: int, source: int) -> int:
-        """Gives a holder a new block in place of this one. `source` is kept for a step in flight that copies from it,
-        until copied()."""
-        new = int(self.allocate(1)[0])
-        self.ref_count[block] -= 1
-        self.copying[source] += 1
-        return new
+    def copy(self, block: int) -> None:
+        """Keeps a block for a step that copies from it, until copied(). It may be free."""
+        self._free.remove(np.array([block])[self._unused(np.array([block]))])
+        self.copying[block] += 1
 
     def copied(self, block: int) -> None:
         """The step that copied from this block has retired."""
         self.copying[block] -= 1
         self._free_unused(np.array([block]))
 
-    def _free_unused(self, blocks: Array) -> None:
+    def _free_unused(self, blocks: Array, *, soon: bool = False) -> None:
         unused = blocks[self._unused(blocks)]
-        self._free.add(unused)
+        if soon:
+            self._free.add_first(unused)
+        else:
+            self._free.add(unused)
         self.num_freed += len(unused)
 
     def check(self, holders: Array, leavers: Array, copies: Array) -> None:
@@ -138,6 +138,16 @@ class FreeQueue:
         self._tail = end
         self._count += len(blocks)
 
+    def add_first(self, blocks: Array) -> None:
+        """Puts blocks in front of all others, in this order. None of them may be in the queue."""
+        if self._head < len(blocks):
+            self._close_gaps(first=len(blocks))
+        start = self._head - len(blocks)
+        self._entries[start : self._head] = blocks
+        self._place[blocks] = np.arange(start, self._head)
+        self._head = start
+        self._count += len(blocks)
+
     def remove(self, blocks: Array) -> None:
         """Removes blocks from anywhere in the queue."""
         self._place[blocks] = NOWHERE
@@ -174,8 +184,9 @@ class FreeQueue:
         stands: Array = self._place[self._entries[first:last]] == np.arange(first, last)
         return stands
 
-    def _close_gaps(self) -> None:
+    def _close_gaps(self, first: int = 0) -> None:
+        """first: entries to leave before the head."""
         blocks = self._between(self._head, self._tail)
-        self._head, self._tail = 0, len(blocks)
-        self._entries[: self._tail] = blocks
-        self._place[blocks] = np.arange(self._tail)
+        self._head, self._tail = first, first + len(blocks)
+        self._entries[first : self._tail] = blocks
+        self._place[blocks] = np.arange(first, self._tail)

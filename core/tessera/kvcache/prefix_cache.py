@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
 
-from tessera.arrays import Array
+from tessera.arrays import Array, int32
 from tessera.platform.runner import CacheGroup
 
 SALT_BYTES = 32
+STATE_UNIT = 16
+"""Tokens of a unit where no group grows with tokens."""
 
 
 class HashChain:
@@ -51,26 +53,32 @@ class HashChain:
 @dataclass(frozen=True)
 class PrefixHit:
     """blocks[group] hold the first num_tokens tokens of a request, in order. Blocks behind a sliding window are null,
-    since no later token needs them."""
+    since no later token needs them. Of a group of states it is the one that has the state behind these tokens, or none
+    for no tokens."""
 
     num_tokens: int
     blocks: tuple[Array, ...]
 
 
 class PrefixCache:
-    """Full blocks by content, for all groups of a cache that grow with tokens.
+    """Full blocks by content, for all groups of a cache, and states by the tokens that they hold.
 
     A unit is the least common multiple of the groups' block sizes, in tokens, so that a hit has the same length in all
-    groups. A block is found by its unit's link and its place within the unit. Chains start from `salt` (random per
+    groups. A block is found by its unit's link and its place within the unit, a state by the link of its last unit.
+    Chains start from `salt` (random per
     cache, so that hashes cannot be predicted from outside) and the request's cache key.
     """
 
     def __init__(self, groups: Sequence[CacheGroup], salt: bytes | None = None) -> None:
-        self.unit = lcm(*(group.block_size for group in groups))
+        growing = [group.block_size for group in groups if group.kind != "state"]
+        self.unit = lcm(*growing) if growing else STATE_UNIT
         self._groups = groups
         self._salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
-        self._per_unit = [self.unit // group.block_size for group in groups]
-        self._whole = [index for index, group in enumerate(groups) if group.window is None]
+        self._per_unit = [1 if group.kind == "state" else self.unit // group.block_size for group in groups]
+        self._states = [index for index, group in enumerate(groups) if group.kind == "state"]
+        self._whole = [
+            index for index, group in enumerate(groups) if group.window is None and index not in self._states
+        ]
         self._windows = [index for index, group in enumerate(groups) if group.window is not None]
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
         self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
@@ -81,11 +89,11 @@ class PrefixCache:
 
     def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
         """The longest cached prefix of at most num_units units whose number of units is a multiple of step. A group
-        with a window only needs the blocks that the next token attends to."""
+        with a window only needs the blocks that the next token attends to; one of states, the state before it."""
         length = self._first_gap(chain, tokens, num_units) if self._whole else num_units
-        length -= length % step
+        length = self._with_states(chain, tokens, length, step)
         while length and (gap := self._gap_in_sight(chain, tokens, length)) is not None:
-            length = gap - gap % step
+            length = self._with_states(chain, tokens, gap, step)
         return PrefixHit(
             length * self.unit, tuple(self._prefix_blocks(chain, group, length) for group in range(len(self._groups)))
         )
@@ -98,6 +106,14 @@ class PrefixCache:
             if not all(link in blocks for blocks in places):
                 return unit
         return num_units
+
+    def _with_states(self, chain: HashChain, tokens: Array, length: int, step: int) -> int:
+        """The most units, at most `length` and a multiple of step, behind which every group of states has its state."""
+        length -= length % step
+        places = [self._blocks[group][0] for group in self._states]
+        while length and not all(chain.link(length - 1, tokens) in blocks for blocks in places):
+            length -= step
+        return length
 
     def _gap_in_sight(self, chain: HashChain, tokens: Array, length: int) -> int | None:
         """The first unit with a missing block that the token after `length` units would attend to. No prefix that ends
@@ -114,6 +130,8 @@ class PrefixCache:
 
     def _prefix_blocks(self, chain: HashChain, group: int, length: int) -> Array:
         per_unit, places = self._per_unit[group], self._blocks[group]
+        if group in self._states:
+            return int32([places[0][chain.hashes[length - 1]]] if length else [])
         found: Array = np.zeros(length * per_unit, dtype=np.int32)
         for index in range(self._groups[group].first_seen(length * self.unit), len(found)):
             unit, place = divmod(index, per_unit)
@@ -122,12 +140,21 @@ class PrefixCache:
 
     def register(self, links: Sequence[bytes], blocks_by_group: Sequence[Sequence[int]]) -> None:
         """Caches blocks under their links. blocks_by_group: those that hold the links' units, the same number for each
-        unit, null for blocks already given back. A link that already has a block keeps it."""
+        unit, null for blocks already given back and for states. A link that already has a block keeps it."""
         for places, known, blocks in zip(self._blocks, self._links, blocks_by_group, strict=True):
             for place, block_of in enumerate(places):
                 for link, block in zip(links, blocks[place :: len(places)], strict=True):
                     if block and block not in known and block_of.setdefault(link, block) == block:
                         known[block] = (link, place)
+
+    def register_states(self, link: bytes, blocks: Mapping[int, int]) -> None:
+        """Caches the states behind the unit of a link, by group, unless it has some."""
+        nulls = ([0] * per_unit for per_unit in self._per_unit)
+        self.register([link], [[blocks[group]] if group in blocks else null for group, null in enumerate(nulls)])
+
+    def states(self, link: bytes) -> dict[int, int]:
+        """The blocks of the states behind the unit of a link, by group."""
+        return {group: self._blocks[group][0][link] for group in self._states if link in self._blocks[group][0]}
 
     def forget(self, group: int, blocks: Iterable[int]) -> None:
         """Drops these blocks from the cache, if they are in it."""

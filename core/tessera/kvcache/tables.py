@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.kvcache.copies import BlockCopies
 from tessera.kvcache.pool import BlockPool
 from tessera.platform.runner import CacheGroup
-from tessera.step import BlockCopy, BlockDelta
+from tessera.step import BlockDelta
 
 Entry = tuple[Array, Array, Array, Array]
 
@@ -113,12 +114,18 @@ class Sharing:
     forked: rows that may share blocks. sizes: (group, tokens per block) of each group that grows with tokens.
     """
 
-    def __init__(self, pools: Sequence[BlockPool], tables: BlockTables, sizes: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        pools: Sequence[BlockPool],
+        tables: BlockTables,
+        copies: BlockCopies,
+        sizes: Sequence[tuple[int, int]],
+    ) -> None:
         self.forked: set[int] = set()
         self._pools = pools
         self._tables = tables
+        self._copies = copies
         self._sizes = sizes
-        self._copies: list[list[tuple[int, int]]] = [[] for _ in pools]
 
     def forked_among(self, rows: Array, starts: Array) -> list[tuple[int, int]]:
         """The rows that may share blocks, each with its start."""
@@ -149,30 +156,13 @@ class Sharing:
         return tuple(copies)
 
     def copy(self, write: SharedWrite) -> None:
-        """Replaces a shared block by the row's own copy. The source is kept until the step that copies it has retired.
-        All copies of a step are made at once, so a copy of a copy reads from the original."""
+        """Replaces a shared block by the row's own copy. A copy of a copy reads from the original."""
         shared = int(self._tables.row_blocks(write.group, write.row)[write.index])
-        copies = self._copies[write.group]
-        source = next((source for source, target in copies if target == shared), shared)
-        target = self._pools[write.group].exchange(shared, source)
+        pool = self._pools[write.group]
+        target = int(pool.allocate(1)[0])
         self._tables.replace(write.group, write.row, write.index, target)
-        copies.append((source, target))
-
-    def take_copies(self) -> list[BlockCopy]:
-        """The copies to make before anything is written. free_copied() must follow."""
-        copies = []
-        for group, pairs in enumerate(self._copies):
-            if pairs:
-                sources, targets = zip(*pairs, strict=True)
-                copies.append(BlockCopy(group, int32(sources), int32(targets)))
-                pairs.clear()
-        return copies
-
-    def free_copied(self, copies: Sequence[BlockCopy]) -> None:
-        """Releases the sources of these copies; their step has retired."""
-        for copy in copies:
-            for source in copy.sources.tolist():
-                self._pools[copy.group].copied(source)
+        self._copies.add(write.group, self._copies.origin(write.group, shared), target)
+        pool.release(int32([shared]))
 
 
 class Windows:

@@ -21,7 +21,6 @@ from tessera.platform.attention import (
     MixerBackend,
     MixerSpec,
     SlidingWindowSpec,
-    StateSpec,
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
@@ -141,11 +140,6 @@ class Build:
         """ModelFacts.caches of the layers bound so far."""
         kept = ((bound.spec.layer, bound.spec.cache) for bound in self.mixers)
         return tuple(LayerCache(layer, cache) for layer, cache in kept if cache is not None)
-
-    @property
-    def keeps_states(self) -> bool:
-        """Whether a layer bound so far keeps a state, which is what it is after a request's last token."""
-        return any(isinstance(kept.spec, StateSpec) for kept in self.caches)
 
     def cache(self, kv_heads: int, head_dim: int, window: int | None) -> FullAttentionSpec:
         """The cache of an attention layer."""

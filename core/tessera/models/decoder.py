@@ -99,7 +99,7 @@ class Decoder:
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
             chunkable=causal,
-            prefix_cacheable=causal and not build.keeps_states,
+            prefix_cacheable=causal,
             generates=build.generates,
         )
 

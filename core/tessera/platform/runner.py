@@ -77,7 +77,11 @@ class CachePlan:
     def num_requests(self, tokens: int) -> int:
         """How many requests of this many tokens fit into the cache together; block 0 of each group is not used. As many
         as there are rows, if nothing is kept."""
-        return min(((group.num_blocks - 1) // group.blocks_of(tokens) for group in self.groups), default=self.num_rows)
+        counts = (
+            self.num_rows if group.kind == "state" else (group.num_blocks - 1) // group.blocks_of(tokens)
+            for group in self.groups
+        )
+        return min(counts, default=self.num_rows)
 
 
 @dataclass(frozen=True)

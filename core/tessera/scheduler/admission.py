@@ -177,17 +177,25 @@ class Admission:
         """What a request starts from; None while a sibling is computing the prompt. All steps that compute the prompt,
         except for its last token, must have retired."""
         leader = self._leader(request)
-        if leader is None:
-            chain = request.chain if request.reads_cache else None
-            hit = self._allocator.cache.get_computed_blocks(chain, request.tokens, self._budget.chunk_multiple)
-            return _Origin(hit.num_tokens, hit=hit)
-        shared = request.num_prompt_tokens - 1
-        return _Origin(shared, leader=leader) if self._allocator.rows.num_retired[leader.row] >= shared else None
+        if leader is not None and self._allocator.cache.can_fork:
+            shared = request.num_prompt_tokens - 1
+            return _Origin(shared, leader=leader) if self._allocator.rows.num_retired[leader.row] >= shared else None
+        chain = request.chain if request.reads_cache else None
+        hit = self._allocator.cache.get_computed_blocks(chain, request.tokens, self._budget.chunk_multiple)
+        if leader is not None and self._will_copy_states(request, leader, hit.num_tokens):
+            return None
+        return _Origin(hit.num_tokens, hit=hit)
+
+    def _will_copy_states(self, request: TrackedRequest, leader: TrackedRequest, num_known: int) -> bool:
+        """Whether a sibling is computing states that save enough of the prompt, beyond what is known of it."""
+        if not request.reads_cache or self._allocator.rows.num_retired[leader.row] >= request.num_prompt_tokens:
+            return False
+        return self._budget.to_border(num_known, request.num_prompt_tokens - num_known) > 0
 
     def _leader(self, request: TrackedRequest) -> TrackedRequest | None:
-        """The running sibling from which a request that has not started can be forked, if any."""
+        """The running sibling whose prompt a request that has not started can share, if any."""
         leader = self._requests.get(request.request.leader)
-        if leader is None or leader.row == NO_ROW or request.started or not self._allocator.cache.can_fork:
+        if leader is None or leader.row == NO_ROW or request.started:
             return None
         if self._allocator.rows.status[leader.row] != RowStatus.RUNNING:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,8 @@ from tessera.platform.launch import RequestView, Resource, StepRules
 from tessera.scheduler.rows import Work
 
 Kind = Literal["mixed", "prefill", "decode"]
+LEAST_BEFORE_BORDER = 128
+"""Tokens of a prompt for which it is split at a border: what comes behind takes a step of its own."""
 
 
 class ScheduledStep:
@@ -84,6 +87,11 @@ class TokenBudget:
         self.whole = whole
         # Prompts are split only at multiples of this many tokens.
         self.chunk_multiple = rules.chunk_multiple
+        # Where it costs little, prompts are split at multiples of this many tokens, since states can be copied there;
+        # None if no states are.
+        self.border: int | None = None
+        # Fewer tokens than these are not computed in a step of their own for it.
+        self.least_before_border = LEAST_BEFORE_BORDER
         # Most rows with more than one token left.
         self.max_prefill_rows = self.total if rules.max_prefill_rows is None else rules.max_prefill_rows
         # Most tokens of one request in a step.
@@ -101,15 +109,31 @@ class TokenBudget:
                 f"Prompts are split only at multiples of {self.chunk_multiple} tokens, but {most}.", param=field
             )
 
+    def split_at(self, unit: int) -> None:
+        """States can be copied at multiples of this many tokens."""
+        self.border = lcm(unit, self.chunk_multiple)
+
     def chunk(self, start: int, num_remaining: int, room: int) -> int:
         """How many of the num_remaining tokens from position start on to compute next, at most `room`; 0 if the prompt
         cannot be split there."""
         room = min(room, self.max_per_request)
         if num_remaining <= room:
-            return num_remaining
+            return num_remaining if self.whole else self.to_border(start, num_remaining) or num_remaining
         if self.whole:
             return 0
-        return max(0, (start + room) // self.chunk_multiple * self.chunk_multiple - start)
+        for multiple in (self.border, self.chunk_multiple):
+            end = 0 if multiple is None else (start + room) // multiple * multiple
+            if end > start:
+                return end - start
+        return 0
+
+    def to_border(self, start: int, num_remaining: int) -> int:
+        """How many of these tokens come before the last border among them, behind which at least one is left; 0 if
+        they are too few, or if states need no borders."""
+        if self.border is None:
+            return 0
+        before = (start + num_remaining - 1) // self.border * self.border - start
+        return before if before >= self.least_before_border else 0
 
     def share(self, work: Work, step: ScheduledStep) -> Array:
         """The number of tokens of each row: one for each decode, and the rest of the room for prompts, in order. Some

@@ -17,6 +17,7 @@ from tessera.config.engine import SchedulerConfig
 from tessera.errors import OverloadedError, RequestError
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit
+from tessera.kvcache.snapshots import Snapshot
 from tessera.log import about
 from tessera.request import Request
 from tessera.scheduler.budget import Resources
@@ -52,6 +53,8 @@ class StepInFlight:
     # Rows.departures when it was scheduled.
     departures: int
     copies: Sequence[BlockCopy]
+    # Copies of rows' states, which are among `copies`.
+    snapshots: Sequence[Snapshot]
     # Seconds on time.monotonic().
     scheduled_at: float
     # Of all rows, with drafts.
@@ -138,14 +141,15 @@ class RowAllocator:
         self._close(row)
 
     def retire(self, number: int) -> StepInFlight:
-        """Removes and returns the oldest step in flight, whose output has arrived."""
+        """Removes and returns the oldest step in flight, whose output has arrived: its copies are made."""
         step = self.in_flight.popleft()
         assert step.number == number, f"got the output of step {number}, but {step.number} is the oldest in flight"
+        self._settle(step.snapshots)
+        self.cache.free_copied(step.copies)
         return step
 
     def release(self, step: StepInFlight) -> None:
-        """Frees the rows and blocks that only a retired step still used."""
-        self.cache.free_copied(step.copies)
+        """Frees the rows that only a retired step still used."""
         for row in step.closing:
             self._close(row)
 
@@ -185,6 +189,20 @@ class RowAllocator:
                 state.num_cached[row] = last * unit
                 self.cache.cache_blocks(row, chain, state.tokens[row], first, last)
 
+    def take_snapshots(self, rows: Array, starts: Array) -> list[Snapshot]:
+        """Copies the states of rows that a step computes tokens of, from starts on, where they are worth it."""
+        if self.cache.snapshots is None:
+            return []
+        return self.cache.snapshots.take(rows, starts, self.rows.num_prompt_tokens[rows])
+
+    def _settle(self, snapshots: Sequence[Snapshot]) -> None:
+        """A row whose request ended may have been computed further than its tokens go: these states are of no use."""
+        for snapshot in snapshots:
+            assert self.cache.snapshots is not None
+            row, state = snapshot.row, self.rows
+            chain = state.request(row).chain if snapshot.num_tokens <= state.num_retired[row] else None
+            self.cache.snapshots.settle(snapshot, chain, state.tokens[row])
+
     def free_behind_windows(self) -> None:
         """Publishes and frees the blocks that fell behind the sliding windows of running rows."""
         passed = self.cache.windows.behind(self.rows.running, self.rows.num_retired)
@@ -198,7 +216,9 @@ class RowAllocator:
         leaving = [row for row in rows.used if rows.status[row] in (RowStatus.PREEMPTED, RowStatus.ENDED)]
         assert sorted(leaving) == sorted(self.closing), "the rows that were left are not the rows that will be closed"
         assert len(rows.used) - len(leaving) == self.num_placed, "the number of requests in rows is not num_placed"
-        self.cache.check(rows.used, leaving, [copy for step in self.in_flight for copy in step.copies])
+        copies = [copy for step in self.in_flight for copy in step.copies]
+        snapshots = [snapshot for step in self.in_flight for snapshot in step.snapshots]
+        self.cache.check(rows.used, leaving, copies, snapshots)
 
 
 class WaitingQueue:

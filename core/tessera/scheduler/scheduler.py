@@ -77,6 +77,8 @@ class Scheduler:
         whole = not (config.chunked_prefill and chunkable)
         budget = self._budget = TokenBudget(config, rules, whole=whole, max_model_len=max_model_len)
         cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * budget.max_per_request)
+        if cache.snapshots is not None:
+            budget.split_at(cache.snapshots.unit)
         self._rows = Rows(plan.num_rows, max_model_len)
         allocator = self._allocator = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
@@ -283,6 +285,7 @@ class Scheduler:
             tokens, drafts = self._draft(self.speculation, step, work, tokens)
         ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)
+        snapshots = self._allocator.take_snapshots(rows, work.starts)
         blocks, copies = self._cache.take_changes()
         opened, freed = self._allocator.take_changes()
         num_tokens = self._budget.total - step.room
@@ -290,8 +293,8 @@ class Scheduler:
         several, departures = tokens > 1 if len(drafts) else np.zeros(len(rows), bool), self._rows.departures
         self._allocator.in_flight.append(
             StepInFlight(
-                number, rows, ends, sampling, prompts, rows[several], tokens[several] - 1, departures, copies, now,
-                num_tokens,
+                number, rows, ends, sampling, prompts, rows[several], tokens[several] - 1, departures, copies,
+                snapshots, now, num_tokens,
             )
         )  # fmt: skip
         self.counters.steps += 1

@@ -66,12 +66,22 @@ def test_preemption_computes_states_again(start_mixed: Start, greedy: Greedy) ->
     assert run.engine.stats.counters.preemptions > 0
 
 
-def test_prefix_caching_stays_off_by_itself(start_mixed: Start, greedy: Greedy) -> None:
-    run = start_mixed(enable_prefix_caching=True)
-    for _ in range(2):
-        assert run.ask(QUESTIONS[:2], 12) == [greedy(0, 12), greedy(1, 12)]
+def test_a_chat_goes_on_from_a_copy_of_its_state(start_mixed: Start, mixed: Path) -> None:
+    run = start_mixed(max_model_len=128)
+    first = run.ask(QUESTIONS[:2], LONGEST)
+    turns = [[*question, *answer, 5, 6, 7] for question, answer in zip(QUESTIONS, first, strict=False)]
+    unit = run.engine._scheduler._cache.prefix_cache.unit
+    assert run.ask(turns, 12) == [MixedOracle(mixed).greedy(turn, 12) for turn in turns]
+    for key, question in zip((2, 3), QUESTIONS, strict=False):
+        last = len(question) + LONGEST - 2  # the first position of the last step
+        assert run.cached[key] == last // unit * unit > 0
+
+
+def test_without_prefix_caching_nothing_is_copied(start_mixed: Start, greedy: Greedy) -> None:
+    run = start_mixed(enable_prefix_caching=False)
+    assert run.ask(QUESTIONS[:2] * 2, 12) == [greedy(0, 12), greedy(1, 12)] * 2
     assert set(run.cached.values()) == {0}
-    assert not run.executor.runner.model.facts.prefix_cacheable
+    assert not any(step.copies for step in run.steps)
 
 
 def test_siblings_compute_a_state_each(start_mixed: Start, mixed: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_column_a_platform(model, planned, capsys):
     assert cells["workspace"][0] == "at most 40.0 MiB"
     assert cells["KV per token"][0] == "1.5 KiB (3 layers, full attention, blocks of 16)"
     assert "512 B (1 layer, window of 1,024, blocks of 16)" in "\n".join(lines)
-    assert "3.0 MiB per request (1 layer)" in "\n".join(lines)
+    assert "3.0 MiB per request (1 layer with a state, room for 8)" in "\n".join(lines)
     assert (cells["requests of 4,096"], cells["requests of 2,048"]) == (["1", "0"], ["3", "0"])
     assert lines[-1] == "small: The KV cache has no room."
 

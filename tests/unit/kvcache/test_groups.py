@@ -36,10 +36,11 @@ def state(layer, nbytes):
     return paged(layer, (), spec=StateSpec((("s", (nbytes,)),), "int8"), per_token=nbytes)
 
 
-def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048):
+def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048, caching=True):
     facts = ModelFacts("a", 10, 4, len(needs), 64, "float32", ())
     model = ModelConfig("", "", {}, 10, max_model_len)
-    config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size), scheduler=SchedulerConfig(4, budget))
+    cache = CacheConfig(block_size=block_size, prefix_caching=caching)
+    config = EngineConfig(model, "", cache=cache, scheduler=SchedulerConfig(4, budget))
     (plan,) = solve([LoadedModel(facts, tuple(needs), 0, nbytes)], config, num_rows)
     return plan
 
@@ -90,10 +91,28 @@ def test_windows_alone_have_all_the_memory_and_room_for_any_length():
 
 
 def test_states_get_a_slot_a_row_first():
-    plan = solved([state(0, 100), paged(1)], 5 * 100 + 9 * 128, num_rows=4)
+    plan = solved([state(0, 100), paged(1)], 5 * 100 + 6 * 128, num_rows=4)
     kept, grown = plan.groups
     assert (kept.kind, kept.block_size, kept.num_blocks, kept.block_bytes) == ("state", 0, 5, 100)
-    assert grown.num_blocks == 9
+    assert grown.num_blocks == 6
+    assert plan.num_requests(16) == 4, "not more than rows, though five blocks are left"
+
+
+@pytest.mark.parametrize(
+    ("left", "caching", "copies"),
+    [(8 * 200, True, 2), (8 * 500, True, 4), (8 * 500, False, 0), (8 * 100 - 1, True, 0)],
+    ids=["an eighth", "as many as rows", "no prefix caching", "too few bytes"],
+)
+def test_copies_of_states_get_an_eighth_of_the_rest(left, caching, copies):
+    layers = [state(0, 60), paged(1), state(2, 40)]
+    kept, grown = solved(layers, 5 * 100 + 128 + left, num_rows=4, caching=caching).groups
+    assert kept.num_blocks == 5 + copies
+    assert grown.num_blocks == 1 + (left - copies * 100) // 128
+
+
+def test_copies_of_states_take_no_room_that_a_long_request_needs():
+    kept, grown = solved([state(0, 100), paged(1)], 5 * 100 + 9 * 128, num_rows=4, max_model_len=8 * 16).groups
+    assert (kept.num_blocks, grown.num_blocks) == (5, 9)
 
 
 def test_only_states():

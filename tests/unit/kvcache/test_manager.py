@@ -332,9 +332,10 @@ def test_who_has_passed_a_prompt_cannot_share_it_any_more():
     assert cache.tables.row_blocks(0, 1).tolist() == [0, 0, cache.tables.row_blocks(0, 0)[2]]
 
 
-def test_a_state_turns_prefixes_and_forks_off():
+def test_states_without_room_for_copies_turn_prefixes_off():
     cache = manager(PAGED, STATE)
     assert cache.prefix_cache is None
+    assert cache.snapshots is None
     assert not cache.can_fork
     start(cache, 3, range(5))
     assert [len(cache.tables.row_blocks(group, 3)) for group in range(2)] == [2, 1]

@@ -57,13 +57,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.leaving.append(blocks)
 
     @precondition(lambda self: self.leaving)
-    @rule()
-    def free_one(self):
+    @rule(soon=st.booleans())
+    def free_one(self, soon):
         blocks = self.leaving.pop(0)
         before = self.pool.num_freed
-        self.pool.free(blocks)
+        self.pool.free(blocks, soon=soon)
         back = [block for block in blocks.tolist() if not self.used(block)]
-        self.free += back
+        self.free = back + self.free if soon else self.free + back
         assert self.pool.num_freed - before == len(back)
 
     def used(self, block):
@@ -75,10 +75,20 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = data.draw(st.sampled_from(self.holders))
         place = data.draw(st.integers(0, len(blocks) - 1))
         old = int(blocks[place])
-        new = self.pool.exchange(old, old)
+        new = int(self.pool.allocate(1)[0])
         assert new == self.free.pop(0)
+        self.pool.copy(old)
+        self.pool.release(np.array([old]))
         blocks[place] = new
         self.copying.append(old)
+
+    @rule(block=st.integers(1, BLOCKS - 1))
+    def copy(self, block):
+        """Of a block that may be free: its content is still there."""
+        self.pool.copy(block)
+        self.copying.append(block)
+        if block in self.free:
+            self.free.remove(block)
 
     @precondition(lambda self: self.copying)
     @rule()

@@ -167,7 +167,10 @@ class FakeDevice:
         for group, spec in enumerate(self.plan.groups):
             table = state.tables[group]
             if spec.kind == "state":
-                assert len(table) == 1
+                (slot,) = table
+                before = state.hashes[start - 1] if start else self.slots[group][slot, 0]
+                assert self.slots[group][slot, 0] == before, "a row goes on from a state that is not its own"
+                self.slots[group][slot, 0] = state.hashes[start + count - 1]
                 continue
             assert len(table) * spec.block_size >= start + count, "no block for a token"
             for position in range(start, start + count):
@@ -193,6 +196,9 @@ class FakeDevice:
             if spec.kind == "state":
                 slots = [slot for table in states for slot in table]
                 assert len(slots) == len(set(slots)), "two requests share a state"
+                for row in self.rows.values():
+                    known = row.hashes[: row.num_computed_tokens][-1:]
+                    assert all(self.slots[group][row.tables[group], 0] == known), "a row lost its state"
                 continue
             held = max((np.count_nonzero(table) for table in states), default=0)
             self.most_held[group] = max(self.most_held[group], held)

@@ -390,7 +390,58 @@ def test_a_follower_keeps_its_turn():
     assert world.finished_at[follower] < world.finished_at[later]
 
 
-def test_a_state_is_not_forked():
+QUESTION = [5, 1, 4, 2, 3, 6, 9, 8, 7]
+
+
+def test_a_chat_goes_on_from_the_last_copy_of_its_state():
+    """A turn has 9 tokens and an answer of 12: the copies are behind the 8th and the 16th of them."""
+    world = World(plan(paged(), state(copies=2)))
+    world.add(QUESTION, 12)
+    world.run()
+    turn = [*QUESTION, *world.answers[0], 7, 7, 7]
+    world.add(turn, 4)
+    world.run()
+    assert world.started[1].num_cached_tokens == 16
+    world.add([*QUESTION, 8, 8], 4)
+    world.run()
+    assert world.started[2].num_cached_tokens == 8
+
+
+def test_an_answer_keeps_one_copy_of_its_state():
+    world = World(plan(paged(), state(copies=8)))
+    world.add(QUESTION[:3], 30)
+    world.run()
+    (states,) = world.scheduler._cache.prefix_cache._blocks[1]
+    assert len(states) == 1
+    world.add([*QUESTION[:3], *world.answers[0]], 2)
+    world.run()
+    assert world.started[1].num_cached_tokens == 28
+
+
+def test_copies_of_states_that_were_longest_unused_go_first():
+    world = World(plan(paged(), state(num_rows=2, copies=1), num_rows=2), max_num_seqs=2)
+    for number in (0, 1, 2, 0, 3):
+        world.add([number] * 5, 1)
+        world.run()
+    found = []
+    for number in (0, 3, 1):
+        world.add([number] * 5, 1)
+        world.run()
+        found.append(world.started[world.next_key - 1].num_cached_tokens)
+    assert found == [4, 4, 0]
+
+
+def test_siblings_wait_for_the_copy_of_a_state_and_compute_the_rest():
+    world = World(plan(paged(), state(copies=2)))
+    leader = world.add([1] * 10, 3)
+    for _ in range(3):
+        world.add([1] * 10, 3, leader=leader)
+    world.run()
+    assert [world.started[key].num_cached_tokens for key in range(4)] == [0, 8, 8, 8]
+    assert sum(step.total_num_scheduled_tokens for step in world.steps) == 10 + 3 * 2 + 4 * 2
+
+
+def test_a_state_without_room_for_copies_is_not_shared():
     world = World(plan(paged(), state()))
     leader = world.add([1] * 9, 3)
     world.add([1] * 9, 3, leader=leader)

@@ -97,6 +97,18 @@ KINDS = {
     "a state": lambda depth: World(
         plan(paged(4, 16), state(ROWS * depth), num_rows=ROWS * depth, max_model_len=48), depth=depth
     ),
+    "copies of states": lambda depth: World(
+        plan(paged(4, 20), state(ROWS * depth, 2), num_rows=ROWS * depth, max_model_len=48), depth=depth
+    ),
+    "states beside windows": lambda depth: World(
+        plan(paged(4, 20), state(ROWS * depth, 3), window(7, 2, 24), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        budget=9,
+        policy=Priority(),
+    ),
+    "copies of states alone": lambda depth: World(
+        plan(state(ROWS * depth, 1), num_rows=ROWS * depth, max_model_len=48), depth=depth
+    ),
     "prompts whole": lambda depth: World(
         plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48), depth=depth, budget=48, chunked=False
     ),

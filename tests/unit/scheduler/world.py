@@ -13,6 +13,7 @@ from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request, make_cache_key
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler import EngineCoreOutputs, FirstComeFirstServed, Scheduler
+from tessera.scheduler.rows import RowStatus
 from tessera.scheduler.speculation import DraftLengths
 from tests.unit.scheduler.fake_device import FakeDevice, expected_answer, history
 
@@ -29,8 +30,8 @@ def window(size: int, block_size: int = 4, num_blocks: int = 64) -> CacheGroup:
     return CacheGroup((1,), "window", block_size, 64, num_blocks, size)
 
 
-def state(num_rows: int = 8) -> CacheGroup:
-    return CacheGroup((9,), "state", 0, 64, num_rows + 1)
+def state(num_rows: int = 8, copies: int = 0) -> CacheGroup:
+    return CacheGroup((9,), "state", 0, 64, num_rows + 1 + copies)
 
 
 class Guesses:
@@ -108,6 +109,7 @@ class World:
             depth=depth,
             **options,
         )
+        self.scheduler._budget.least_before_border = 1  # prompts here are short
         self.resources = resources
         self.device = FakeDevice(plan_)
         self.outputs: deque = deque()
@@ -230,16 +232,20 @@ class World:
             return
         for tracked in self.scheduler._requests._by_key.values():
             links = tracked.chain.hashes
-            tokens = tracked.tokens if tracked.row < 0 else self.scheduler._rows.tokens[tracked.row]
+            rows = self.scheduler._rows
+            waits = tracked.row < 0 or rows.status[tracked.row] == RowStatus.RESERVED
+            tokens = tracked.tokens if waits else rows.tokens[tracked.row]
             hashes = history(tokens[: len(links) * cache.unit])
             for unit, link in enumerate(links):
                 for group, places in enumerate(cache._blocks):
-                    size = self.plan.groups[group].block_size
+                    size, seen = self.plan.groups[group].block_size, hashes
+                    if self.plan.groups[group].kind == "state":
+                        size, seen = 1, hashes[cache.unit - 1 :: cache.unit]
                     for place, blocks in enumerate(places):
-                        start = unit * cache.unit + place * size
+                        start = unit if len(seen) < len(hashes) else unit * cache.unit + place * size
                         if link in blocks:
                             held = self.device.slots[group][blocks[link]]
-                            assert np.array_equal(held, hashes[start : start + size]), (
+                            assert np.array_equal(held, seen[start : start + size]), (
                                 "a block is not what it is known for"
                             )
 
