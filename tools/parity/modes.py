@@ -158,8 +158,7 @@ def every_point(subject: Subject) -> Result:
 
 
 def prefix_hits(subject: Subject) -> Result:
-    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared. A
-    model of which a layer keeps a state computes them all anew."""
+    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
     rounds = (
         subject.answers,
@@ -167,12 +166,13 @@ def prefix_hits(subject: Subject) -> Result:
         [answer.continued(CONTINUED_AFTER) for answer in subject.answers],
     )
     with subject.engine(enable_prefix_caching=True) as engine:
+        engine.scheduler.split_short_prompts()
         for answers in rounds:
             ran = engine.run(numbered(answers))
             tokens |= ran.tokens
     compared = compare_all(numbered.answers, tokens, ran.record.logits, cached=True)
     hits = ran.counters.cached_prompt_tokens
-    return compared, f"{hits} tokens hit" if hits else ("states have no prefixes" if engine.keeps_states else "")
+    return compared, f"{hits} tokens hit" if hits else ""
 
 
 MODES: dict[str, Callable[[Subject], Result]] = {

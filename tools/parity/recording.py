@@ -108,6 +108,10 @@ class PreemptingScheduler(Scheduler):
         for key in running.intersection(keys):
             self._requests.preempt(self._requests[key])
 
+    def split_short_prompts(self) -> None:
+        """Splits every prompt where states can be copied, however little that would save."""
+        self._budget.least_before_border = 1
+
     def preempt_all(self) -> None:
         self.preempt(self._rows.key[self._rows.running].tolist())
 
@@ -153,11 +157,6 @@ class WatchedEngine(Engine):
     def windows_only(self) -> bool:
         assert isinstance(self._executor, RecordingExecutor)
         return all(group.window is not None for group in self._executor.groups)
-
-    @property
-    def keeps_states(self) -> bool:
-        assert isinstance(self._executor, RecordingExecutor)
-        return any(group.kind == "state" for group in self._executor.groups)
 
     def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
         """Runs until all requests are answered. after: called with the number of each step (from 1) and its result."""
