@@ -15,6 +15,8 @@ from transformers import (
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GraniteConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
     MiniCPM3Config,
     MistralConfig,
@@ -29,6 +31,7 @@ from transformers import (
     Qwen3NextConfig,
     SmolLM3Config,
 )
+from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
@@ -74,6 +77,7 @@ LATENT = {
     "Glm4MoeLiteForCausalLM": Glm4MoeLiteConfig,
     "MiniCPM3ForCausalLM": MiniCPM3Config,
 }
+CONVOLUTIONS = {"Lfm2ForCausalLM": Lfm2Config, "Lfm2MoeForCausalLM": Lfm2MoeConfig}
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -92,7 +96,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    assert set(CLASSES) | set(LATENT) == set(NATIVE_MODELS)
+    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) == set(NATIVE_MODELS)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
@@ -155,6 +159,45 @@ def test_left_out(architecture, given):
         assert ours.layers[0].scale == theirs.attention_multiplier
     if architecture == "FalconForCausalLM":
         assert ours.inner == theirs.ffn_hidden_size
+
+
+@pytest.mark.parametrize("architecture", CONVOLUTIONS)
+def test_left_out_beside_convolutions(architecture):
+    said = {**SPARSE, "layer_types": ["conv", "conv", "full_attention"] * 2 + ["conv"]}
+    theirs, ours = CONVOLUTIONS[architecture](**said), config_of(architecture, said)
+    for kind, layer in zip(theirs.layer_types, ours.layers, strict=True):
+        if kind == "conv":
+            assert (layer.kernel, layer.bias) == (theirs.conv_L_cache, theirs.conv_bias)
+        else:
+            assert (layer.kv_heads, layer.head_dim) == (theirs.num_key_value_heads, 2)
+            assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
+    assert (ours.tied, ours.eps, ours.activation) == (theirs.tie_word_embeddings, theirs.norm_eps, "silu")
+    if ours.experts is None:
+        assert ours.inner == Lfm2MLP(theirs).w1.out_features
+        return
+    route = ours.experts.route
+    assert (route.experts, route.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
+    assert (route.renormalise, route.scale) == (theirs.norm_topk_prob, theirs.routed_scaling_factor)
+    assert (route.scoring, route.bias) == ("sigmoid", theirs.use_expert_bias)
+    assert ours.experts.inner == theirs.moe_intermediate_size
+    assert ours.dense_layers == set(range(theirs.num_dense_layers))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"intermediate_size": 1000},
+        {"block_ff_dim": 1000, "block_multiple_of": 30},
+        {"block_ff_dim": 1000, "block_ffn_dim_multiplier": 1.3, "block_multiple_of": 7},
+        {"intermediate_size": 1000, "block_auto_adjust_ff_dim": False},
+    ],
+)
+def test_the_inner_size_of_lfm2(said):
+    said = {**SPARSE, "full_attn_idxs": [0], "tie_embedding": False, **said}
+    ours, theirs = config_of("Lfm2ForCausalLM", said), Lfm2Config(**said)
+    assert ours.inner == Lfm2MLP(theirs).w1.out_features
+    assert ours.tied == theirs.tie_word_embeddings
+    assert [layer.name for layer in ours.layers] == ["self_attn", *["conv"] * 6]
 
 
 @pytest.mark.parametrize("architecture", LATENT)

@@ -80,6 +80,7 @@ class AttentionShape:
     bias: bool = False
     output_bias: bool = False
     head_norm: bool = False  # queries and keys are normalized per head
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")  # of the norms of queries and keys
     whole_norm: bool = False  # queries and keys are normalized over all heads
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
@@ -177,8 +178,8 @@ class Attention:
         if shape.rope is not None:
             weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:
-            for name in ("q_norm", "k_norm"):
-                weights.parameters[name] = norm_parameter(build, f"{prefix}.{name}", head_norm)
+            for name, stored in zip(("q_norm", "k_norm"), shape.norm_names, strict=True):
+                weights.parameters[name] = norm_parameter(build, f"{prefix}.{stored}", head_norm)
         self.mixer = build.mixer(self.spec, weights)
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
@@ -241,7 +242,9 @@ class QKNorm:
         norm = Norm(shape.eps)
         self.parameters = [
             norm_parameter(build, f"{prefix}.{name}", norm.spec(count * shape.head_dim, build.dtype), rows)
-            for name, count, rows in (("q_norm", shape.heads, q_rows), ("k_norm", shape.kv_heads, kv_rows))
+            for name, count, rows in zip(
+                shape.norm_names, (shape.heads, shape.kv_heads), (q_rows, kv_rows), strict=True
+            )
         ]
 
     def __call__(self, qkv: Tensor) -> None:

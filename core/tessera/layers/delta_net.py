@@ -14,10 +14,9 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear
 from tessera.layers.rotary import Rope
-from tessera.layers.weights import Parameter
+from tessera.layers.state_weights import state_weights
 from tessera.platform.attention import Caches, LayerSpec, StateSpec
 from tessera.platform.launch import Launch
-from tessera.platform.ops import Packed
 from tessera.platform.quantization import Part
 
 
@@ -136,7 +135,7 @@ class DeltaNet:
 
 
 def _weights(build: Build, prefix: str, shape: DeltaNetShape, heads: Bounds, values: Bounds) -> LateWeights:
-    """Of the mixer, in float32, as the model's original code computes with them."""
+    """Of the mixer."""
     keys, _, of_values = shape.channels
     whole = 2 * keys + of_values, 1, shape.kernel
     rows = [
@@ -145,21 +144,9 @@ def _weights(build: Build, prefix: str, shape: DeltaNetShape, heads: Bounds, val
         (2 * keys + values[0] * shape.value_dim, 2 * keys + values[1] * shape.value_dim),
     ]
     parts = {
-        "conv": [Part(f"{prefix}.conv1d.weight", whole, part, dtype="float32") for part in rows],
-        "a_log": [Part(f"{prefix}.A_log", (shape.value_heads,), values, dtype="float32")],
-        "dt_bias": [Part(f"{prefix}.dt_bias", (shape.value_heads,), values, dtype="float32")],
-        "norm": [Part(f"{prefix}.norm.weight", (shape.value_dim,), fill=1.0, dtype="float32")],
+        "conv": [Part(f"{prefix}.conv1d.weight", whole, part) for part in rows],
+        "a_log": [Part(f"{prefix}.A_log", (shape.value_heads,), values)],
+        "dt_bias": [Part(f"{prefix}.dt_bias", (shape.value_heads,), values)],
+        "norm": [Part(f"{prefix}.norm.weight", (shape.value_dim,), fill=1.0)],
     }
-    weights = LateWeights()
-    for name, joined in parts.items():
-        weights.parameters[name] = build.register_parameter(Parameter({"weight": joined}, _flat))
-    return weights
-
-
-def _flat(raw: dict[str, Tensor], into: Packed | None) -> Packed:
-    """A convolution's weight [channels, 1, kernel] without the 1."""
-    weight = raw["weight"].squeeze(1) if raw["weight"].dim() > 1 else raw["weight"]
-    if into is None:
-        return {"weight": weight.contiguous()}
-    into["weight"].copy_(weight)
-    return into
+    return state_weights(build, parts)

@@ -13,7 +13,7 @@ from tessera.layers.attention import BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
-from tessera.layers.mlp import Experts, GatedMLP, GatedNames, MixtureOfExperts
+from tessera.layers.mlp import GATED, Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
 from tessera.platform.attention import Caches
@@ -23,6 +23,20 @@ from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 EMBEDDING = "model.embed_tokens"
 SCORE = HeadConfig("score", classifier_bias=False, pooling="last")
 TOKEN_SCORE = HeadConfig("score")
+
+
+@dataclass(frozen=True)
+class DecoderNames:
+    """What a checkpoint calls the weights of a layer, behind its number, and the last norm."""
+
+    attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead
+    mlp_norm: str = "post_attention_layernorm"  # before the MLP
+    mlp: str = "mlp"
+    gated: GatedNames = GATED  # within the MLP
+    norm: str = "model.norm"
+
+
+NAMES = DecoderNames()
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class DecoderConfig:
     mlp_bias: bool = False
     experts: Experts | None = None
     dense_layers: frozenset[int] = frozenset()  # layers with an MLP in a model of experts
-    joined_mlp: str | None = None  # the name of the tensor that holds gate and up together
+    names: DecoderNames = NAMES
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
     residual_multiplier: float = 1.0  # scales what a block adds
@@ -147,11 +161,11 @@ class PreNormBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
         norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
-        named_norm = f"{prefix}.input_layernorm", norm
+        named_norm = f"{prefix}.{config.names.attention_norm}", norm
         shape = config.layers[number]
         self.attention = shape.block(build, f"{prefix}.{shape.name}", named_norm, tables)
         self.mlp = mlp_of(build, config, number)
-        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, norm, emit=self.mlp.wants)
+        self.norm = AddNorm(build, f"{prefix}.{config.names.mlp_norm}", config.hidden, norm, emit=self.mlp.wants)
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         return self.attention(x, residual, launch, caches)
@@ -169,8 +183,8 @@ def build_decoder(
     *,
     whole: bool = False,
 ) -> Decoder:
-    """Builds a decoder with Llama's tensor names. whole: activations between blocks are complete on every rank, and
-    there is no residual beside them, as required for a block that does not begin with a norm or that ends with one."""
+    """whole: activations between blocks are complete on every rank, and there is no residual beside them, as required
+    for a block that does not begin with a norm or that ends with one."""
     embedding, head = vocabulary_ends(
         build,
         EMBEDDING,
@@ -190,7 +204,7 @@ def build_decoder(
         config,
         embedding=embedding,
         blocks=blocks,
-        norm=AddNorm(build, "model.norm", config.hidden, norm) if build.is_last_stage else None,
+        norm=AddNorm(build, config.names.norm, config.hidden, norm) if build.is_last_stage else None,
         head=head,
         joined=whole,
     )
@@ -201,12 +215,12 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
         return MixtureOfExperts(build, config.experts, number, config.hidden, config.activation)
     return GatedMLP(
         build,
-        f"model.layers.{number}.mlp",
+        f"model.layers.{number}.{config.names.mlp}",
         config.hidden,
         config.inner,
         config.activation,
         bias=config.mlp_bias,
-        names=GatedNames(joined=config.joined_mlp),
+        names=config.names.gated,
     )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
-from tessera.layers.mlp import ExpertNames, Experts
+from tessera.layers.mlp import ExpertNames, Experts, GatedNames
 from tessera.layers.qkv import Joined
-from tessera.models.decoder import SCORE, Decoder, build_decoder
+from tessera.models.decoder import SCORE, Decoder, DecoderNames, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import (
     FULL,
@@ -141,4 +141,5 @@ def phi3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     called = {"su": "longrope", "yarn": "longrope"}
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).read()
     layers = windowed(read_attention(fields, max_model_len, rope, layout=Joined()), everywhere(fields))
-    return build_decoder(build, read_decoder(fields, layers, joined_mlp="gate_up_proj"))
+    names = DecoderNames(gated=GatedNames(joined="gate_up_proj"))
+    return build_decoder(build, read_decoder(fields, layers, names=names))

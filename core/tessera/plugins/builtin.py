@@ -20,6 +20,8 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Glm4MoeForCausalLM": "tessera.models.glm:glm4_moe",
     "Glm4MoeLiteForCausalLM": "tessera.models.deepseek:glm4_moe_lite",
     "GraniteForCausalLM": "tessera.models.llama:granite",
+    "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
+    "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",

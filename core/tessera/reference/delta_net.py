@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from tessera.platform.attention import Caches, LayerSpec, Mixer
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
+from tessera.reference.convolution import causal_convolution
 from tessera.reference.state import StateBackend, StatePlan
 
 KIND = "gated_delta_net"
@@ -43,7 +44,7 @@ class GatedDeltaNetLayer(Mixer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         options = dict(spec.options)
         self.spec, self.weights, self.eps = spec, weights, options["eps"]
-        self.key_dim, self.kernel = int(options["key_dim"]), int(options["kernel"])
+        self.key_dim = int(options["key_dim"])
         self.keys, self.values = spec.num_kv_heads * self.key_dim, spec.num_heads * spec.head_dim
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
@@ -52,31 +53,19 @@ class GatedDeltaNetLayer(Mixer):
         sizes = 2 * self.keys + self.values, self.values, spec.num_heads, spec.num_heads
         mixed, gate, b, a = laid.split(sizes, dim=-1)
         conv, states = caches[spec.layer]
-        fresh, slot = plan.fresh[:, None, None], plan.slot
-        inputs = torch.cat([torch.where(fresh, 0.0, conv[slot].float()).transpose(1, 2), mixed], dim=1)
-        q, k, v = self._heads(F.silu(self._convolved(inputs, mixed.shape[1])))
+        q, k, v = self._heads(F.silu(self._convolved(mixed, conv, plan)))
         decay = -self.weights["a_log"].exp() * F.softplus(a + self.weights["dt_bias"])
         inside = grid.valid[..., None]
         decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, b.sigmoid(), 0.0)
-        before = torch.where(fresh[..., None], 0.0, states[slot].float())
+        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
         mixed, after = rule(q * spec.scale, k, v, decay, beta, before)
-        states.index_put_((slot,), after.to(states.dtype))
-        conv.index_put_((slot,), self._last_inputs(inputs, plan).to(conv.dtype))
+        states.index_put_((plan.slot,), after.to(states.dtype))
         result = self._normed(mixed, gate)
         return result[grid.row, grid.place].to(x.dtype)
 
-    def _convolved(self, inputs: Tensor, width: int) -> Tensor:
-        """[R, kernel - 1 + W, channels] -> [R, W, channels]"""
-        weight = self.weights["conv"].float()  # [channels, kernel]
-        taps = (inputs[:, tap : tap + width] * weight[:, tap] for tap in range(self.kernel))
-        return sum(taps, torch.zeros_like(inputs[:, :width]))
-
-    def _last_inputs(self, inputs: Tensor, plan: StatePlan) -> Tensor:
-        """[R, channels, kernel - 1]: those behind which the row goes on."""
-        place = plan.length[:, None] + torch.arange(self.kernel - 1, device=inputs.device)
-        last = inputs.gather(1, place[..., None].long().expand(-1, -1, inputs.shape[-1]))
-        return last.transpose(1, 2)
+    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, plan)
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q and k [R, W, Hv, Dk], v [R, W, Hv, Dv]. Consecutive value heads share a key head."""

@@ -26,7 +26,12 @@ def of(choices: list[Explained], what: str) -> set[tuple[str, tuple[tuple[str, s
     return {(one.chosen, one.others) for one in choices if one.what == what}
 
 
-OTHERS = "reference_encoder_attention", "reference_linear_attention", "reference_gated_delta_net"
+OTHERS = (
+    "reference_encoder_attention",
+    "reference_linear_attention",
+    "reference_gated_delta_net",
+    "reference_short_convolution",
+)
 
 
 def test_attention_by_kind_of_layer(windowed: Path) -> None:

@@ -39,6 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("mixtral", LAYERS),
     "shared experts": ("glm4_moe", LAYERS),
     "a state beside keys and values": ("qwen3_5_text", {"num_hidden_layers": 4}),
+    "a state on the last stage": ("lfm2", LAYERS),
     "latent attention": ("deepseek_v3", LAYERS),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }

@@ -13,6 +13,7 @@ MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in
 FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
+LFM2, LFM2_MOE = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Lfm2", "Lfm2Moe"))
 QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "head_dim": 8}
 DELTA_NET = {
     "head_dim": 8,
@@ -145,6 +146,14 @@ REFUSED = [
     ),
     ({**QWEN3_5, "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim has an invalid value"),
     ({**QWEN3_5, "layer_types": ["linear_attention", "?"]}, "layer_types in config.json must say linear_attention or"),
+    (
+        {**LFM2, "layer_types": ["conv", "linear_attention"]},
+        "layer_types in config.json must say conv or full_",
+    ),
+    ({**LFM2, "conv_L_cache": 1}, "conv_L_cache has an invalid value"),
+    ({**LFM2, "num_key_value_heads": 2, "full_attn_idxs": "1"}, "full_attn_idxs in config.json is not a list of whole"),
+    ({**LFM2, "block_multiple_of": 0}, "block_multiple_of has an invalid value"),
+    ({**LFM2_MOE, "num_experts": 3}, "num_experts_per_tok (4) is more than num_experts (3)"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -167,6 +176,8 @@ NEEDED = {
     "FalconForCausalLM": {"hidden_size": 24},
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
+    "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
+    "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,

@@ -44,7 +44,7 @@ def typed(architecture, model_type, **differs):
 REFUSED = [
     (typed("BloomForCausalLM", "bloom", n_layer=2, n_head=4), "it does not take attention from transformers'"),
     (typed("MambaForCausalLM", "mamba", state_size=4), "it keeps a state beside keys and values"),
-    (typed("Lfm2ForCausalLM", "lfm2", layer_types=["conv", "full_attention"]), "it has layers of conv"),
+    (typed("Llama4ForCausalLM", "llama4_text", layer_types=["chunked_attention"] * 2), "it has layers of chunked_att"),
     (typed("AXK1ForCausalLM", "axk1"), "it has latent attention"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead"),
     (typed("BartForCausalLM", "bart"), "it is the decoder of a model that has an encoder"),

@@ -30,6 +30,7 @@ from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLa
 from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
 
@@ -110,6 +111,15 @@ class PlainDeltaNet(ReferenceGatedDeltaNet):
         return self.layer(spec, weights)
 
 
+class PlainShortConvolution(ReferenceShortConvolution):
+    name = "plain-short-convolution"
+    fallback = False
+    layer: type[ShortConvolutionLayer] = ShortConvolutionLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainPlatform(ReferencePlatform):
     name = "plain"
     capabilities = dataclasses.replace(ReferencePlatform.capabilities, dtypes=("bfloat16", "float32", "float16"))
@@ -118,4 +128,11 @@ class PlainPlatform(ReferencePlatform):
         return replace(reference, **{name: Own(reference[name]) for name in reference.names()})
 
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
-        return PlainAttention(), PlainEncoder(), PlainLatents(), PlainDeltaNet(), PlainState()
+        return (
+            PlainAttention(),
+            PlainEncoder(),
+            PlainLatents(),
+            PlainShortConvolution(),
+            PlainDeltaNet(),
+            PlainState(),
+        )

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from tessera.ops.mlp import gate
 from tessera.platform import (
-    AttentionBackend,
     BoundOps,
     Caches,
     Device,
-    EncoderLayer,
     HeadsLayer,
     LatentInput,
     LatentLayerSpec,
@@ -31,13 +29,22 @@ from tessera.platform import (
     StepShape,
     replace,
 )
+from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.latent import ReferenceLatentLayer
+from tessera.reference.short_convolution import ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
-from tests.platforms.faulty.plain import Own, PlainDeltaNet, PlainEncoder, PlainLatents, PlainState
+from tests.platforms.faulty.plain import (
+    Own,
+    PlainDeltaNet,
+    PlainEncoder,
+    PlainLatents,
+    PlainShortConvolution,
+    PlainState,
+)
 from tests.platforms.faulty.steps import _Group
 
 WAYS = Kinds("ways")
@@ -164,21 +171,27 @@ def SecondWeightStays(base: Base) -> Base:
     return _linear(_SecondTime)(base)
 
 
-# ---- state
+# ---- backends
 
 
-def _state(made: type[LinearAttentionLayer]) -> Any:
-    class Backend(PlainState):
+def _instead(plain: type[Any], made: type[Any]) -> Any:
+    """made: the layer that the backend of that class then binds."""
+
+    class Backend(plain):
         layer = made
 
     def plant(base: Base) -> Base:
         class Faulty(base):
-            def attention_backends(self) -> list[AttentionBackend]:
-                return [*super().attention_backends()[:-1], Backend()]
+            def attention_backends(self) -> list[Any]:
+                every = super().attention_backends()
+                return [Backend() if isinstance(backend, plain) else backend for backend in every]
 
         return Faulty
 
     return plant
+
+
+# ---- state
 
 
 class _StateKept(LinearAttentionLayer):
@@ -206,47 +219,32 @@ class _StateUnfaded(LinearAttentionLayer):
 @platform("state", "op", "state")
 def StateOfTheLastRequest(base: Base) -> Base:
     """a request begins with the state that the slot's last request left"""
-    return _state(_StateKept)(base)
+    return _instead(PlainState, _StateKept)(base)
 
 
 @platform("state", "op", "state")
 def StateOfAnotherRow(base: Base) -> Base:
     """a row's state is another's"""
-    return _state(_StateOfAnother)(base)
+    return _instead(PlainState, _StateOfAnother)(base)
 
 
 @platform("state", "op", "state")
 def StateUnfaded(base: Base) -> Base:
     """a chunk of a prompt does not fade the state"""
-    return _state(_StateUnfaded)(base)
+    return _instead(PlainState, _StateUnfaded)(base)
 
 
 # ---- delta net
 
 
-def _delta_net(made: type[GatedDeltaNetLayer]) -> Any:
-    class Backend(PlainDeltaNet):
-        layer = made
-
-    def plant(base: Base) -> Base:
-        class Faulty(base):
-            def attention_backends(self) -> list[AttentionBackend]:
-                *others, _, state = super().attention_backends()
-                return [*others, Backend(), state]
-
-        return Faulty
-
-    return plant
-
-
 class _InputsOfAnEarlierToken(GatedDeltaNetLayer):
-    def _last_inputs(self, inputs: Tensor, plan: Any) -> Tensor:
-        return super()._last_inputs(inputs, dataclasses.replace(plan, length=(plan.length - 1).clamp(min=0)))
+    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
+        return super()._convolved(inputs, conv, dataclasses.replace(plan, length=(plan.length - 1).clamp(min=0)))
 
 
 class _TapsReversed(GatedDeltaNetLayer):
-    def _convolved(self, inputs: Tensor, width: int) -> Tensor:
-        return super()._convolved(inputs.flip(1), width).flip(1)
+    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"].flip(1), conv, plan)
 
 
 class _OneKeyHead(GatedDeltaNetLayer):
@@ -273,49 +271,72 @@ class _Undelayed(GatedDeltaNetLayer):
 @platform("state", "op", "state")
 def DeltaNetGoesOnAToken(base: Base) -> Base:
     """the convolution of a chunk begins with the inputs of a token earlier"""
-    return _delta_net(_InputsOfAnEarlierToken)(base)
+    return _instead(PlainDeltaNet, _InputsOfAnEarlierToken)(base)
 
 
 @platform("state", "op", "state")
 def DeltaNetReadsBackwards(base: Base) -> Base:
     """the convolution's weights are in the opposite order"""
-    return _delta_net(_TapsReversed)(base)
+    return _instead(PlainDeltaNet, _TapsReversed)(base)
 
 
 @platform("state", "op", "state")
 def DeltaNetSharesKeysWrongly(base: Base) -> Base:
     """where value heads share a key head, one takes the next group's"""
-    return _delta_net(_OneKeyHead)(base)
+    return _instead(PlainDeltaNet, _OneKeyHead)(base)
 
 
 @platform("state", "op", "state")
 def DeltaNetNormsAllHeads(base: Base) -> Base:
     """the norm of the result is over all heads"""
-    return _delta_net(_NormOverAllHeads)(base)
+    return _instead(PlainDeltaNet, _NormOverAllHeads)(base)
 
 
 @platform("state", "op", "state")
 def DeltaNetWithoutBias(base: Base) -> Base:
     """the time step has no bias"""
-    return _delta_net(_Undelayed)(base)
+    return _instead(PlainDeltaNet, _Undelayed)(base)
+
+
+# ---- short convolution
+
+
+class _ForgetsInputs(ShortConvolutionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+
+
+class _GatesExchanged(ShortConvolutionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        before, after, inputs = x.chunk(3, dim=-1)
+        return super().fused(torch.cat([after, before, inputs], dim=-1), positions, caches, plan)
+
+
+class _WithoutBias(ShortConvolutionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(spec, weights)
+        self.biased = False
+
+
+@platform("state", "op", "state")
+def ShortConvolutionForgets(base: Base) -> Base:
+    """each chunk is convolved as if nothing were before it"""
+    return _instead(PlainShortConvolution, _ForgetsInputs)(base)
+
+
+@platform("state", "op", "state")
+def ShortConvolutionGatesExchanged(base: Base) -> Base:
+    """the gate before the convolution is taken for the one after it"""
+    return _instead(PlainShortConvolution, _GatesExchanged)(base)
+
+
+@platform("state", "op", "state")
+def ShortConvolutionWithoutBias(base: Base) -> Base:
+    """the short convolution has no bias"""
+    return _instead(PlainShortConvolution, _WithoutBias)(base)
 
 
 # ---- whole texts
-
-
-def _encoder(made: type[EncoderLayer]) -> Any:
-    class Backend(PlainEncoder):
-        layer = made
-
-    def plant(base: Base) -> Base:
-        class Faulty(base):
-            def attention_backends(self) -> list[AttentionBackend]:
-                first, _, *others = super().attention_backends()
-                return [first, Backend(), *others]
-
-        return Faulty
-
-    return plant
 
 
 class _Mirrored(ReferenceEncoderLayer):
@@ -350,49 +371,34 @@ class _HeadsInTurn(ReferenceEncoderLayer):
 @platform("encoder attention", "op", "encoder")
 def BiasMirrored(base: Base) -> Base:
     """the bias of a key before a query is that of one after it"""
-    return _encoder(_Mirrored)(base)
+    return _instead(PlainEncoder, _Mirrored)(base)
 
 
 @platform("encoder attention", "op", "encoder")
 def WindowOfTextsTooWide(base: Base) -> Base:
     """the window of whole texts has one token more on each side"""
-    return _encoder(_OneWider)(base)
+    return _instead(PlainEncoder, _OneWider)(base)
 
 
 @platform("encoder attention", "op", "encoder")
 def PaddingOfTextsSeen(base: Base) -> Base:
     """shorter texts see as many keys as the longest has"""
-    return _encoder(_PaddingSeen)(base)
+    return _instead(PlainEncoder, _PaddingSeen)(base)
 
 
 @platform("encoder attention", "op", "encoder")
 def TextsOf128Tokens(base: Base) -> Base:
     """keys behind the first 128 of a text are not seen"""
-    return _encoder(_KeysOf128)(base)
+    return _instead(PlainEncoder, _KeysOf128)(base)
 
 
 @platform("encoder attention", "op", "encoder")
 def KeyHeadsOfTextsInTurn(base: Base) -> Base:
     """in whole texts, heads take turns at the key heads"""
-    return _encoder(_HeadsInTurn)(base)
+    return _instead(PlainEncoder, _HeadsInTurn)(base)
 
 
 # ---- latents
-
-
-def _latents(made: type[ReferenceLatentLayer]) -> Any:
-    class Backend(PlainLatents):
-        layer = made
-
-    def plant(base: Base) -> Base:
-        class Faulty(base):
-            def attention_backends(self) -> list[Any]:
-                *others, _, state = super().attention_backends()
-                return [*others, Backend(), state]
-
-        return Faulty
-
-    return plant
 
 
 class _OneKeyUpForAll(ReferenceLatentLayer):
@@ -430,31 +436,31 @@ class _ChunkAlone(ReferenceLatentLayer):
 @platform("latent attention", "op", "latent")
 def OneKeyForAllHeads(base: Base) -> Base:
     """rows that decode multiply with the first head's part of the weight of keys and values"""
-    return _latents(_OneKeyUpForAll)(base)
+    return _instead(PlainLatents, _OneKeyUpForAll)(base)
 
 
 @platform("latent attention", "op", "latent")
 def ScaleOfUnturnedPart(base: Base) -> Base:
     """scores are scaled by the size of the part of a head that is not turned"""
-    return _latents(_ScaleOfNope)(base)
+    return _instead(PlainLatents, _ScaleOfNope)(base)
 
 
 @platform("latent attention", "op", "latent")
 def TurnedPartLeftOut(base: Base) -> Base:
     """scores leave out the part of queries and keys that is turned"""
-    return _latents(_TurnedLeftOut)(base)
+    return _instead(PlainLatents, _TurnedLeftOut)(base)
 
 
 @platform("latent attention", "op", "latent")
 def LatentsUnnormed(base: Base) -> Base:
     """latents are kept as they are projected, without their norm"""
-    return _latents(_LatentUnnormed)(base)
+    return _instead(PlainLatents, _LatentUnnormed)(base)
 
 
 @platform("latent attention", "op", "latent")
 def ChunkSeesItselfAlone(base: Base) -> Base:
     """the queries of a chunk see as many keys as the chunk has tokens"""
-    return _latents(_ChunkAlone)(base)
+    return _instead(PlainLatents, _ChunkAlone)(base)
 
 
 # ---- what is kept between calls

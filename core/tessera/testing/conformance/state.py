@@ -17,6 +17,7 @@ from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSp
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
+from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
@@ -67,6 +68,17 @@ KINDS = (
         state=[("conv", (124, 3)), ("state", (6, 10, 14))],
         options=[("key_dim", 10), ("kernel", 4), ("eps", 1e-6)],
         weights={"conv": (124, 4), "a_log": (6,), "dt_bias": (6,), "norm": (14,)},
+    ),
+    Kind(
+        "short_convolution",
+        ReferenceShortConvolution,
+        heads=1,
+        kv_heads=1,
+        head_dim=90,
+        inputs=3 * 90,
+        state=[("conv", (90, 2))],
+        options=[("kernel", 3), ("bias", 1)],
+        weights={"conv": (90, 3), "bias": (90,)},
     ),
 )
 

@@ -1,0 +1,26 @@
+"""A causal depthwise convolution over the last few tokens, as state mixers have it. Its state is the last inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tessera.reference.state import StatePlan
+
+
+def causal_convolution(inputs: Tensor, weight: Tensor, state: Tensor, plan: StatePlan) -> Tensor:
+    """inputs [R, W, channels] float32, weight [channels, kernel], state [slots, channels, kernel - 1] -> [R, W,
+    channels]. The rows' slots then hold their last inputs."""
+    before = torch.where(plan.fresh[:, None, None], 0.0, state[plan.slot].float())
+    sequence = torch.cat([before.transpose(1, 2), inputs], dim=1)
+    state.index_put_((plan.slot,), _last(sequence, plan.length, weight.shape[1] - 1).to(state.dtype))
+    weight, width = weight.float(), inputs.shape[1]
+    taps = (sequence[:, tap : tap + width] * weight[:, tap] for tap in range(weight.shape[1]))
+    return sum(taps, torch.zeros_like(inputs))
+
+
+def _last(sequence: Tensor, length: Tensor, number: int) -> Tensor:
+    """[R, channels, number]: the inputs behind which a row of `length` new ones goes on."""
+    place = length[:, None] + torch.arange(number, device=sequence.device)
+    last = sequence.gather(1, place[..., None].long().expand(-1, -1, sequence.shape[-1]))
+    return last.transpose(1, 2)
