@@ -68,6 +68,8 @@ WRONG = {
     "another eps of LFM2": ("lfm2", {"norm_eps": 1e-3}),
     "another factor of LFM2's shares": ("lfm2-moe", {"routed_scaling_factor": 1.35}),
     "no biases of the convolution": ("lfm2-bias", {"conv_bias": False}),
+    "errors corrected by a half": ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
+    "a head turned where none is": ("olmo-hybrid-unturned", {"rope_parameters": {"rope_theta": 1e4}}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),

@@ -38,6 +38,8 @@ from transformers import (
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    OlmoHybridConfig,
+    OlmoHybridForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen2Config,
@@ -57,6 +59,7 @@ from transformers import (
 )
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
+from tools.parity.published import as_olmo_hybrid
 
 SHORT = 24  # the training length of scaled rotary embeddings, in tokens
 
@@ -432,6 +435,32 @@ FAMILIES = {
             ),
         ),
         Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),
+        Family(
+            "olmo-hybrid",
+            maker(
+                OlmoHybridConfig,
+                OlmoHybridForCausalLM,
+                num_hidden_layers=4,
+                layer_types=["linear_attention", "full_attention"] * 2,
+                linear_num_key_heads=2,
+                linear_num_value_heads=6,
+                linear_key_head_dim=10,
+                linear_value_head_dim=13,
+                attention_bias=True,
+            ),
+            publish=as_olmo_hybrid,
+        ),
+        Family(
+            "olmo-hybrid-unturned",
+            maker(
+                OlmoHybridConfig,
+                OlmoHybridForCausalLM,
+                num_hidden_layers=3,
+                rope_parameters={"rope_type": "default", "rope_theta": None},
+                linear_value_head_dim=9,
+                linear_allow_neg_eigval=False,
+            ),
+        ),
         Family("falcon-7b", _falcon(num_attention_heads=4, multi_query=True)),
         Family("falcon-40b", _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=True)),
         Family(

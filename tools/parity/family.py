@@ -33,12 +33,14 @@ SIZES: Mapping[str, Any] = MappingProxyType(
 @dataclass(frozen=True)
 class Family:
     """make: creates the model with transformers' eager attention. shard_bytes: size of the checkpoint's files, if it
-    should have several. max_model_len: if different from config.json."""
+    should have several. max_model_len: if different from config.json. publish: gives the saved checkpoint the form of
+    published ones."""
 
     name: str
     make: Callable[[], Any]
     shard_bytes: int | None = None
     max_model_len: int | None = None
+    publish: Callable[[Path], None] | None = None
 
 
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
@@ -87,4 +89,6 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
+    if family.publish is not None:
+        family.publish(folder)
     return model

@@ -3,9 +3,10 @@ with the value heads that share each, are divided among the ranks."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -30,10 +31,12 @@ class DeltaNetShape:
     key_dim: int  # elements of a head of queries and keys
     value_dim: int  # elements of a head of values
     kernel: int  # tokens that the convolution sees
-    eps: float
+    eps: float  # of the norm before the block
     max_positions: int
     norm_offset: float  # of the norm before the block
-    projections: Projections
+    layout: DeltaNetLayout  # how the checkpoint stores the weights
+    result_eps: float  # of the norm of the result
+    beta_scale: float = 1.0  # multiplies beta; up to 2, beyond which states would grow
     name: ClassVar[str] = "linear_attn"
     causal: ClassVar[bool] = True
     rope: ClassVar[Rope | None] = None
@@ -54,15 +57,21 @@ class DeltaNetShape:
         return DeltaNet(build, prefix, norm, self)
 
 
-class Projections(Protocol):
-    """How a checkpoint stores the input projections."""
+class DeltaNetLayout(ABC):
+    """How a checkpoint stores a block's weights, and what it calls them."""
 
+    output: ClassVar[str] = "out_proj"
+    norm: ClassVar[str] = "norm"
+    # of queries, keys and values, or one for all of them
+    convolutions: ClassVar[tuple[str, ...]] = ("conv1d",)
+
+    @abstractmethod
     def sources(self, prefix: str, shape: DeltaNetShape, heads: Bounds) -> list[WeightShard]:
         """The shards of some key heads, and of what belongs to them, in the order queries, keys, values, gates, b,
         a."""
 
 
-class ByKind:
+class ByKind(DeltaNetLayout):
     """Queries, keys and values one after the other in one tensor; gates, b and a in three more (Qwen 3.5)."""
 
     def sources(self, prefix: str, shape: DeltaNetShape, heads: Bounds) -> list[WeightShard]:
@@ -82,13 +91,29 @@ class ByKind:
         ]
 
 
-class ByKeyHead:
+class ByKeyHead(DeltaNetLayout):
     """For each key head its query, key, values and gates in one tensor, and its b and a in another (Qwen 3 Next)."""
 
     def sources(self, prefix: str, shape: DeltaNetShape, heads: Bounds) -> list[WeightShard]:
         of_value = shape.shared * shape.value_dim
         wide = _grouped(f"{prefix}.in_proj_qkvz", shape, heads, (shape.key_dim, shape.key_dim, of_value, of_value))
         return [*wide, *_grouped(f"{prefix}.in_proj_ba", shape, heads, (shape.shared, shape.shared))]
+
+
+class Separate(DeltaNetLayout):
+    """A tensor for each of them, and for each convolution (OLMo Hybrid)."""
+
+    output = "o_proj"
+    norm = "o_norm"
+    convolutions = ("q_conv1d", "k_conv1d", "v_conv1d")
+
+    def sources(self, prefix: str, shape: DeltaNetShape, heads: Bounds) -> list[WeightShard]:
+        key, value = shape.key_dim, shape.shared * shape.value_dim
+        of_head = {"q": key, "k": key, "v": value, "g": value, "b": shape.shared, "a": shape.shared}
+        return [
+            WeightShard(f"{prefix}.{name}_proj", shape.key_heads * n, shape.hidden, (heads[0] * n, heads[1] * n))
+            for name, n in of_head.items()
+        ]
 
 
 def _grouped(name: str, shape: DeltaNetShape, heads: Bounds, sizes: tuple[int, ...]) -> list[WeightShard]:
@@ -108,11 +133,13 @@ class DeltaNet:
     def __init__(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, shape: DeltaNetShape) -> None:
         heads = build.shard(shape.key_heads, "the number of key heads of the delta net")
         values = heads[0] * shape.shared, heads[1] * shape.shared
-        linear = Linear(build, shape.projections.sources(prefix, shape, heads))
+        linear = Linear(build, shape.layout.sources(prefix, shape, heads))
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
         wide = shape.value_heads * shape.value_dim
         columns = values[0] * shape.value_dim, values[1] * shape.value_dim
-        self.output = Linear(build, [WeightShard(f"{prefix}.out_proj", shape.hidden, wide, columns=columns)])
+        self.output = Linear(
+            build, [WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=columns)]
+        )
         key_heads, value_heads = heads[1] - heads[0], values[1] - values[0]
         channels = 2 * key_heads * shape.key_dim + value_heads * shape.value_dim
         state = ("conv", (channels, shape.kernel - 1)), ("state", (value_heads, shape.key_dim, shape.value_dim))
@@ -125,7 +152,12 @@ class DeltaNet:
             scale=shape.key_dim**-0.5,
             dtype=build.dtype,
             cache=StateSpec(state, "float32"),
-            options=(("key_dim", shape.key_dim), ("kernel", shape.kernel), ("eps", shape.eps)),
+            options=(
+                ("key_dim", shape.key_dim),
+                ("kernel", shape.kernel),
+                ("eps", shape.result_eps),
+                ("beta_scale", shape.beta_scale),
+            ),
         )
         self.mixer = build.mixer(self.spec, _weights(build, prefix, shape, heads, values))
 
@@ -136,17 +168,23 @@ class DeltaNet:
 
 def _weights(build: Build, prefix: str, shape: DeltaNetShape, heads: Bounds, values: Bounds) -> LateWeights:
     """Of the mixer."""
-    keys, _, of_values = shape.channels
-    whole = 2 * keys + of_values, 1, shape.kernel
-    rows = [
-        (heads[0] * shape.key_dim, heads[1] * shape.key_dim),
-        (keys + heads[0] * shape.key_dim, keys + heads[1] * shape.key_dim),
-        (2 * keys + values[0] * shape.value_dim, 2 * keys + values[1] * shape.value_dim),
-    ]
     parts = {
-        "conv": [Part(f"{prefix}.conv1d.weight", whole, part) for part in rows],
+        "conv": _convolutions(prefix, shape, heads),
         "a_log": [Part(f"{prefix}.A_log", (shape.value_heads,), values)],
         "dt_bias": [Part(f"{prefix}.dt_bias", (shape.value_heads,), values)],
-        "norm": [Part(f"{prefix}.norm.weight", (shape.value_dim,), fill=1.0)],
+        "norm": [Part(f"{prefix}.{shape.layout.norm}.weight", (shape.value_dim,), fill=1.0)],
     }
     return state_weights(build, parts)
+
+
+def _convolutions(prefix: str, shape: DeltaNetShape, heads: Bounds) -> list[Part]:
+    """Of the queries, keys and values of some key heads: of a tensor each, or one after the other in one tensor."""
+    names, widths = shape.layout.convolutions, shape.channels
+    joined = len(names) == 1
+    starts = [sum(widths[:kind]) if joined else 0 for kind in range(len(widths))]
+    parts = []
+    for name, start, width in zip(names * 3 if joined else names, starts, widths, strict=True):
+        n, whole = width // shape.key_heads, sum(widths) if joined else width
+        rows = start + heads[0] * n, start + heads[1] * n
+        parts.append(Part(f"{prefix}.{name}.weight", (whole, 1, shape.kernel), rows))
+    return parts

@@ -20,12 +20,20 @@ _OLMO2 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 class PostNormBlock:
-    """Norms after attention and the MLP only. The whole sum is passed from block to block."""
+    """Norms after attention and the MLP only. The whole sum is passed from block to block. first: the name of the norm
+    after attention."""
 
-    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
+    def __init__(
+        self,
+        build: Build,
+        config: DecoderConfig,
+        number: int,
+        tables: RotaryTable,
+        first: str = "post_attention_layernorm",
+    ) -> None:
         prefix, norm = f"model.layers.{number}", Norm(config.eps)
         self.attention = config.layers[number].block(build, f"{prefix}.self_attn", None, tables)
-        self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", config.hidden, norm)
+        self.after_attention = NormAdd(build, f"{prefix}.{first}", config.hidden, norm)
         self.mlp = mlp_of(build, config, number)
         self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", config.hidden, norm)
 

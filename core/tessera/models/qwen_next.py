@@ -9,7 +9,7 @@ from typing import Any
 from tessera.errors import ModelError
 from tessera.layers.attention import AttentionShape, BlockShape
 from tessera.layers.build import Build
-from tessera.layers.delta_net import ByKeyHead, ByKind, DeltaNetShape, Projections
+from tessera.layers.delta_net import ByKeyHead, ByKind, DeltaNetLayout, DeltaNetShape
 from tessera.layers.mlp import ExpertNames, Experts
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
@@ -67,9 +67,9 @@ def qwen3_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Dec
     return build_decoder(build, read_decoder(fields, layers, inner=experts.inner, experts=experts))
 
 
-def _layers(fields: ConfigFields, max_model_len: int, projections: Projections) -> list[BlockShape]:
+def _layers(fields: ConfigFields, max_model_len: int, layout: DeltaNetLayout) -> list[BlockShape]:
     attention = _attention(fields, max_model_len)
-    delta_net = _delta_net(fields, attention, projections)
+    delta_net = _delta_net(fields, attention, layout)
     number, interval = fields.count("num_hidden_layers"), fields.count("full_attention_interval")
     kinds = fields.by_layer("layer_types", number, lambda kind: kind in (LINEAR, FULL), f"{LINEAR} or {FULL}")
     if kinds is None:
@@ -86,7 +86,7 @@ def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
     )
 
 
-def _delta_net(fields: ConfigFields, attention: AttentionShape, projections: Projections) -> DeltaNetShape:
+def _delta_net(fields: ConfigFields, attention: AttentionShape, layout: DeltaNetLayout) -> DeltaNetShape:
     keys, values = (fields.count(f"linear_num_{name}_heads") for name in ("key", "value"))
     if values % keys:
         raise ModelError(f"linear_num_value_heads ({values}) is not a multiple of linear_num_key_heads ({keys}).")
@@ -100,7 +100,8 @@ def _delta_net(fields: ConfigFields, attention: AttentionShape, projections: Pro
         eps=attention.eps,
         max_positions=attention.max_positions,
         norm_offset=attention.norm_offset,
-        projections=projections,
+        layout=layout,
+        result_eps=attention.eps,
     )
 
 

@@ -27,6 +27,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "MistralForCausalLM": "tessera.models.llama:mistral",
     "MixtralForCausalLM": "tessera.models.llama:mixtral",
     "Olmo2ForCausalLM": "tessera.models.olmo:olmo2",
+    "OlmoHybridForCausalLM": "tessera.models.olmo_hybrid:olmo_hybrid",
     "Phi3ForCausalLM": "tessera.models.llama:phi3",
     "Qwen2ForCausalLM": "tessera.models.qwen:qwen2",
     "Qwen3ForCausalLM": "tessera.models.qwen:qwen3",

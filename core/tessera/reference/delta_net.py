@@ -6,8 +6,8 @@ head, with its key head's q and k, the state S [key size, value size] becomes
 
     S_t = exp(g_t) S_(t-1);  S_t += k_t (beta_t (v_t - k_t^T S_t))^T;  y_t = scale q_t^T S_t
 
-with g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b) (Gated Delta Networks, arXiv:2412.06464). The result
-is y's RMS norm, times SiLU of a gate.
+with g = -exp(a_log) softplus(a + dt_bias) and beta = beta_scale sigmoid(b) (Gated Delta Networks, arXiv:2412.06464).
+The result is y's RMS norm, times SiLU of a gate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GatedDeltaNetLayer(Mixer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         options = dict(spec.options)
         self.spec, self.weights, self.eps = spec, weights, options["eps"]
-        self.key_dim = int(options["key_dim"])
+        self.key_dim, self.beta_scale = int(options["key_dim"]), options["beta_scale"]
         self.keys, self.values = spec.num_kv_heads * self.key_dim, spec.num_heads * spec.head_dim
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
@@ -56,7 +56,7 @@ class GatedDeltaNetLayer(Mixer):
         q, k, v = self._heads(F.silu(self._convolved(mixed, conv, plan)))
         decay = -self.weights["a_log"].exp() * F.softplus(a + self.weights["dt_bias"])
         inside = grid.valid[..., None]
-        decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, b.sigmoid(), 0.0)
+        decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, self.beta_scale * b.sigmoid(), 0.0)
         before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
         mixed, after = rule(q * spec.scale, k, v, decay, beta, before)

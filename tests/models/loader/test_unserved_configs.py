@@ -154,6 +154,10 @@ REFUSED = [
     ({**LFM2, "num_key_value_heads": 2, "full_attn_idxs": "1"}, "full_attn_idxs in config.json is not a list of whole"),
     ({**LFM2, "block_multiple_of": 0}, "block_multiple_of has an invalid value"),
     ({**LFM2_MOE, "num_experts": 3}, "num_experts_per_tok (4) is more than num_experts (3)"),
+    (
+        {"architectures": ["OlmoHybridForCausalLM"], "linear_num_key_heads": 3},
+        "linear_num_value_heads (4) is not a multiple of linear_num_",
+    ),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),

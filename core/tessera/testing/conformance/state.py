@@ -66,7 +66,7 @@ KINDS = (
         head_dim=14,
         inputs=2 * 2 * 10 + 2 * 6 * 14 + 2 * 6,
         state=[("conv", (124, 3)), ("state", (6, 10, 14))],
-        options=[("key_dim", 10), ("kernel", 4), ("eps", 1e-6)],
+        options=[("key_dim", 10), ("kernel", 4), ("eps", 1e-6), ("beta_scale", 2.0)],
         weights={"conv": (124, 4), "a_log": (6,), "dt_bias": (6,), "norm": (14,)},
     ),
     Kind(
