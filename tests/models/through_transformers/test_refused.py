@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from transformers.models.arcee.modeling_arcee import ArceeMLP
+from transformers.models.gptj.modeling_gptj import GPTJAttention
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
@@ -123,6 +124,25 @@ def test_tokens_that_meet_outside_of_attention(monkeypatch, mixes):
     monkeypatch.setattr(ArceeMLP, "forward", lambda self, x: mixes(forward(self, x)))
     with pytest.raises(RefusedTypeError, match="tokens meet outside of attention"):
         through_transformers(build(), arcee(), 16)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [lambda shares: shares.sqrt(), lambda shares: shares.flip(1), lambda shares: shares * torch.tensor([1.0, 0.5])],
+    ids=["another scale", "another head", "another sum"],
+)
+def test_a_method_that_attends_in_another_way(monkeypatch, changes):
+    """A module that computes attention by itself."""
+    attend = GPTJAttention._attn
+
+    def changed(self, query, key, value, attention_mask=None):
+        shares = attend(self, query, key, value, attention_mask)[1]
+        shares = changes(shares.unflatten(-1, (-1, 2))).flatten(-2)
+        return shares @ value, shares
+
+    monkeypatch.setattr(GPTJAttention, "_attn", changed)
+    with pytest.raises(RefusedTypeError, match="does not take attention from transformers' attention interface"):
+        through_transformers(build(), typed("GPTJForCausalLM", "gptj", rotary_dim=4), 16)
 
 
 def test_a_head_that_does_more(monkeypatch):

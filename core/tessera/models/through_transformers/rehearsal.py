@@ -23,7 +23,15 @@ from torch.func import functional_call
 
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall
-from tessera.models.through_transformers.skeleton import NO_INTERFACE, SERVED, Anatomy, HeadShape, sizes
+from tessera.models.through_transformers.older_attention import route_methods
+from tessera.models.through_transformers.skeleton import (
+    NO_INTERFACE,
+    SERVED,
+    Anatomy,
+    HeadShape,
+    set_attention,
+    sizes,
+)
 from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6
@@ -57,11 +65,12 @@ class Rehearsed:
 
 def rehearse(anatomy: Anatomy) -> Rehearsed:
     """Leaves the model ready to serve. Raises RefusedTypeError with the first reason why it cannot be served."""
+    route_methods(anatomy.model)
     rehearsal = _Rehearsal(anatomy)
     try:
         with torch.inference_mode(), rehearsal.stood_in():
             rehearsal.listen()
-            anatomy.model.set_attn_implementation(SERVED)
+            set_attention(anatomy.model, SERVED)
             if anatomy.head is None:
                 rehearsal.find_first_position()
             rehearsal.compare_embeddings()

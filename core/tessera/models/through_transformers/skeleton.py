@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,21 +161,35 @@ def make_skeleton(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
     register()
     kind.config.use_cache = False
     try:
-        with torch.device("meta"):
-            model = kind.model_class._from_config(
-                kind.config, dtype=dtype, attn_implementation=REHEARSED, experts_implementation=SERVED
-            )
+        model = _make(kind, dtype)
         _check_rotary(model)
         _compute_buffers(model)
     except RefusedTypeError:
         raise
-    except KeyError as error:
-        if error.args == (REHEARSED,):  # the model has its own table of attention classes
-            raise RefusedTypeError(NO_INTERFACE) from error
-        raise RefusedTypeError(f"its module cannot be made from config.json ({error})") from error
     except Exception as error:  # transformers' code may raise anything for what it does not support
         raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
     return model.eval().requires_grad_(False)
+
+
+def _make(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
+    make = partial(kind.model_class._from_config, kind.config, dtype=dtype, experts_implementation=SERVED)
+    with torch.device("meta"):
+        try:
+            return make(attn_implementation=REHEARSED)
+        except KeyError as error:
+            if error.args != (REHEARSED,):
+                raise
+        model = make(attn_implementation="eager")  # it has a table of its own of classes for attention
+    set_attention(model, REHEARSED)
+    return model
+
+
+def set_attention(model: PreTrainedModel, implementation: str) -> None:
+    """As transformers' set_attn_implementation(), which does nothing where a model's file does not name the
+    interface."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config._attn_implementation = implementation
 
 
 def _check_rotary(model: PreTrainedModel) -> None:
