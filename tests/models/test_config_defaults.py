@@ -6,6 +6,7 @@ import json
 
 import pytest
 from transformers import (
+    BambaConfig,
     DeepseekV2Config,
     DeepseekV3Config,
     FalconConfig,
@@ -15,6 +16,7 @@ from transformers import (
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GraniteConfig,
+    GraniteMoeHybridConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
@@ -80,6 +82,20 @@ LATENT = {
     "MiniCPM3ForCausalLM": MiniCPM3Config,
 }
 CONVOLUTIONS = {"Lfm2ForCausalLM": Lfm2Config, "Lfm2MoeForCausalLM": Lfm2MoeConfig}
+MAMBA2 = {
+    "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
+    "BambaForCausalLM": BambaConfig,
+}
+MAMBA2_SIZES = {
+    "heads": "mamba_n_heads",
+    "groups": "mamba_n_groups",
+    "head_dim": "mamba_d_head",
+    "state_dim": "mamba_d_state",
+    "kernel": "mamba_d_conv",
+    "conv_bias": "mamba_conv_bias",
+    "bias": "mamba_proj_bias",
+    "step_limits": "time_step_limit",
+}
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -98,7 +114,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) == set(NATIVE_MODELS)
+    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) | set(MAMBA2) == set(NATIVE_MODELS)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
@@ -240,6 +256,40 @@ def test_latent_attention_without_a_query_rank_has_no_biases():
     assert config_of("DeepseekV3ForCausalLM", said).layers[0].query_rank is None
     with pytest.raises(ModelError, match="attention_bias without q_lora_rank is not supported"):
         config_of("DeepseekV3ForCausalLM", {**said, "attention_bias": True})
+
+
+@pytest.mark.parametrize("architecture", MAMBA2)
+@pytest.mark.parametrize("attends", [False, True])
+def test_left_out_of_mamba2(architecture, attends):
+    said = {name: value for name, value in SPARSE.items() if name != "rms_norm_eps"} | {"num_attention_heads": 8}
+    if attends:
+        bamba = architecture == "BambaForCausalLM"
+        said |= {"attn_layer_indices": [2]} if bamba else {"layer_types": ["mamba"] * 2 + ["attention"] + ["mamba"] * 4}
+    theirs, ours = MAMBA2[architecture](**said), config_of(architecture, said)
+    for kind, layer in zip(theirs.layer_types, ours.layers, strict=True):
+        if kind == "linear_attention":
+            assert {own: getattr(layer, own) for own in MAMBA2_SIZES} == {
+                own: getattr(theirs, name) for own, name in MAMBA2_SIZES.items()
+            }
+            continue
+        assert (layer.heads, layer.kv_heads) == (8, theirs.num_key_value_heads)
+        turned = layer.head_dim * theirs.rope_parameters.get("partial_rotary_factor", 1.0)
+        assert layer.rope is None if architecture.startswith("Granite") else layer.rope.dim == turned
+        assert layer.scale == getattr(theirs, "attention_multiplier", layer.head_dim**-0.5)
+    assert [layer.name for layer in ours.layers].count("self_attn") == attends
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
+    assert ours.activation == ACTIVATIONS[theirs.hidden_act]
+    if ours.experts is not None:
+        route = ours.experts.route
+        assert (route.experts, route.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+        assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, theirs.shared_intermediate_size)
+
+
+@pytest.mark.parametrize("architecture", MAMBA2)
+@pytest.mark.parametrize("most", [None, float("inf"), {"__float__": "Infinity"}])
+def test_a_limit_of_steps_may_be_none(architecture, most):
+    said = {**SPARSE, "num_attention_heads": 8, "time_step_limit": [0.1, most]}
+    assert config_of(architecture, said).layers[0].step_limits == (0.1, float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
@@ -24,6 +26,8 @@ from transformers import (
     Glm4MoeLiteForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     Lfm2MoeConfig,
@@ -101,6 +105,16 @@ SHARED_EXPERT: dict[str, Any] = {
     "moe_intermediate_size": 44,
     "shared_expert_intermediate_size": 36,
     "experts_implementation": "eager",
+}
+
+
+_MAMBA2: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "mamba_expand": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 36,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 9,
 }
 
 
@@ -336,6 +350,50 @@ FAMILIES = {
             maker(Qwen3_5TextConfig, Qwen3_5ForCausalLM, **DELTA_NET, attention_bias=True, tie_word_embeddings=True),
         ),
         Family("qwen3.5-moe", maker(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
+        Family(
+            "granite4-h",
+            maker(
+                GraniteMoeHybridConfig,
+                GraniteMoeHybridForCausalLM,
+                **_MAMBA2,
+                layer_types=["linear_attention", "full_attention", "linear_attention"],
+                intermediate_size=44,
+                shared_intermediate_size=36,
+                num_local_experts=5,
+                attention_multiplier=0.11,
+                embedding_multiplier=12.0,
+                residual_multiplier=0.22,
+                logits_scaling=1.5,
+                experts_implementation="eager",
+            ),
+        ),
+        Family(
+            "granite4-h-dense",
+            maker(
+                GraniteMoeHybridConfig,
+                GraniteMoeHybridForCausalLM,
+                **{**_MAMBA2, "mamba_n_groups": 1},
+                layer_types=["linear_attention", "linear_attention", "full_attention"],
+                shared_intermediate_size=84,
+                num_local_experts=0,
+                position_embedding_type="rope",
+                mamba_proj_bias=True,
+                time_step_limit=[0.2, 0.9],
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "bamba",
+            maker(
+                BambaConfig,
+                BambaForCausalLM,
+                **_MAMBA2,
+                attn_layer_indices=[1],
+                mamba_conv_bias=False,
+                attention_bias=True,
+                mlp_bias=True,
+            ),
+        ),
         Family(
             "deepseek-v2",
             maker(

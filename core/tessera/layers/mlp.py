@@ -128,14 +128,17 @@ class ExpertNames:
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixture of experts of a model's layers. inner: inner size of an expert. shared: inner size of the MLP that
-    every token uses besides its experts; 0: there is none. router_dtype: in which experts are scored; None: the
-    model's."""
+    """The mixture of experts of a model's layers."""
 
     route: RouteSpec
+    # inner size of an expert
     inner: int
     names: ExpertNames
+    # inner size of the MLP that every token uses besides its experts; 0: there is none
     shared: int = 0
+    # the weights of that MLP
+    shared_names: GatedNames = GATED
+    # in which experts are scored; None: the model's
     router_dtype: str | None = None
 
 
@@ -148,7 +151,7 @@ class MixtureOfExperts:
         spec = self._experts(build, experts, names, hidden, activation)
         self.wants = None  # routing and experts both use the unquantized activation
         self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec))
-        self.shared = GatedMLP(build, names.shared, hidden, experts.shared, activation) if experts.shared else None
+        self.shared = _shared(build, experts, names.shared, hidden, activation)
         self.shared_gate = SharedGate(build, names.shared_gate, hidden) if names.shared_gate else None
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
 
@@ -175,6 +178,12 @@ class MixtureOfExperts:
         shared = self.shared(x)
         both: Tensor = self.add(result, shared if self.shared_gate is None else self.shared_gate(x, shared))
         return both
+
+
+def _shared(build: Build, experts: Experts, prefix: str, hidden: int, activation: str) -> GatedMLP | None:
+    if not experts.shared:
+        return None
+    return GatedMLP(build, prefix, hidden, experts.shared, activation, names=experts.shared_names)
 
 
 class SharedGate:

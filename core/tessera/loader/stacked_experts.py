@@ -1,5 +1,6 @@
 """The matrices of one expert in two tensors that have those of all experts of a layer: NAME.gate_up_proj [experts, 2
-inner, hidden], gates first, and NAME.down_proj [experts, hidden, inner]; or both with their last two axes exchanged."""
+inner, hidden], gates first, and NAME.down_proj [experts, hidden, inner], or both with their last two axes exchanged;
+or NAME.input_linear.weight and NAME.output_linear.weight of the same shapes (Granite)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-_GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
+_STACKED = (
+    (".experts.gate_up_proj", ".experts.down_proj"),
+    (".input_linear.weight", ".output_linear.weight"),
+)
 Index = EllipsisType | slice | tuple[slice, slice]
 
 
@@ -34,20 +38,26 @@ def expert_places(names: Iterable[str], shape_of: Callable[[str], Sequence[int]]
     """The matrices that a checkpoint has together, by the names that they have where each is stored alone. names: of
     its tensors."""
     known = set(names)
-    for gate_up in [name for name in known if name.endswith(_GATE_UP)]:
-        base = gate_up.removesuffix(_GATE_UP)
-        down = f"{base}{_DOWN}"
-        if down not in known:
-            continue
-        wide, back = shape_of(gate_up), shape_of(down)
-        if len(wide) != 3 or len(back) != 3:
-            continue
-        exchanged = wide[2] != back[1]
-        for expert in range(wide[0]):
-            for half, part in enumerate(("gate", "up")):
-                place = ExpertPlace(gate_up, expert, half, 2, exchanged)
-                yield f"{base}.experts.{expert}.{part}_proj.weight", place
-            yield f"{base}.experts.{expert}.down_proj.weight", ExpertPlace(down, expert, exchanged=exchanged)
+    for wide, back in _STACKED:
+        bases = [name.removesuffix(wide) for name in known if name.endswith(wide)]
+        for base in bases:
+            if f"{base}{back}" in known:
+                yield from _places(base, f"{base}{wide}", f"{base}{back}", shape_of)
+
+
+def _places(
+    base: str, gate_up: str, down: str, shape_of: Callable[[str], Sequence[int]]
+) -> Iterator[tuple[str, ExpertPlace]]:
+    """Those in one pair of tensors; none if each is a single matrix."""
+    wide, back = shape_of(gate_up), shape_of(down)
+    if len(wide) != 3 or len(back) != 3:
+        return
+    exchanged = wide[2] != back[1]
+    for expert in range(wide[0]):
+        for half, part in enumerate(("gate", "up")):
+            place = ExpertPlace(gate_up, expert, half, 2, exchanged)
+            yield f"{base}.experts.{expert}.{part}_proj.weight", place
+        yield f"{base}.experts.{expert}.down_proj.weight", ExpertPlace(down, expert, exchanged=exchanged)
 
 
 class Expert:

@@ -20,20 +20,20 @@ from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, ModelFacts, PoolingHead
 
-EMBEDDING = "model.embed_tokens"
 SCORE = HeadConfig("score", classifier_bias=False, pooling="last")
 TOKEN_SCORE = HeadConfig("score")
 
 
 @dataclass(frozen=True)
 class DecoderNames:
-    """What a checkpoint calls the weights of a layer, behind its number, and the last norm."""
+    """What a checkpoint calls the parts of a decoder: in most, what Llama's calls them."""
 
-    attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead
-    mlp_norm: str = "post_attention_layernorm"  # before the MLP
-    mlp: str = "mlp"
-    gated: GatedNames = GATED  # within the MLP
-    norm: str = "model.norm"
+    embedding: str = "model.embed_tokens"
+    attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead, behind the layer's name
+    mlp_norm: str = "post_attention_layernorm"  # before the MLP, behind the layer's name
+    mlp: str = "mlp"  # a layer's MLP, behind the layer's name
+    gated: GatedNames = GATED  # its weights
+    norm: str = "model.norm"  # behind the last layer
 
 
 NAMES = DecoderNames()
@@ -145,7 +145,7 @@ class Decoder:
 
 def _pooling_heads(build: Build, config: DecoderConfig) -> dict[str, PoolingHead]:
     def logits_of(tokens: Sequence[int]) -> TokenLogits:
-        sizes, tied = (config.vocab, config.hidden), f"{EMBEDDING}.weight" if config.tied else None
+        sizes, tied = (config.vocab, config.hidden), f"{config.names.embedding}.weight" if config.tied else None
         return TokenLogits(build, tokens, *sizes, tied=tied, scale=config.logits_scale, cap=config.logits_cap)
 
     heads = token_heads(build, logits_of)
@@ -187,7 +187,7 @@ def build_decoder(
     for a block that does not begin with a norm or that ends with one."""
     embedding, head = vocabulary_ends(
         build,
-        EMBEDDING,
+        config.names.embedding,
         config.vocab,
         config.hidden,
         tied=config.tied,

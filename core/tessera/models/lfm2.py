@@ -43,7 +43,13 @@ _LFM2_MOE: dict[str, Any] = {
 }
 _OWN_NAMES = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
 _MLP = "feed_forward"
-_NAMES = DecoderNames("operator_norm", "ffn_norm", _MLP, GatedNames("w1", "w3", "w2"), "model.embedding_norm")
+_NAMES = DecoderNames(
+    attention_norm="operator_norm",
+    mlp_norm="ffn_norm",
+    mlp=_MLP,
+    gated=GatedNames("w1", "w3", "w2"),
+    norm="model.embedding_norm",
+)
 
 
 def lfm2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

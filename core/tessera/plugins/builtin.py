@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
 NATIVE_MODELS: Mapping[str, str] = {
+    "BambaForCausalLM": "tessera.models.granite_hybrid:bamba",
     "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",
     "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "FalconForCausalLM": "tessera.models.falcon:falcon",
@@ -22,6 +23,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "GraniteForCausalLM": "tessera.models.llama:granite",
     "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
     "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
+    "GraniteMoeHybridForCausalLM": "tessera.models.granite_hybrid:granite_hybrid",
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",

@@ -9,6 +9,7 @@ from tessera.reference.attention import ReferenceAttention
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention
+from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
 
@@ -22,4 +23,5 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceLinearAttention(),
         ReferenceGatedDeltaNet(),
         ReferenceShortConvolution(),
+        ReferenceMamba2(),
     )

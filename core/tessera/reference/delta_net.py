@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from tessera.platform.attention import Caches, LayerSpec, Mixer
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
+from tessera.reference.chunks import CHUNK, fading, in_chunks
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.state import StateBackend, StatePlan
 
 KIND = "gated_delta_net"
-CHUNK = 64
 _EPS = 1e-6  # in the length of queries and keys
 
 
@@ -100,14 +100,13 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state:
     triangular system, which is solved for all chunks at a time."""
     width = q.shape[1]
     size = min(CHUNK, width)
-    q, k, v, decay, beta = (_in_chunks(one, size) for one in (q, k, v, decay[..., None], beta[..., None]))
+    q, k, v, decay, beta = (in_chunks(one, size) for one in (q, k, v, decay[..., None], beta[..., None]))
     since = decay[..., 0].cumsum(-1)  # [R, H, chunks, size]
-    later = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
-    fading = torch.where(later, since[..., :, None] - since[..., None, :], -torch.inf).exp()
-    system = beta * (k @ k.mT) * fading
+    fades = fading(since)
+    system = beta * (k @ k.mT) * fades
     writes = _solved(system, torch.cat([beta * v, beta * k * since[..., None].exp()], dim=-1))
     new, read = writes.split((v.shape[-1], k.shape[-1]), dim=-1)
-    within = (q @ k.mT) * fading
+    within = (q @ k.mT) * fades
     q, k = q * since[..., None].exp(), k * (since[..., -1:] - since)[..., None].exp()
     whole = since[..., -1].exp()[..., None, None]
     results = []
@@ -116,12 +115,6 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state:
         results.append(q[:, :, at] @ state + within[:, :, at] @ values)
         state = whole[:, :, at] * state + k[:, :, at].mT @ values
     return torch.cat(results, dim=2).transpose(1, 2)[:, :width], state
-
-
-def _in_chunks(x: Tensor, size: int) -> Tensor:
-    """[R, W, H, n] -> [R, H, chunks, size, n], zeros behind the end."""
-    missing = -x.shape[1] % size
-    return F.pad(x, (0, 0, 0, 0, 0, missing)).transpose(1, 2).unflatten(2, (-1, size))
 
 
 def _solved(system: Tensor, right: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ OTHERS = (
     "reference_linear_attention",
     "reference_gated_delta_net",
     "reference_short_convolution",
+    "reference_mamba2",
 )
 
 

@@ -22,6 +22,9 @@ DELTA_NET = {
     "linear_key_head_dim": 6,
     "linear_value_head_dim": 6,
 }
+MAMBA2 = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6}
+BAMBA = {"architectures": ["BambaForCausalLM"], **MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
+GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], **MAMBA2}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
     "kv_lora_rank": 12,
@@ -158,6 +161,12 @@ REFUSED = [
         {"architectures": ["OlmoHybridForCausalLM"], "linear_num_key_heads": 3},
         "linear_num_value_heads (4) is not a multiple of linear_num_",
     ),
+    ({**BAMBA, "mamba_n_groups": 3}, "mamba_n_heads (4) is not a multiple of mamba_n_groups (3)."),
+    ({**BAMBA, "mamba_d_head": 7}, "mamba_n_heads (4) heads are not mamba_expand times hidden_size (40) elements."),
+    ({**BAMBA, "mamba_d_conv": 1}, "mamba_d_conv has an invalid value"),
+    ({**BAMBA, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with mamba."),
+    ({**BAMBA, "time_step_limit": [0.0]}, "time_step_limit in config.json is not a list of two numbers."),
+    ({**GRANITE_HYBRID, "layer_types": ["mamba", "?"]}, "layer_types in config.json must say mamba or attention"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -175,6 +184,7 @@ def test_refused_by_name(tmp_path, differs, message):
 
 
 NEEDED = {
+    "BambaForCausalLM": {**MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0},
     "DeepseekV2ForCausalLM": LATENT,
     "DeepseekV3ForCausalLM": LATENT,
     "FalconForCausalLM": {"hidden_size": 24},
@@ -182,6 +192,7 @@ NEEDED = {
     "Glm4MoeLiteForCausalLM": LATENT,
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "GraniteMoeHybridForCausalLM": MAMBA2,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,

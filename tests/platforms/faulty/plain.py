@@ -30,6 +30,7 @@ from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLa
 from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
@@ -120,6 +121,15 @@ class PlainShortConvolution(ReferenceShortConvolution):
         return self.layer(spec, weights)
 
 
+class PlainMamba2(ReferenceMamba2):
+    name = "plain-mamba2"
+    fallback = False
+    layer: type[Mamba2Layer] = Mamba2Layer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainPlatform(ReferencePlatform):
     name = "plain"
     capabilities = dataclasses.replace(ReferencePlatform.capabilities, dtypes=("bfloat16", "float32", "float16"))
@@ -133,6 +143,7 @@ class PlainPlatform(ReferencePlatform):
             PlainEncoder(),
             PlainLatents(),
             PlainShortConvolution(),
+            PlainMamba2(),
             PlainDeltaNet(),
             PlainState(),
         )

@@ -33,6 +33,7 @@ from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.latent import ReferenceLatentLayer
+from tessera.reference.mamba2 import Mamba2Layer
 from tessera.reference.short_convolution import ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
@@ -42,6 +43,7 @@ from tests.platforms.faulty.plain import (
     PlainDeltaNet,
     PlainEncoder,
     PlainLatents,
+    PlainMamba2,
     PlainShortConvolution,
     PlainState,
 )
@@ -334,6 +336,68 @@ def ShortConvolutionGatesExchanged(base: Base) -> Base:
 def ShortConvolutionWithoutBias(base: Base) -> Base:
     """the short convolution has no bias"""
     return _instead(PlainShortConvolution, _WithoutBias)(base)
+
+
+# ---- mamba 2
+
+
+class _ConvolutionUnbiased(Mamba2Layer):
+    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
+        return super()._convolved(inputs, conv, plan) - self.weights["conv_bias"]
+
+
+class _OneGroup(Mamba2Layer):
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, b, c = super()._heads(mixed)
+        return x, b, c.roll(1, 2)
+
+
+class _NormOverAllGroups(Mamba2Layer):
+    def _norm(self, x: Tensor) -> Tensor:
+        grouped = x.unflatten(-1, (self.spec.num_kv_heads, -1)).square().mean(-1)
+        return super()._norm(x) * (grouped / grouped.mean(-1, keepdim=True)).sqrt().repeat_interleave(
+            x.shape[-1] // self.spec.num_kv_heads, dim=-1
+        )
+
+
+class _GateAfterNorm(Mamba2Layer):
+    def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        return self._norm(mixed.flatten(2)) * torch.nn.functional.silu(gate)
+
+
+class _StepsUnlimited(Mamba2Layer):
+    def _step(self, dt: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(dt + self.weights["dt_bias"])
+
+
+@platform("state", "op", "state")
+def Mamba2WithoutBias(base: Base) -> Base:
+    """the convolution has no bias"""
+    return _instead(PlainMamba2, _ConvolutionUnbiased)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2SharesGroupsWrongly(base: Base) -> Base:
+    """where heads share a group, one reads with the next group's C"""
+    return _instead(PlainMamba2, _OneGroup)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2NormsAllGroups(base: Base) -> Base:
+    """the norm of the result is over all groups"""
+    return _instead(PlainMamba2, _NormOverAllGroups)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2GatesAfterNorm(base: Base) -> Base:
+    """the result is normed before it is gated"""
+    return _instead(PlainMamba2, _GateAfterNorm)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2StepsUnlimited(base: Base) -> Base:
+    """steps go beyond their limits"""
+    return _instead(PlainMamba2, _StepsUnlimited)(base)
 
 
 # ---- whole texts

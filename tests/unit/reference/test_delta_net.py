@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.reference.delta_net import CHUNK, chunked, recurrent
+from tessera.reference.chunks import CHUNK
+from tessera.reference.delta_net import chunked, recurrent
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 10, 13
 

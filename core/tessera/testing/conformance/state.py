@@ -4,7 +4,7 @@ mixer, over slots in which other requests have left theirs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSp
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
+from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.testing.compare import TOLERANCES, difference
@@ -46,6 +47,8 @@ class Kind:
     options: Sequence[tuple[str, float]] = ()
     # of the layer: shapes by name
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # in the names of its cases, where a mixer has several
+    variant: str = ""
 
     @property
     def cache(self) -> StateSpec:
@@ -56,6 +59,17 @@ class Kind:
         return LayerSpec(0, self.name, *shape, dtype, self.cache, options=tuple(self.options))
 
 
+_MAMBA2 = Kind(
+    "mamba2",
+    ReferenceMamba2,
+    heads=6,
+    kv_heads=2,
+    head_dim=14,
+    inputs=84 + 124 + 6,
+    state=[("conv", (124, 3)), ("state", (6, 14, 10))],
+    options=[("state_dim", 10), ("kernel", 4), ("eps", 1e-5)],
+    weights={"conv": (124, 4), "conv_bias": (124,), "a_log": (6,), "d": (6,), "dt_bias": (6,), "norm": (84,)},
+)
 KINDS = (
     Kind("linear_attention", ReferenceLinearAttention, 3, 3, 16, 3 * 3 * 16, [("state", (3, 16, 16))]),
     Kind(
@@ -80,6 +94,8 @@ KINDS = (
         options=[("kernel", 3), ("bias", 1)],
         weights={"conv": (90, 3), "bias": (90,)},
     ),
+    _MAMBA2,
+    replace(_MAMBA2, variant="-limits", options=[*_MAMBA2.options, ("dt_min", 0.4), ("dt_max", 1.1)]),
 )
 
 
@@ -110,7 +126,7 @@ def state_cases(target: Target) -> Iterator[Case]:
             for dtype in target.platform.capabilities.dtypes:
                 if backend.supports(kind.spec(dtype)) is None:
                     check = partial(_check, target, backend, kind, dtype)
-                    yield Case(f"state/{backend.name}-{dtype}", "silver", "state", check)
+                    yield Case(f"state/{backend.name}{kind.variant}-{dtype}", "silver", "state", check)
 
 
 def _check(target: Target, backend: AttentionBackend, kind: Kind, dtype: str) -> Verdict:
@@ -122,7 +138,9 @@ def _check(target: Target, backend: AttentionBackend, kind: Kind, dtype: str) ->
         found, expected = (trial.launched(rows, number) for trial in (own, reference))
         text = difference(found, expected, TOLERANCES[dtype])
         if text is not None:
-            raise ConformanceError(f"{kind.name}, {what}, {dtype}: {text}", named(result=found, expected=expected))
+            raise ConformanceError(
+                f"{kind.name}{kind.variant}, {what}, {dtype}: {text}", named(result=found, expected=expected)
+            )
     return PASSED
 
 
