@@ -17,6 +17,7 @@ from transformers import (
     Glm4MoeLiteConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
+    KimiLinearConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
@@ -96,6 +97,7 @@ MAMBA2_SIZES = {
     "bias": "mamba_proj_bias",
     "step_limits": "time_step_limit",
 }
+KIMI_LINEAR = "KimiLinearForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -114,7 +116,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) | set(MAMBA2) == set(NATIVE_MODELS)
+    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) | set(MAMBA2) | {KIMI_LINEAR} == set(NATIVE_MODELS)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
@@ -249,6 +251,40 @@ def test_left_out_of_latent_attention(architecture):
     kinds = getattr(theirs, "mlp_layer_types", ["sparse"] * 7)
     dense = {layer for layer, kind in enumerate(kinds) if kind == "dense"}
     assert ours.dense_layers == dense | set(range(getattr(theirs, "first_k_dense_replace", 0)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {
+            "layer_types": ["full_attention"] + ["linear_attention"] * 6,
+            "mlp_layer_types": ["sparse", "dense"] * 3 + ["dense"],
+        },
+        {"linear_attn_config": {"full_attn_layers": [2, 7], "kda_layers": [1, 3, 4, 5, 6], "num_heads": 6}},
+        {"linear_attn_config": {"head_dim": 20, "short_conv_kernel_size": 3}, "first_k_dense_replace": 3},
+        {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3, "num_shared_experts": 2},
+    ],
+)
+def test_left_out_of_kimi_linear(said):
+    said = {**{name: value for name, value in SPARSE.items() if name != "rms_norm_eps"}, **said}
+    theirs, ours = KimiLinearConfig(**said), config_of(KIMI_LINEAR, said)
+    for kind, layer in zip(theirs.layer_types, ours.layers, strict=True):
+        if kind == "linear_attention":
+            sizes = theirs.linear_num_heads, theirs.linear_head_dim, theirs.linear_conv_kernel_dim
+            assert (layer.heads, layer.head_dim, layer.kernel) == sizes
+        else:
+            sizes = theirs.qk_nope_head_dim, theirs.qk_rope_head_dim, theirs.v_head_dim, theirs.kv_lora_rank
+            assert (layer.nope_dim, layer.rope_dim, layer.value_dim, layer.rank) == sizes
+            assert (layer.query_rank, layer.rope) == (theirs.q_lora_rank, None)
+    assert (ours.eps, ours.tied) == (theirs.rms_norm_eps, theirs.tie_word_embeddings)
+    route = ours.experts.route
+    assert (route.experts, route.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+    assert (route.groups, route.top_groups) == (theirs.n_group, theirs.topk_group)
+    assert (route.scale, route.renormalise) == (theirs.routed_scaling_factor, theirs.norm_topk_prob)
+    assert ours.experts.inner == theirs.moe_intermediate_size
+    assert ours.experts.shared == theirs.moe_intermediate_size * theirs.n_shared_experts
+    assert ours.dense_layers == {layer for layer, kind in enumerate(theirs.mlp_layer_types[:7]) if kind == "dense"}
 
 
 def test_latent_attention_without_a_query_rank_has_no_biases():

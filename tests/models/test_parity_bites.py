@@ -75,6 +75,8 @@ WRONG = {
     "another lower limit of steps": ("granite4-h-dense", {"time_step_limit": [0.1, 0.9]}),
     "multiplied scores": ("granite4-h", {"attention_multiplier": 0.12}),
     "attention turned": ("granite4-h", {"position_embedding_type": "rope"}),
+    "another eps of Kimi delta attention": ("kimi-linear", {"rms_norm_eps": 1e-3}),
+    "another factor of Kimi's shares": ("kimi-linear", {"routed_scaling_factor": 2.5}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),

@@ -28,6 +28,8 @@ from transformers import (
     GraniteForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
+    KimiLinearConfig,
+    KimiLinearForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     Lfm2MoeConfig,
@@ -63,7 +65,7 @@ from transformers import (
 )
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
-from tools.parity.published import as_olmo_hybrid
+from tools.parity.published import as_kimi_linear, as_olmo_hybrid
 
 SHORT = 24  # the training length of scaled rotary embeddings, in tokens
 
@@ -132,6 +134,18 @@ _LATENT: dict[str, Any] = {
     "moe_intermediate_size": 44,
     "n_routed_experts": 9,
     "num_experts_per_tok": 4,
+    "experts_implementation": "eager",
+}
+
+
+_KIMI: dict[str, Any] = {
+    **{name: _LATENT[name] for name in _LATENT if "expert" not in name and "lora" not in name},
+    "kv_lora_rank": 20,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "linear_num_heads": 4,
+    "linear_head_dim": 15,
+    "num_experts": 9,
+    "num_experts_per_token": 4,
     "experts_implementation": "eager",
 }
 
@@ -451,6 +465,31 @@ FAMILIES = {
                 scale_depth=1.1,
                 dim_model_base=50,
             ),
+        ),
+        Family(
+            "kimi-linear",
+            maker(
+                KimiLinearConfig,
+                KimiLinearForCausalLM,
+                **{**_KIMI, "layer_types": ["linear_attention", "full_attention"] * 2},
+                num_hidden_layers=4,
+                num_expert_group=3,
+                topk_group=2,
+                num_shared_experts=2,
+            ),
+        ),
+        Family(
+            "kimi-linear-published",
+            maker(
+                KimiLinearConfig,
+                KimiLinearForCausalLM,
+                **_KIMI,
+                num_hidden_layers=3,
+                q_lora_rank=28,
+                attention_bias=True,
+                moe_renormalize=False,
+            ),
+            publish=as_kimi_linear,
         ),
         Family(
             "lfm2",

@@ -32,14 +32,14 @@ SIZES: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Family:
-    """make: creates the model with transformers' eager attention. shard_bytes: size of the checkpoint's files, if it
-    should have several. max_model_len: if different from config.json. publish: gives the saved checkpoint the form of
-    published ones."""
-
     name: str
+    # creates the model with transformers' eager attention
     make: Callable[[], Any]
+    # size of the checkpoint's files, if it should have several
     shard_bytes: int | None = None
+    # if different from config.json
     max_model_len: int | None = None
+    # gives the saved checkpoint the form of published ones
     publish: Callable[[Path], None] | None = None
 
 

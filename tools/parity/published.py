@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -26,3 +27,27 @@ def as_olmo_hybrid(folder: Path) -> None:
         layer = name.removesuffix("self_attn.q_norm.weight")
         tensors[f"{layer}{_PUBLISHED_NORM}.weight"] = tensors.pop(f"{layer}{_NORM}.weight")
     save_file(tensors, file, {"format": "pt"})
+
+
+def as_kimi_linear(folder: Path) -> None:
+    """transformers gives the weights of dense layers the name that the experts of others have, and config.json other
+    fields."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    dense = [name for name in tensors if ".block_sparse_moe.gate_proj." in name]
+    for layer in [name.partition("block_sparse_moe.")[0] for name in dense]:
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            tensors[f"{layer}mlp.{part}.weight"] = tensors.pop(f"{layer}block_sparse_moe.{part}.weight")
+    save_file(tensors, file, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    kinds = config.pop("layer_types")
+    numbers = {kind: [number + 1 for number, own in enumerate(kinds) if own == kind] for kind in kinds}
+    config["linear_attn_config"] = {
+        "full_attn_layers": numbers["full_attention"],
+        "kda_layers": numbers["linear_attention"],
+        "num_heads": config.pop("linear_num_heads"),
+        "head_dim": config.pop("linear_head_dim"),
+        "short_conv_kernel_size": config.pop("linear_conv_kernel_dim"),
+    }
+    config["first_k_dense_replace"] = config.pop("mlp_layer_types").count("dense")
+    (folder / "config.json").write_text(json.dumps(config))

@@ -39,7 +39,9 @@ MAX_SIZES: Mapping[str, int] = MappingProxyType(
 """Upper bounds, several times those of any model. A larger value means a broken file; without this check, the model
 would be built module by module before loading the weights showed the error."""
 
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+_POSITIONS = (
+    "max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len", "model_max_length",
+)  # fmt: skip
 # Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
 _PADDED_POSITIONS = (
     "camembert", "data2vec-text", "esm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",

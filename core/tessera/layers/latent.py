@@ -37,7 +37,7 @@ class LatentShape:
     rank: int  # of the latent
     query_rank: int | None  # of what queries are computed from; None: from x
     scale: float  # of scores
-    rope: Rope
+    rope: Rope | None  # None for no positional encoding
     max_positions: int
     eps: float  # of the norm before the block
     latent_eps: float  # of the norms of the latent and of what queries are computed from
@@ -82,10 +82,11 @@ class LatentAttention:
             dtype=build.dtype,
             cache=build.latent_cache(shape.rank, shape.rope_dim),
             latent_norm=latent_norm,
-            rotary=RotarySpec(shape.rope_dim, shape.rope.dim, shape.style),
+            rotary=None if shape.rope is None else RotarySpec(shape.rope_dim, shape.rope.dim, shape.style),
         )
         weights = LateWeights()
-        weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
+        if shape.rope is not None:
+            weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         weights.parameters["latent_norm"] = norm_parameter(build, f"{prefix}.kv_a_layernorm", latent_norm)
         weights.parameters["kv_up"] = _kv_up(build, f"{prefix}.kv_b_proj", shape, heads)
         self.mixer = build.mixer(self.spec, weights)

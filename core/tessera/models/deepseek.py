@@ -93,10 +93,9 @@ def deepseek_v3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Dec
 
 def glm4_moe_lite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """As deepseek_v3, but mlp_layer_types says which layers have experts."""
-    fields, number = ConfigFields(checkpoint, _GLM4_MOE_LITE), ConfigFields(checkpoint).count("num_hidden_layers")
-    kinds = fields.by_layer("mlp_layer_types", number, lambda kind: kind in ("dense", "sparse"), "dense or sparse")
-    dense = {0} if kinds is None else {layer for layer, kind in enumerate(kinds) if kind == "dense"}
-    return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), frozenset(dense))
+    fields = ConfigFields(checkpoint, _GLM4_MOE_LITE)
+    dense = read_dense_layers(fields, 1)
+    return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), dense)
 
 
 def minicpm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -112,6 +111,15 @@ def minicpm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
         logits_scale=fields.count("dim_model_base", hidden) / hidden,
     )
     return build_decoder(build, config)
+
+
+def read_dense_layers(fields: ConfigFields, first: int) -> frozenset[int]:
+    """The layers without experts by mlp_layer_types, or so many first ones if it is omitted. Raises ModelError."""
+    number = fields.count("num_hidden_layers")
+    kinds = fields.by_layer("mlp_layer_types", number, lambda kind: kind in ("dense", "sparse"), "dense or sparse")
+    if kinds is None:
+        return frozenset(range(first))
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == "dense")
 
 
 def read_latent(

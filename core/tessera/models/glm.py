@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.layers.mlp import ExpertNames, Experts
+from tessera.layers.mlp import GATED, ExpertNames, Experts, GatedNames
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
@@ -41,11 +41,12 @@ def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     return build_decoder(build, config)
 
 
-def read_shared_experts(fields: ConfigFields) -> Experts:
+def read_shared_experts(fields: ConfigFields, **stored: Any) -> Experts:
     """Experts that biased sigmoid scores choose, beside shared ones. They are scored in float32 whatever the model's
-    dtype, as in transformers."""
+    dtype, as in transformers. stored: as of scored_experts()."""
     return scored_experts(
         fields,
+        **stored,
         bias="e_score_correction_bias",
         renormalise=fields.flag("norm_topk_prob"),
         scoring="sigmoid",
@@ -53,11 +54,13 @@ def read_shared_experts(fields: ConfigFields) -> Experts:
     )
 
 
-def scored_experts(fields: ConfigFields, bias: str = "", **routing: Any) -> Experts:
-    """bias: the tensor of the router that is added to scores for choosing; "": there is none. routing: fields of
-    RouteSpec."""
-    moe, inner = "model.layers.{layer}.mlp", fields.count("moe_intermediate_size")
-    gate, up, down = (f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
+def scored_experts(
+    fields: ConfigFields, bias: str = "", mlp: str = "mlp", gated: GatedNames = GATED, **routing: Any
+) -> Experts:
+    """bias: the tensor of the router that is added to scores for choosing; "": there is none. mlp, gated: the names of
+    the mixture in a layer, and of an expert's weights. routing: fields of RouteSpec."""
+    moe, inner = f"model.layers.{{layer}}.{mlp}", fields.count("moe_intermediate_size")
+    gate, up, down = (f"{moe}.experts.{{}}.{name}" for name in (gated.gate, gated.up, gated.down))
     names = ExpertNames(
         f"{moe}.gate",
         gate,
@@ -78,7 +81,7 @@ def scored_experts(fields: ConfigFields, bias: str = "", **routing: Any) -> Expe
     return replace(experts, shared=inner * fields.count("n_shared_experts", least=0), router_dtype="float32")
 
 
-def read_groups(fields: ConfigFields, scored_by: int) -> dict[str, int]:
+def read_groups(fields: ConfigFields, scored_by: int) -> dict[str, Any]:
     """Fields of RouteSpec. scored_by: how many of its best experts make a group's score. Raises ModelError for groups
     that cannot be formed, or that have too few experts."""
     number, top_k = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")

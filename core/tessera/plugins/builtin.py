@@ -21,6 +21,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Glm4MoeForCausalLM": "tessera.models.glm:glm4_moe",
     "Glm4MoeLiteForCausalLM": "tessera.models.deepseek:glm4_moe_lite",
     "GraniteForCausalLM": "tessera.models.llama:granite",
+    "KimiLinearForCausalLM": "tessera.models.kimi_linear:kimi_linear",
     "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
     "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
     "GraniteMoeHybridForCausalLM": "tessera.models.granite_hybrid:granite_hybrid",

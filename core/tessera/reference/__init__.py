@@ -8,6 +8,7 @@ from tessera.platform.attention import MixerBackend
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
+from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
@@ -22,6 +23,7 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceLatentAttention(),
         ReferenceLinearAttention(),
         ReferenceGatedDeltaNet(),
+        ReferenceKimiDelta(),
         ReferenceShortConvolution(),
         ReferenceMamba2(),
     )

@@ -16,9 +16,12 @@ def in_chunks(x: Tensor, size: int) -> Tensor:
     return F.pad(x, (0, 0, 0, 0, 0, missing)).transpose(1, 2).unflatten(2, (-1, size))
 
 
+def seen(size: int, like: Tensor) -> Tensor:
+    """[size, size]: whether a token, of the columns, is at or before one of the rows. like: a tensor of their device."""
+    return torch.ones(size, size, dtype=torch.bool, device=like.device).tril()
+
+
 def fading(since: Tensor) -> Tensor:
     """[..., size, size]: what is left at a token of what another wrote, 0 if that is a later one. since [..., size]:
     the sum of the logarithms of decays from the chunk's beginning."""
-    size = since.shape[-1]
-    later = torch.ones(size, size, dtype=torch.bool, device=since.device).tril()
-    return torch.where(later, since[..., :, None] - since[..., None, :], -torch.inf).exp()
+    return torch.where(seen(since.shape[-1], since), since[..., :, None] - since[..., None, :], -torch.inf).exp()

@@ -1,13 +1,9 @@
 """The gated delta net over a StateSpec: the reference definition of a mixer that corrects what its state holds of a
 key.
 
-Queries, keys and values pass a short causal convolution and SiLU; queries and keys get length 1. Then, for each value
-head, with its key head's q and k, the state S [key size, value size] becomes
-
-    S_t = exp(g_t) S_(t-1);  S_t += k_t (beta_t (v_t - k_t^T S_t))^T;  y_t = scale q_t^T S_t
-
-with g = -exp(a_log) softplus(a + dt_bias) and beta = beta_scale sigmoid(b) (Gated Delta Networks, arXiv:2412.06464).
-The result is y's RMS norm, times SiLU of a gate.
+Queries, keys and values pass a short causal convolution and SiLU; queries and keys get length 1. The delta rule
+(delta_rule.py), for each value head with its key head's q and k, has g = -exp(a_log) softplus(a + dt_bias) and
+beta = beta_scale sigmoid(b) (Gated Delta Networks, arXiv:2412.06464). The result is y's RMS norm, times SiLU of a gate.
 """
 
 from __future__ import annotations
@@ -21,12 +17,11 @@ from torch.nn import functional as F
 from tessera.platform.attention import Caches, LayerSpec, Mixer
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
-from tessera.reference.chunks import CHUNK, fading, in_chunks
 from tessera.reference.convolution import causal_convolution
+from tessera.reference.delta_rule import chunked, recurrent, unit
 from tessera.reference.state import StateBackend, StatePlan
 
 KIND = "gated_delta_net"
-_EPS = 1e-6  # in the length of queries and keys
 
 
 class ReferenceGatedDeltaNet(StateBackend):
@@ -59,7 +54,7 @@ class GatedDeltaNetLayer(Mixer):
         decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, self.beta_scale * b.sigmoid(), 0.0)
         before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
-        mixed, after = rule(q * spec.scale, k, v, decay, beta, before)
+        mixed, after = rule(q * spec.scale, k, v, decay[..., None], beta, before)
         states.index_put_((plan.slot,), after.to(states.dtype))
         result = self._normed(mixed, gate)
         return result[grid.row, grid.place].to(x.dtype)
@@ -71,59 +66,9 @@ class GatedDeltaNetLayer(Mixer):
         """q and k [R, W, Hv, Dk], v [R, W, Hv, Dv]. Consecutive value heads share a key head."""
         q, k, v = mixed.split((self.keys, self.keys, self.values), dim=-1)
         shared = self.spec.num_heads // self.spec.num_kv_heads
-        q, k = (_unit(one.unflatten(-1, (-1, self.key_dim))).repeat_interleave(shared, dim=2) for one in (q, k))
+        q, k = (unit(one.unflatten(-1, (-1, self.key_dim))).repeat_interleave(shared, dim=2) for one in (q, k))
         return q, k, v.unflatten(-1, (-1, self.spec.head_dim))
 
     def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
         scaled = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + self.eps)
         return (scaled * self.weights["norm"].float()).flatten(2) * F.silu(gate)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
-
-
-def recurrent(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: q and k [R, W, H, Dk], v [R, W, H, Dv], decay (the logarithm) and beta [R, W, H],
-    state [R, H, Dk, Dv] -> [R, W, H, Dv] and the state behind them."""
-    results = []
-    for t in range(q.shape[1]):
-        state = state * decay[:, t].exp()[..., None, None]
-        error = v[:, t] - torch.einsum("rhk,rhkv->rhv", k[:, t], state)
-        state = state + torch.einsum("rhk,rhv->rhkv", k[:, t], beta[:, t, :, None] * error)
-        results.append(torch.einsum("rhk,rhkv->rhv", q[:, t], state))
-    return torch.stack(results, dim=1), state
-
-
-def chunked(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for CHUNK tokens at once. Within a chunk, what a token writes depends on what those before it wrote: a
-    triangular system, which is solved for all chunks at a time."""
-    width = q.shape[1]
-    size = min(CHUNK, width)
-    q, k, v, decay, beta = (in_chunks(one, size) for one in (q, k, v, decay[..., None], beta[..., None]))
-    since = decay[..., 0].cumsum(-1)  # [R, H, chunks, size]
-    fades = fading(since)
-    system = beta * (k @ k.mT) * fades
-    writes = _solved(system, torch.cat([beta * v, beta * k * since[..., None].exp()], dim=-1))
-    new, read = writes.split((v.shape[-1], k.shape[-1]), dim=-1)
-    within = (q @ k.mT) * fades
-    q, k = q * since[..., None].exp(), k * (since[..., -1:] - since)[..., None].exp()
-    whole = since[..., -1].exp()[..., None, None]
-    results = []
-    for at in range(q.shape[2]):
-        values = new[:, :, at] - read[:, :, at] @ state
-        results.append(q[:, :, at] @ state + within[:, :, at] @ values)
-        state = whole[:, :, at] * state + k[:, :, at].mT @ values
-    return torch.cat(results, dim=2).transpose(1, 2)[:, :width], state
-
-
-def _solved(system: Tensor, right: Tensor) -> Tensor:
-    """x of (1 + the part of `system` below its diagonal) x = right [..., size, n], row by row: what platforms of a few
-    torch ops have."""
-    rows: list[Tensor] = []
-    for at in range(right.shape[-2]):
-        row = right[..., at : at + 1, :]
-        if rows:
-            row = row - system[..., at : at + 1, :at] @ torch.cat(rows, dim=-2)
-        rows.append(row)
-    return torch.cat(rows, dim=-2)

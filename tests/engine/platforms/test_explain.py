@@ -30,6 +30,7 @@ OTHERS = (
     "reference_encoder_attention",
     "reference_linear_attention",
     "reference_gated_delta_net",
+    "reference_kimi_delta_attention",
     "reference_short_convolution",
     "reference_mamba2",
 )

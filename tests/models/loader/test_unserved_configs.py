@@ -41,6 +41,11 @@ LATENT = {
 DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE = (
     {"architectures": [f"{name}ForCausalLM"], **LATENT} for name in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")
 )
+KIMI_LINEAR = {
+    "architectures": ["KimiLinearForCausalLM"],
+    **LATENT,
+    "linear_attn_config": {"full_attn_layers": [2], "num_heads": 2, "head_dim": 6},
+}
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -157,6 +162,9 @@ REFUSED = [
     ({**LFM2, "num_key_value_heads": 2, "full_attn_idxs": "1"}, "full_attn_idxs in config.json is not a list of whole"),
     ({**LFM2, "block_multiple_of": 0}, "block_multiple_of has an invalid value"),
     ({**LFM2_MOE, "num_experts": 3}, "num_experts_per_tok (4) is more than num_experts (3)"),
+    ({**KIMI_LINEAR, "linear_attn_config": [2]}, "linear_attn_config in config.json is not an object."),
+    ({**KIMI_LINEAR, "linear_attn_config": {"full_attn_layers": "2"}}, "full_attn_layers in config.json is not a list"),
+    ({**KIMI_LINEAR, "linear_attn_config": {"num_heads": 0}}, "linear_num_heads has an invalid value"),
     (
         {"architectures": ["OlmoHybridForCausalLM"], "linear_num_key_heads": 3},
         "linear_num_value_heads (4) is not a multiple of linear_num_",
@@ -190,6 +198,7 @@ NEEDED = {
     "FalconForCausalLM": {"hidden_size": 24},
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
+    "KimiLinearForCausalLM": KIMI_LINEAR,
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "GraniteMoeHybridForCausalLM": MAMBA2,
@@ -202,7 +211,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("architecture", NATIVE_MODELS)
 def test_the_same_without_the_fault_is_served(tmp_path, architecture):
-    folder = config_only(tmp_path, architectures=[architecture], **NEEDED.get(architecture, {}))
+    folder = config_only(tmp_path, **{**NEEDED.get(architecture, {}), "architectures": [architecture]})
     engine = Engine(dummy_config(folder))
     engine.close()
     assert engine.info.weight_bytes > 0

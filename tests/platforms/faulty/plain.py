@@ -29,6 +29,7 @@ from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
 from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
+from tessera.reference.kimi_delta import KimiDeltaLayer, ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
@@ -112,6 +113,15 @@ class PlainDeltaNet(ReferenceGatedDeltaNet):
         return self.layer(spec, weights)
 
 
+class PlainKimiDelta(ReferenceKimiDelta):
+    name = "plain-kimi-delta"
+    fallback = False
+    layer: type[KimiDeltaLayer] = KimiDeltaLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainShortConvolution(ReferenceShortConvolution):
     name = "plain-short-convolution"
     fallback = False
@@ -142,6 +152,7 @@ class PlainPlatform(ReferencePlatform):
             PlainAttention(),
             PlainEncoder(),
             PlainLatents(),
+            PlainKimiDelta(),
             PlainShortConvolution(),
             PlainMamba2(),
             PlainDeltaNet(),

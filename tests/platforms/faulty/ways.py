@@ -32,6 +32,7 @@ from tessera.platform import (
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
+from tessera.reference.kimi_delta import KimiDeltaLayer
 from tessera.reference.latent import ReferenceLatentLayer
 from tessera.reference.mamba2 import Mamba2Layer
 from tessera.reference.short_convolution import ShortConvolutionLayer
@@ -42,6 +43,7 @@ from tests.platforms.faulty.plain import (
     Own,
     PlainDeltaNet,
     PlainEncoder,
+    PlainKimiDelta,
     PlainLatents,
     PlainMamba2,
     PlainShortConvolution,
@@ -298,6 +300,32 @@ def DeltaNetNormsAllHeads(base: Base) -> Base:
 def DeltaNetWithoutBias(base: Base) -> Base:
     """the time step has no bias"""
     return _instead(PlainDeltaNet, _Undelayed)(base)
+
+
+# ---- Kimi delta attention
+
+
+class _OneDecayOfAHead(KimiDeltaLayer):
+    def _decay(self, forget: Tensor) -> Tensor:
+        decay = super()._decay(forget)
+        return decay.mean(-1, keepdim=True).expand_as(decay)
+
+
+class _GateOfSilu(KimiDeltaLayer):
+    def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        return super()._normed(mixed, gate) * gate
+
+
+@platform("state", "op", "state")
+def KimiDeltaFadesHeads(base: Base) -> Base:
+    """all elements of a head's key fade alike"""
+    return _instead(PlainKimiDelta, _OneDecayOfAHead)(base)
+
+
+@platform("state", "op", "state")
+def KimiDeltaGatedBySilu(base: Base) -> Base:
+    """the gate of Kimi delta attention is SiLU's"""
+    return _instead(PlainKimiDelta, _GateOfSilu)(base)
 
 
 # ---- short convolution

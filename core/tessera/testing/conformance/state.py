@@ -17,6 +17,7 @@ from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSp
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
+from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
@@ -82,6 +83,17 @@ KINDS = (
         state=[("conv", (124, 3)), ("state", (6, 10, 14))],
         options=[("key_dim", 10), ("kernel", 4), ("eps", 1e-6), ("beta_scale", 2.0)],
         weights={"conv": (124, 4), "a_log": (6,), "dt_bias": (6,), "norm": (14,)},
+    ),
+    Kind(
+        "kimi_delta_attention",
+        ReferenceKimiDelta,
+        heads=3,
+        kv_heads=3,
+        head_dim=14,
+        inputs=5 * 3 * 14 + 3,
+        state=[("conv", (126, 3)), ("state", (3, 14, 14))],
+        options=[("kernel", 4), ("eps", 1e-5)],
+        weights={"conv": (126, 4), "a_log": (3,), "dt_bias": (42,), "norm": (14,)},
     ),
     Kind(
         "short_convolution",
