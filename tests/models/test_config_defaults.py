@@ -21,9 +21,11 @@ from transformers import (
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
+    Mamba2Config,
     MiniCPM3Config,
     MistralConfig,
     MixtralConfig,
+    NemotronHConfig,
     Olmo2Config,
     OlmoHybridConfig,
     Phi3Config,
@@ -87,6 +89,7 @@ MAMBA2 = {
     "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
     "BambaForCausalLM": BambaConfig,
 }
+SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
 MAMBA2_SIZES = {
     "heads": "mamba_n_heads",
     "groups": "mamba_n_groups",
@@ -116,7 +119,8 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    assert set(CLASSES) | set(LATENT) | set(CONVOLUTIONS) | set(MAMBA2) | {KIMI_LINEAR} == set(NATIVE_MODELS)
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, {KIMI_LINEAR}
+    assert set().union(*families) == set(NATIVE_MODELS)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
@@ -319,6 +323,34 @@ def test_left_out_of_mamba2(architecture, attends):
         route = ours.experts.route
         assert (route.experts, route.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
         assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, theirs.shared_intermediate_size)
+
+
+@pytest.mark.parametrize("pattern", ["M*-", ["mamba", "attention", "mlp"]])
+def test_left_out_of_nemotron_h(pattern):
+    name = "hybrid_override_pattern" if isinstance(pattern, str) else "layers_block_type"
+    said = {"vocab_size": 30, "hidden_size": 64, "num_attention_heads": 8, name: pattern}
+    theirs, ours = NemotronHConfig(**said), config_of("NemotronHForCausalLM", said)
+    mamba, attention, mlp = ours.layers
+    sizes = mamba.heads, mamba.head_dim, mamba.groups, mamba.state_dim, mamba.kernel
+    assert sizes[:2] == (theirs.mamba_num_heads, theirs.mamba_head_dim)
+    assert sizes[2:] == (theirs.n_groups, theirs.ssm_state_size, theirs.conv_kernel)
+    assert (mamba.conv_bias, mamba.bias) == (theirs.use_conv_bias, theirs.use_bias)
+    assert mamba.step_limits == (theirs.time_step_min, float("inf"))
+    assert (attention.kv_heads, attention.head_dim) == (theirs.num_key_value_heads, theirs.head_dim)
+    assert attention.rope is None
+    assert (mlp.inner, mlp.activation, mlp.bias) == (theirs.intermediate_size, theirs.mlp_hidden_act, theirs.mlp_bias)
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+
+
+def test_left_out_of_mamba2_alone():
+    said = {"vocab_size": 30, "hidden_size": 4096, "num_hidden_layers": 2}
+    theirs, ours = Mamba2Config(**said), config_of("Mamba2ForCausalLM", said)
+    for layer in ours.layers:
+        assert (layer.heads, layer.head_dim, layer.groups) == (theirs.num_heads, theirs.head_dim, theirs.n_groups)
+        assert (layer.state_dim, layer.kernel) == (theirs.state_size, theirs.conv_kernel)
+        assert (layer.conv_bias, layer.bias) == (theirs.use_conv_bias, theirs.use_bias)
+        assert layer.step_limits == theirs.time_step_limit
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

@@ -125,14 +125,15 @@ def chunked(subject: Subject) -> Result:
 
 def full_cache(subject: Subject) -> Result:
     """A cache that holds just one request of the maximum length: the last to arrive is preempted, and may find some of
-    its blocks again. If every layer has a window, requests hold too little to get in each other's way."""
+    its blocks again. If every layer has a window or keeps a state, requests hold too little to get in each other's
+    way."""
     numbered = Numbered()
     with subject.engine() as engine:
-        least, narrow = engine.cache_bytes(MAX_POSITIONS), engine.windows_only
+        least, bounded = engine.cache_bytes(MAX_POSITIONS), engine.bounded
     with subject.engine(kv_cache_memory_bytes=least, enable_prefix_caching=True) as engine:
         ran = engine.run(numbered(subject.answers))
     compared = compare_all(numbered.answers, ran.tokens, ran.record.logits, cached=True)
-    return compared, _preemptions(ran) or ("windows leave room" if narrow else "")
+    return compared, _preemptions(ran) or ("requests leave room" if bounded else "")
 
 
 def each_token(subject: Subject) -> Result:

@@ -154,9 +154,10 @@ class WatchedEngine(Engine):
         return sum(group.block_bytes * count for group, count in counts)
 
     @property
-    def windows_only(self) -> bool:
+    def bounded(self) -> bool:
+        """Whether what a request keeps stops growing with its length."""
         assert isinstance(self._executor, RecordingExecutor)
-        return all(group.window is not None for group in self._executor.groups)
+        return all(group.window is not None or group.kind == "state" for group in self._executor.groups)
 
     def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
         """Runs until all requests are answered. after: called with the number of each step (from 1) and its result."""

@@ -3,6 +3,7 @@ the ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -28,7 +29,7 @@ class AttentionBlock(Protocol):
     what the output is added to: x if there was none."""
 
     @property
-    def output(self) -> Linear: ...
+    def output(self) -> Callable[[Tensor], Tensor]: ...
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]: ...
 

@@ -29,6 +29,7 @@ class DecoderNames:
     """What a checkpoint calls the parts of a decoder: in most, what Llama's calls them."""
 
     embedding: str = "model.embed_tokens"
+    layers: str = "model.layers"  # in front of a layer's number
     attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead, behind the layer's name
     mlp_norm: str = "post_attention_layernorm"  # before the MLP, behind the layer's name
     mlp: str = "mlp"  # a layer's MLP, behind the layer's name
@@ -47,7 +48,7 @@ class DecoderConfig:
     vocab: int
     hidden: int
     inner: int
-    layers: tuple[BlockShape, ...]  # how each layer mixes tokens
+    layers: tuple[BlockShape, ...]  # how each layer mixes tokens, or what else it begins with
     activation: str
     eps: float
     max_positions: int
@@ -159,7 +160,7 @@ def _pooling_heads(build: Build, config: DecoderConfig) -> dict[str, PoolingHead
 
 class PreNormBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
-        prefix = f"model.layers.{number}"
+        prefix = f"{config.names.layers}.{number}"
         norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
         named_norm = f"{prefix}.{config.names.attention_norm}", norm
         shape = config.layers[number]
@@ -215,7 +216,7 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
         return MixtureOfExperts(build, config.experts, number, config.hidden, config.activation)
     return GatedMLP(
         build,
-        f"model.layers.{number}.{config.names.mlp}",
+        f"{config.names.layers}.{number}.{config.names.mlp}",
         config.hidden,
         config.inner,
         config.activation,

@@ -27,6 +27,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
+_UNGATED = {**_ACTIVATIONS, "relu2": lambda x: F.relu(x).square()}
 
 
 # ---- gate
@@ -87,7 +88,7 @@ def _far_from_zero(x: Tensor, n: int, dtype: str) -> Tensor:
 
 @dataclass(frozen=True)
 class ActivationSpec:
-    """act(x). activation: as in GateSpec."""
+    """act(x). activation: as in GateSpec, or "relu2"."""
 
     n: int
     dtype: str
@@ -96,12 +97,13 @@ class ActivationSpec:
 
 def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """x [T, n] act -> [T, n] act"""
-    return into(_ACTIVATIONS[spec.activation](x.float()).to(x.dtype), out)
+    return into(_UNGATED[spec.activation](x.float()).to(x.dtype), out)
 
 
 def _activations() -> Iterator[ActivationSpec]:
-    for spec in _gates():
-        yield ActivationSpec(spec.n, spec.dtype, spec.activation)
+    for dtype in DTYPES:
+        for name in _UNGATED:
+            yield ActivationSpec(44, dtype, name)
 
 
 def _activation_inputs(spec: ActivationSpec, make: TrialInputs) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ def in_chunks(x: Tensor, size: int) -> Tensor:
 
 
 def seen(size: int, like: Tensor) -> Tensor:
-    """[size, size]: whether a token, of the columns, is at or before one of the rows. like: a tensor of their device."""
+    """[size, size]: whether a token, of the columns, is at or before one of the rows, on the device of `like`."""
     return torch.ones(size, size, dtype=torch.bool, device=like.device).tril()
 
 

@@ -42,6 +42,8 @@ from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer, RowGrid
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.state import StatePlan
 from tessera.testing.attention import poison
 
 if TYPE_CHECKING:
@@ -222,6 +224,20 @@ class StrictEncoderAttention(ReferenceEncoderAttention):
         self.current = current
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> RowGrid:
+        self.current.launch = launch  # as in StrictBlocks
+        return super().plan(launch, group, buffers)
+
+
+class StrictMamba2(ReferenceMamba2):
+    """A model may have layers of nothing else."""
+
+    name = "strict-mamba2"
+    fallback = False
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         self.current.launch = launch  # as in StrictBlocks
         return super().plan(launch, group, buffers)
 
@@ -452,7 +468,8 @@ class StrictPlatform(Platform):
 
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         current = self.current
-        return StrictAttention(current), StrictEncoderAttention(current), StrictLatentAttention(current)
+        blocks = StrictAttention(current), StrictLatentAttention(current)
+        return *blocks, StrictEncoderAttention(current), StrictMamba2(current)
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

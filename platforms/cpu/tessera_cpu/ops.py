@@ -39,6 +39,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu2": lambda x: F.relu(x).square_(),
 }
 
 
@@ -97,7 +98,7 @@ class Activation(Kernel[ActivationSpec]):
 
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
-        if library is not None and spec.dtype in native.ENTRIES:
+        if library is not None and spec.dtype in native.ENTRIES and spec.activation in native.ACTIVATIONS:
             return _native_activation(library, spec)
         function = _ACTIVATIONS[spec.activation]
 

@@ -154,6 +154,9 @@ class Activation(Kernel[ActivationSpec]):
     facts: DeviceFacts
     launch: Launcher
 
+    def supports(self, spec: ActivationSpec) -> str | None:
+        return "no relu2" if spec.activation == "relu2" else None
+
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         elements = Elements(self.launch, spec.n, spec.activation)
 

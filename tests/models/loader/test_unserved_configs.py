@@ -25,6 +25,16 @@ DELTA_NET = {
 MAMBA2 = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6}
 BAMBA = {"architectures": ["BambaForCausalLM"], **MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
 GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], **MAMBA2}
+NEMOTRON_H = {
+    "layers_block_type": ["mamba", "mlp"],
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 6,
+    "n_groups": 2,
+    "ssm_state_size": 6,
+}
+MAMBA2_ALONE = {"num_heads": 4, "head_dim": 10, "n_groups": 2, "state_size": 6}
+NEMOTRON = {"architectures": ["NemotronHForCausalLM"], **NEMOTRON_H}
+CODESTRAL = {"architectures": ["Mamba2ForCausalLM"], **MAMBA2_ALONE}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
     "kv_lora_rank": 12,
@@ -175,6 +185,20 @@ REFUSED = [
     ({**BAMBA, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with mamba."),
     ({**BAMBA, "time_step_limit": [0.0]}, "time_step_limit in config.json is not a list of two numbers."),
     ({**GRANITE_HYBRID, "layer_types": ["mamba", "?"]}, "layer_types in config.json must say mamba or attention"),
+    ({**NEMOTRON, "layers_block_type": ["mamba", "?"]}, "layers_block_type in config.json must say mamba, attention"),
+    (
+        {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "M?"},
+        "layers_block_type in config.json must say mamba, attention",
+    ),
+    (
+        {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "ME"},
+        "Nemotron-H with layers of experts (moe) is not supported, whose experts have no gate.",
+    ),
+    ({**NEMOTRON, "layers_block_type": 3}, "layers_block_type in config.json must say mamba, attention"),
+    ({**NEMOTRON, "n_groups": 3}, "the number of mamba's heads (4) is not a multiple of n_groups (3)."),
+    ({**NEMOTRON, "mlp_hidden_act": "silu"}, "an mlp_hidden_act other than relu2 is not supported."),
+    ({**NEMOTRON, "mamba_hidden_act": "gelu"}, "mamba_hidden_act other than silu is not supported with mamba."),
+    ({**CODESTRAL, "head_dim": 9}, "num_heads (4) heads are not expand times hidden_size (40) elements."),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -202,6 +226,8 @@ NEEDED = {
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "GraniteMoeHybridForCausalLM": MAMBA2,
+    "Mamba2ForCausalLM": MAMBA2_ALONE,
+    "NemotronHForCausalLM": NEMOTRON_H,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,
