@@ -117,7 +117,7 @@ class Mamba2:
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         mixed, residual = self.input(x, residual)
         result = self.mixer.fused(mixed, launch.positions, caches, launch.plans[self.spec.layer])
-        return result if self.columns is None else result[:, self.columns].contiguous(), residual
+        return result if self.columns is None else result[:, self.columns], residual
 
 
 def _spec(build: Build, share: _Share) -> LayerSpec:
