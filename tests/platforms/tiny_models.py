@@ -61,7 +61,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 10,
         "linear_value_head_dim": 14,
     },
-    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    "lfm2": {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
     "deepseek_v3": {
         "num_key_value_heads": 6,
         "qk_nope_head_dim": 12,
