@@ -66,6 +66,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "mlp"],
+        "num_hidden_layers": LEFT_OUT,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 14,
+        "n_groups": 2,
+        "ssm_state_size": 10,
+    },
     "deepseek_v3": {
         "num_key_value_heads": 6,
         "qk_nope_head_dim": 12,

@@ -40,6 +40,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "shared experts": ("glm4_moe", LAYERS),
     "a state beside keys and values": ("qwen3_5_text", {"num_hidden_layers": 4}),
     "a state on the last stage": ("lfm2", LAYERS),
+    "layers of one part each": (
+        "nemotron_h",
+        {"layers_block_type": ["mlp", "full_attention", "mlp", "linear_attention"]},
+    ),
     "latent attention": ("deepseek_v3", LAYERS),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }
