@@ -66,6 +66,8 @@ from transformers import (
     Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    YoutuConfig,
+    YoutuForCausalLM,
 )
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
@@ -564,6 +566,16 @@ FAMILIES = {
                 routed_scaling_factor=1.3,
                 tie_word_embeddings=True,
                 experts_implementation="eager",
+            ),
+        ),
+        Family(
+            "youtu",
+            maker(
+                YoutuConfig,
+                YoutuForCausalLM,
+                **{name: _LATENT[name] for name in _LATENT if "expert" not in name and "moe" not in name},
+                attention_bias=True,
+                tie_word_embeddings=True,
             ),
         ),
         Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),

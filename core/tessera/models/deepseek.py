@@ -1,5 +1,6 @@
 """DeepSeek V2, V3 and R1, and models of their form (Kimi K2, GLM-4.7-Flash): latent attention, and experts beside
-shared ones after a few dense layers. MiniCPM3: the same attention, with dense layers and multipliers."""
+shared ones after a few dense layers. Youtu and MiniCPM3: the same attention with dense
+layers, and in MiniCPM3 multipliers."""
 
 from __future__ import annotations
 
@@ -61,6 +62,12 @@ _GLM4_MOE_LITE: dict[str, Any] = {
     "topk_group": 1,
     "routed_scaling_factor": 1.8,
 }
+_YOUTU: dict[str, Any] = {
+    **_ALIKE,
+    "max_position_embeddings": 131072,
+    "rope_interleave": True,
+    "tie_word_embeddings": True,
+}
 _MINICPM3: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "kv_lora_rank": 256,
@@ -96,6 +103,12 @@ def glm4_moe_lite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> D
     fields = ConfigFields(checkpoint, _GLM4_MOE_LITE)
     dense = read_dense_layers(fields, 1)
     return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), dense)
+
+
+def youtu(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = ConfigFields(checkpoint, _YOUTU)
+    layers = (_v3_latent(fields, max_model_len),) * fields.count("num_hidden_layers")
+    return build_decoder(build, read_decoder(fields, layers))
 
 
 def minicpm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

@@ -41,6 +41,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen3_5ForCausalLM": "tessera.models.qwen_next:qwen3_5",
     "Qwen3_5MoeForCausalLM": "tessera.models.qwen_next:qwen3_5_moe",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
+    "YoutuForCausalLM": "tessera.models.deepseek:youtu",
 }
 """Architectures that generate and that core implements, by their name in config.json."""
 

@@ -232,6 +232,7 @@ NEEDED = {
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,
     "Qwen3_5MoeForCausalLM": {**DELTA_NET, "num_experts": 12},
+    "YoutuForCausalLM": LATENT,
 }
 
 
