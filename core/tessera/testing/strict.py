@@ -290,7 +290,10 @@ class BufferedLinear(Kernel[LinearSpec]):
             data = x.data if isinstance(x, Quantized) else x
             if out is None:
                 out = data.new_empty(len(data), spec.n)
-            torch.mm(_whole_tiles(data), _whole_tiles(weight["weight"]).T, out=out)
+            left, right = _whole_tiles(data), _whole_tiles(weight["weight"]).T
+            if spec.bias and not isinstance(x, Quantized):
+                return torch.addmm(weight["bias"], left, right, out=out)  # rounded once
+            torch.mm(left, right, out=out)
             if isinstance(x, Quantized):
                 out.mul_(x.scale)
             if spec.bias:
