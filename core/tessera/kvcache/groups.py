@@ -102,11 +102,11 @@ def _num_blocks(
     }
 
 
-def _spare_states(config: EngineConfig, nbytes: int, left: int, num_rows: int) -> int:
-    """Copies of all states of a row, of nbytes each, that the bytes left are to hold beside those of rows."""
+def _spare_states(config: EngineConfig, nbytes: int, free_bytes: int, num_rows: int) -> int:
+    """Copies of all states of a row, of nbytes each, that so many bytes are to hold beside those of rows."""
     if not config.cache.prefix_caching or not nbytes:
         return 0
-    return min(num_rows, max(left, 0) // SNAPSHOT_SHARE // nbytes)
+    return min(num_rows, max(free_bytes, 0) // SNAPSHOT_SHARE // nbytes)
 
 
 def _ahead(config: EngineConfig) -> int:
