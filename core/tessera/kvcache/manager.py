@@ -141,9 +141,10 @@ class KVCacheManager:
         for group in self._states:
             pool, states = self.pools[group], hit.blocks[group]
             pool.touch(states)  # before the row gets a block, which might be this one
-            self.tables.begin(group, row, pool.allocate(1))
+            own = pool.allocate(1)
+            self.tables.begin(group, row, own)
             for state in states.tolist():
-                self._copies.add(group, state, int(self.tables.row_blocks(group, row)[0]))
+                self._copies.add(group, state, int(own[0]))
             pool.release(states)
         if self.snapshots is not None:
             self.snapshots.begin(row, hit.num_tokens)
@@ -158,7 +159,6 @@ class KVCacheManager:
             shared = self.tables.row_blocks(group, source)[: spec.blocks_of(num_tokens)].copy()
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
-        self._cover(int32([row]))
         self._sharing.forked |= {source, row}
         self.covered[[source, row]] = 0
 
@@ -253,13 +253,10 @@ class KVCacheManager:
     def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
         """Caches units first to last (exclusive) of a row's tokens, which are computed and not written again."""
         assert self.prefix_cache is not None
-        held = []
-        for group, spec in enumerate(self._groups):
-            if spec.kind == "state":
-                held.append([0] * (last - first))
-                continue
-            per_unit = chain.unit // spec.block_size
-            held.append(self.tables.row_blocks(group, row)[first * per_unit : last * per_unit].tolist())
+        held = {}
+        for group in self._growing:
+            per_unit = chain.unit // self._groups[group].block_size
+            held[group] = self.tables.row_blocks(group, row)[first * per_unit : last * per_unit].tolist()
         self.prefix_cache.register(chain.links(first, last, tokens), held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------

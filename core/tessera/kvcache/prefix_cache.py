@@ -138,19 +138,16 @@ class PrefixCache:
             found[index] = places[place][chain.hashes[unit]]
         return found
 
-    def register(self, links: Sequence[bytes], blocks_by_group: Sequence[Sequence[int]]) -> None:
-        """Caches blocks under their links. blocks_by_group: those that hold the links' units, the same number for each
-        unit, null for blocks already given back and for states. A link that already has a block keeps it."""
-        for places, known, blocks in zip(self._blocks, self._links, blocks_by_group, strict=True):
+    def register(self, links: Sequence[bytes], blocks_by_group: Mapping[int, Sequence[int]]) -> None:
+        """Caches blocks under their links. blocks_by_group: those of some groups that hold the links' units, the same
+        number for each unit, null for blocks already given back; of a group of states those behind the units. A link
+        that already has a block keeps it."""
+        for group, blocks in blocks_by_group.items():
+            places, known = self._blocks[group], self._links[group]
             for place, block_of in enumerate(places):
                 for link, block in zip(links, blocks[place :: len(places)], strict=True):
                     if block and block not in known and block_of.setdefault(link, block) == block:
                         known[block] = (link, place)
-
-    def register_states(self, link: bytes, blocks: Mapping[int, int]) -> None:
-        """Caches the states behind the unit of a link, by group, unless it has some."""
-        nulls = ([0] * per_unit for per_unit in self._per_unit)
-        self.register([link], [[blocks[group]] if group in blocks else null for group, null in enumerate(nulls)])
 
     def states(self, link: bytes) -> dict[int, int]:
         """The blocks of the states behind the unit of a link, by group."""

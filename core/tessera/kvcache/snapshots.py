@@ -109,7 +109,7 @@ class StateSnapshots:
         if chain is not None:
             last = snapshot.num_tokens // chain.unit
             link = chain.links(last - 1, last, tokens)[0]
-            self._cache.register_states(link, snapshot.blocks)
+            self._cache.register([link], {group: [block] for group, block in snapshot.blocks.items()})
             if snapshot.generated:
                 self._newest[snapshot.row] = link, snapshot.blocks
         for group, block in snapshot.blocks.items():

@@ -143,7 +143,7 @@ def test_biases_that_are_copied_ahead_find_room() -> None:
     assert encoder_tile(large, "bfloat16", 64, 1, 512, biased=True).keys == 64
 
 
-class Kept:
+class CapturedBuffers:
     """Buffers of launches that are captured."""
 
     def get(self, name: str, shape: Any, dtype: str) -> Any:
@@ -155,7 +155,7 @@ class Kept:
 def test_a_plan_that_is_captured_has_the_launch_s_own_tensors() -> None:
     made = EncoderTrial(TritonEncoderAttention(INTERPRETED), EncoderCase((2, 3), padding=1))
     ((launch, _, _),) = made.launches()
-    plan = made.backend.plan(launch, made.group, Kept())
+    plan = made.backend.plan(launch, made.group, CapturedBuffers())
     assert plan == launch.plans[0]
     assert plan.starts is launch.query_start_loc
     assert plan.lengths is launch.query_lens
