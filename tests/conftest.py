@@ -60,7 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--torch", choices=("any", "without", "only"), default="any", help="which test files, by their need"
     )
     group.addoption("--nightly", choices=("none", "share", "all"), default="none", help="which nightly tests")
-    group.addoption("--nightly-day", type=date.fromisoformat, default=None, help="YYYY-MM-DD, today unless given")
+    group.addoption("--case-days", type=int, default=1, help="days over which the cases of each test are spread")
+    group.addoption("--day", type=date.fromisoformat, default=None, help="YYYY-MM-DD, today unless given")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,22 +79,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    choice = config.getoption("--nightly")
-    day = _day(config)
-    left_out = [item for item in items if item.get_closest_marker("nightly") and not runs_on(item.nodeid, choice, day)]
+    choice, day = config.getoption("--nightly"), _day(config)
+    nightly = {item.nodeid for item in items if item.get_closest_marker("nightly")}
+    chosen = {nodeid for nodeid in nightly if runs_on(nodeid, choice, day)}
+    chosen |= cases_on(
+        [item.nodeid for item in items if item.nodeid not in nightly], config.getoption("--case-days"), day
+    )
+    left_out = [item for item in items if item.nodeid not in chosen]
     if left_out:
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = [item for item in items if item.nodeid in chosen]
         config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
-def nightly_day(pytestconfig: pytest.Config) -> date:
+def day(pytestconfig: pytest.Config) -> date:
     """The day whose share of what is too long for every run runs."""
     return _day(pytestconfig)
 
 
 def _day(config: pytest.Config) -> date:
-    day: date | None = config.getoption("--nightly-day")
+    day: date | None = config.getoption("--day")
     return day or datetime.now(UTC).date()
 
 
@@ -109,6 +114,20 @@ def runs_on(nodeid: str, choice: str, day: date) -> bool:
     if choice == "share":
         return (zlib.crc32(nodeid.encode()) + day.toordinal()) % NIGHTLY_SHARES == 0
     return choice == "all"
+
+
+def cases_on(nodeids: Sequence[str], days: int, day: date) -> set[str]:
+    """Which of the tests run on a day if the cases of each function are spread over so many: at least one of each
+    function, and each case at least once in those days. Functions of a file that have the same cases run the same ones
+    on a day, since they often share what is made for a case."""
+    functions: dict[str, list[str]] = {}
+    for nodeid in nodeids:
+        functions.setdefault(nodeid.partition("[")[0], []).append(nodeid)
+    chosen: set[str] = set()
+    for function, cases in functions.items():
+        spread = min(days, len(cases))
+        chosen.update(cases[-(zlib.crc32(function.partition("::")[0].encode()) + day.toordinal()) % spread :: spread])
+    return chosen
 
 
 def needs_torch(text: str) -> bool:

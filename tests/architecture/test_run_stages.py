@@ -48,6 +48,9 @@ def test_the_table_is_whole(root: Path) -> None:
         "nightly",
         "nightly fakechip",
         "nightly gpus",
+        "nightly triton",
+        "nightly tpu",
+        *(f"nightly {name}" for name in ("gaudi", "ascend", "neuron", "spyre", "torch-tpu")),
         "templates",
         "nightly triton targets",
         "triton versions",
@@ -61,6 +64,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "http fuzz",
         "rolling restart",
         "worst requests",
+        "host",
     ]
     assert set(names["test-all"]).isdisjoint(names["nightly"])
 

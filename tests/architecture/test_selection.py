@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NIGHTLY_SHARES, needs_torch, runs_on
+from tests.conftest import NIGHTLY_SHARES, cases_on, needs_torch, runs_on
 
 
 @pytest.fixture
@@ -106,8 +106,29 @@ def test_a_nightly_test_runs_when_asked_for(suite: Path) -> None:
             ("--nightly=all",),
             ("--nightly=none",),
             (),
-            ("--nightly=share", f"--nightly-day={its_day}"),
-            ("--nightly=share", f"--nightly-day={day_after}"),
+            ("--nightly=share", f"--day={its_day}"),
+            ("--nightly=share", f"--day={day_after}"),
         ]
     }
     assert list(chosen.values()) == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize(("cases", "days"), [(1, 4), (3, 4), (4, 4), (11, 4), (11, 1)])
+def test_each_case_has_its_day_and_each_function_a_case_every_day(cases: int, days: int) -> None:
+    names = [f"tests/test_x.py::test_cases[{case}]" for case in range(cases)] + ["tests/test_x.py::test_plain"]
+    each_day = [cases_on(names, days, date(2026, 1, 1) + timedelta(days=day)) for day in range(days)]
+    assert set().union(*each_day) == set(names)
+    assert {len(chosen) - 1 for chosen in each_day} <= {max(1, cases // days), max(1, -(-cases // days))}
+
+
+def test_functions_of_a_file_run_the_same_cases_on_a_day() -> None:
+    names = [f"tests/test_x.py::test_{function}[{case}]" for function in "ab" for case in range(9)]
+    chosen = cases_on(names, 4, date(2026, 1, 1))
+    assert {name[-2] for name in chosen if "_a[" in name} == {name[-2] for name in chosen if "_b[" in name}
+
+
+def test_a_run_takes_a_share_of_the_cases(suite: Path) -> None:
+    text = "import pytest\n\n@pytest.mark.parametrize('case', range(6))\ndef test_cases(case):\n    pass\n"
+    (suite / "tests/test_plain.py").write_text(text, encoding="utf-8")
+    assert "6 passed" in run(suite, "--torch=without")[1]
+    assert "2 passed, 4 deselected" in run(suite, "--torch=without", "--case-days=3")[1]

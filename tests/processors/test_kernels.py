@@ -93,10 +93,10 @@ on_each = pytest.mark.parametrize(
 
 
 @on_each
-def test_the_best_kernels_of_each_model(architecture: Architecture, tmp_path: Path, nightly_day: date) -> None:
+def test_the_best_kernels_of_each_model(architecture: Architecture, tmp_path: Path, day: date) -> None:
     built = Built(architecture, tmp_path)
     for model, sets in architecture.models.items():
-        assert built.passed(model, sets[-1:], KERNEL_TESTS[:1], share=(nightly_day.toordinal(), SHARES)) > 10
+        assert built.passed(model, sets[-1:], KERNEL_TESTS[:1], share=(day.toordinal(), SHARES)) > 10
 
 
 @pytest.mark.nightly

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.platforms.on_page import answers_as_the_page_says
 from tools.tpu import targets
-from tools.tpu.targets import HEAD, PAGE, PLACES, TOPOLOGIES, Compiled, main
+from tools.tpu.targets import DAYS, HEAD, PAGE, PLACES, SAMPLING, TOPOLOGIES, Compiled, main
 
 MADE = Compiled("v6e:2x2", 1, "decode", 3.0, 2.5e9, 2.4e9, 7e6, 1_200_000, 0, 0)
 OTHER = "| v6e:2x2 | 1 | decode | 2.50 | 2.40 | 7 | 9.9 | 0 |"
@@ -19,13 +20,13 @@ RIGHT = OTHER.replace("9.9", "1.2")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, int, bool]]:
-    """What main() has compiled; of each topology, on one chip, MADE comes out."""
-    calls: list[tuple[str, int, bool]] = []
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, int, list[str]]]:
+    """What main() has compiled; of each topology's decode step on one chip, MADE comes out."""
+    calls: list[tuple[str, int, list[str]]] = []
 
-    def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compiled]:
-        calls.append((topology, chips, sampling))
-        if chips == 1:
+    def compile_for(topology: str, chips: int, steps: list[str]) -> Iterator[Compiled]:
+        calls.append((topology, chips, steps))
+        if chips == 1 and "decode" in steps:
             yield replace(MADE, topology=topology)
 
     monkeypatch.setattr(targets, "compile_for", compile_for)
@@ -35,18 +36,24 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, in
     return calls
 
 
-def test_sampling_is_compiled_for_the_first_topology_that_is_asked_for(asked: list[tuple[str, int, bool]]) -> None:
+def test_sampling_is_compiled_for_the_first_topology_alone(asked: list[tuple[str, int, list[str]]]) -> None:
     main(["v6e:2x2", "v5e:2x2"])
-    assert asked == [(name, chips, name == "v6e:2x2") for name in ("v6e:2x2", "v5e:2x2") for chips in PLACES]
+    assert asked == [
+        (name, chips, [*steps, SAMPLING] if name == "v6e:2x2" else [*steps])
+        for name in ("v6e:2x2", "v5e:2x2")
+        for chips, steps in PLACES.items()
+    ]
 
 
-def test_sampling_is_compiled_for_the_numbers_of_chips_that_are_asked_for(asked: list[tuple[str, int, bool]]) -> None:
-    main(["v6e:2x2", "v5e:2x2", "--sampling", "4"])
-    assert [place for *place, sampling in asked if sampling] == [["v6e:2x2", 4]]
+def test_the_shares_of_a_few_days_are_the_whole(asked: list[tuple[str, int, list[str]]]) -> None:
+    for day in range(DAYS):
+        main(["v6e:2x2", "--day", str(date(2026, 1, 1) + timedelta(days=day))])
+    compiled = [(chips, step) for _, chips, steps in asked for step in steps]
+    assert sorted(compiled) == sorted((chips, step) for chips, steps in PLACES.items() for step in [*steps, SAMPLING])
 
 
 def test_a_page_with_other_figures_fails_until_it_is_renewed(
-    asked: list[tuple[str, int, bool]], capsys: pytest.CaptureFixture[str]
+    asked: list[tuple[str, int, list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = targets.PAGE.read_text(encoding="utf-8")
     assert main(["v6e:2x2"]) == 1

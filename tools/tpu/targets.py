@@ -2,7 +2,7 @@
 on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, and checks
 what the compiler says of it, also against the table in docs/evidence/platforms.md; for the first one, it compiles
 sampling too.
-Names, such as v6e:2x2, choose some of the topologies.
+Names, such as v6e:2x2, choose some of the topologies; --day takes a quarter of what is compiled for them.
 
 The model is abstract: it has the layers of Llama 3.1 8B, of which two are compiled, since all are alike."""
 
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -57,8 +58,12 @@ STEPS = {
     "decode, int8 cache": (DECODE, "int8"), "prompts, int8 cache": (PROMPTS, "int8"),
 }  # fmt: skip
 """Of each, its launch and --kv-cache-dtype."""
+SAMPLING = "sampling"
+"""What is compiled like a step, once for each number of chips."""
 PLACES = {1: tuple(STEPS), 4: ("decode", "decode, int8 cache")}
 """By number of chips, the steps that are compiled for them."""
+DAYS = 4
+"""Over which --day spreads what is compiled."""
 WORKSPACE = 96 << 20
 """Bytes that a step of these may take beside weights and cache."""
 
@@ -163,14 +168,29 @@ def products(key: LaunchKey) -> int:
     return 2 * (LAYERS * key.tokens * before + ((LAYERS - 1) * key.tokens + key.num_samples) * after)
 
 
-def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compiled]:
-    """sampling: compile it too. Raises AssertionError for what the runner relies on."""
+def programs(names: Sequence[str], day: date | None) -> dict[tuple[str, int], list[str]]:
+    """By topology and number of chips what is compiled for them: steps, and sampling for the first topology, since it
+    takes as long as all steps. day: whose share of that; without one all."""
+    every = [((name, chips), step) for name in names for chips, steps in PLACES.items() for step in steps]
+    every += [((names[0], chips), SAMPLING) for chips in PLACES]
+    chosen: dict[tuple[str, int], list[str]] = {}
+    for place, step in every if day is None else every[day.toordinal() % DAYS :: DAYS]:
+        chosen.setdefault(place, []).append(step)
+    return chosen
+
+
+def compile_for(topology: str, chips: int, steps: Sequence[str]) -> Iterator[Compiled]:
+    """steps: those compiled, and sampling. Raises AssertionError for what the runner relies on."""
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[:chips]
     mesh = DeviceMesh(devices)
     with tempfile.TemporaryDirectory() as folder, use_abstract_mesh(mesh.mesh.abstract_mesh):  # which kernels ask
-        for step in PLACES[chips]:
-            key, kv = STEPS[step]
+        for step in steps:
+            key, kv = STEPS.get(step, STEPS["decode"])
             abstract = Abstract(mesh, Path(folder), kv)
+            if step == SAMPLING:
+                abstract.sample()
+                print(f"{SAMPLING} compiled for {chips} chips of {topology}", flush=True)
+                continue
             caches = sum(prod(one.shape) * one.dtype.itemsize for planes in abstract.caches for one in planes)
             began = time.perf_counter()
             program = abstract.forward(key)
@@ -184,8 +204,6 @@ def compile_for(topology: str, chips: int, *, sampling: bool) -> Iterator[Compil
             shapes = {mesh.planes.shard_shape(plane.shape) for planes in abstract.caches for plane in planes}
             check(found, text, caches // chips, shapes)
             yield found
-        if sampling:
-            abstract.sample()
 
 
 def check(step: Compiled, text: str, caches: int, shapes: Collection[tuple[int, ...]]) -> None:
@@ -219,19 +237,15 @@ def renewed(page: str, step: Compiled) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.tpu tools.tpu.targets", description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the rows of docs/evidence/platforms.md")
-    parser.add_argument(
-        "--sampling", type=int, nargs="+", choices=PLACES, default=[*PLACES], metavar="CHIPS",
-        help="numbers of chips for which sampling is compiled for the first topology; all unless given",
-    )  # fmt: skip
+    parser.add_argument("--day", type=date.fromisoformat, help="YYYY-MM-DD, whose share of all is compiled")
     parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY")
     asked = parser.parse_args(arguments)
     known = page = PAGE.read_text(encoding="utf-8")
     print(HEAD, end="")
-    for number, topology in enumerate(asked.topologies or TOPOLOGIES):
-        for chips in PLACES:
-            for found in compile_for(topology, chips, sampling=number == 0 and chips in asked.sampling):
-                print(f"{found.row} {found.seconds:.1f} s", flush=True)
-                page = renewed(page, found)
+    for (topology, chips), steps in programs(asked.topologies or TOPOLOGIES, asked.day).items():
+        for found in compile_for(topology, chips, steps):
+            print(f"{found.row} {found.seconds:.1f} s", flush=True)
+            page = renewed(page, found)
     if asked.write:
         PAGE.write_text(page, encoding="utf-8")
     elif page != known:
