@@ -35,7 +35,14 @@ NATIVE, THROUGH, REFUSED = "native", "through transformers", "refused"
 LAYERS = 8
 POSITIONS = 16
 
+_DECODERS = (
+    "bert", "bert-generation", "camembert", "data2vec-text", "electra", "ernie", "roberta", "roberta-prelayernorm",
+    "roc_bert", "xlm-roberta", "xlm-roberta-xl",
+)  # fmt: skip
+"""Types that encode by default; a checkpoint of the class that generates says is_decoder."""
+
 _TYPICAL: Mapping[str, dict[str, Any]] = {
+    **{name: {"is_decoder": True} for name in _DECODERS},
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"] * 4,
         "rope_parameters": {

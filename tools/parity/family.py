@@ -66,6 +66,11 @@ def fix_rotary(model: Any, length: int) -> None:
     rotary.rope_type = "default"
 
 
+def padded(config: Any) -> bool:
+    """Whether the last token pads: RoBERTa's code gives it no position, so that no text here has it."""
+    return bool(config.pad_token_id == config.vocab_size - 1)
+
+
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
     deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also those
@@ -88,6 +93,8 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
         for name, buffer in model.named_buffers():
             if name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
+        if padded(model.config):
+            model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
     if family.publish is not None:
         family.publish(folder)

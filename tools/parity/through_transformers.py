@@ -29,6 +29,27 @@ _YARN = {
 
 _SHORT = {**{name: _YARN[name] for name in _YARN if name != "llama_4_scaling_beta"}, "truncate": False}
 
+_DECODER = {"is_decoder": True}
+_PADDED = {
+    "is_decoder": True,
+    "pad_token_id": SIZES["vocab_size"],
+    "vocab_size": SIZES["vocab_size"] + 1,
+    "max_position_embeddings": SIZES["vocab_size"] + 1 + MAX_POSITIONS,
+}
+"""Of RoBERTa and its relatives, whose tables of positions begin behind as many rows as the padding token says: it is
+the last token here, so that no prompt has it."""
+_BART = {
+    "d_model": 72,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 6,
+    "decoder_ffn_dim": 84,
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 2,
+}
+"""Of decoders that BART's relatives are trained with an encoder for, alone."""
+
 TYPES: dict[str, dict[str, Any]] = {
     "afmoe": {
         **_EXPERTS,
@@ -44,16 +65,25 @@ TYPES: dict[str, dict[str, Any]] = {
     "apertus": {},
     "arcee": {},
     "aria_text": {"moe_num_experts": 5, "moe_topk": 2, "moe_num_shared_experts": 1, "head_dim": 12},
+    "bart": {**_BART, "scale_embedding": True},
     "beam": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
+    "bert": {**_DECODER},
+    "bert-generation": {**_DECODER},
     "biogpt": {},
     "bitnet": {},
+    "blenderbot": {**_BART},
+    "blenderbot-small": {**_BART},
+    "camembert": {**_PADDED},
     "codegen": {"num_attention_heads": 4, "rotary_dim": 6},
     "cohere": {},
     "cohere2": {**_WINDOWS, "head_dim": 18},
     "cohere2_moe": {**_WINDOWS, **_EXPERTS, "num_experts": 5, "head_dim": 18},
     "ctrl": {"dff": 84, "n_ctx": 96},
     "cwm": {**_WINDOWS, "head_dim": 18, "bos_token_id": 1},
+    "data2vec-text": {**_PADDED},
     "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
+    "electra": {**_DECODER, "embedding_size": 40},
+    "ernie": {**_DECODER},
     "ernie4_5": {"head_dim": 18},
     "ernie4_5_moe": {**_EXPERTS, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1},
     "exaone4": {**_WINDOWS},
@@ -97,10 +127,19 @@ TYPES: dict[str, dict[str, Any]] = {
     "jetmoe": {"kv_channels": 18, "num_local_experts": 4, "num_experts_per_tok": 2},
     "kolibri1": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
     "laguna": {**_EXPERTS, "num_experts": 5, "head_dim": 18},
+    "marian": {**_BART},
+    "mbart": {**_BART},
     "mellum": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
     "minimax_m2": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 18, "rotary_dim": 6},
     "ministral": {**_WINDOWS, "head_dim": 18},
     "ministral3": {"head_dim": 18, "rope_parameters": _YARN},
+    "modernbert-decoder": {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "local_attention": 14,
+        "global_attn_every_n_layers": 2,
+    },
     "moshi": {"ffn_dim": 84, "sliding_window": 9},
     "nanochat": {},
     "nemotron": {"head_dim": 18},
@@ -108,15 +147,23 @@ TYPES: dict[str, dict[str, Any]] = {
     "olmo3": {**_WINDOWS},
     "olmoe": {"num_experts": 5, "num_experts_per_tok": 2},
     "opt": {"ffn_dim": 84, "word_embed_proj_dim": 72},
+    "pegasus": {**_BART},
     "persimmon": {"partial_rotary_factor": 0.5},
     "phi": {},
     "phimoe": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "plbart": {**_BART},
     "qwen2_moe": {**_EXPERTS, "num_experts": 5, "shared_expert_intermediate_size": 52},
+    "roberta": {**_PADDED},
+    "roberta-prelayernorm": {**_PADDED},
+    "roc_bert": {**_DECODER},
     "seed_oss": {"head_dim": 18},
     "solar_open": {**_EXPERTS, "n_routed_experts": 6, "head_dim": 18, "n_shared_experts": 1},
     "stablelm": {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.5},
     "starcoder2": {"sliding_window": 9},
     "vaultgemma": {**_WINDOWS, "head_dim": 18, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    "whisper": {**_BART, "max_target_positions": MAX_POSITIONS},
+    "xlm-roberta": {**_PADDED},
+    "xlm-roberta-xl": {**_PADDED},
 }
 """model_type -> differences of its configuration from SIZES."""
 

@@ -15,6 +15,7 @@ from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.pooling import PoolingThroughTransformers
+from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
 from tessera.models.through_transformers.surgery import BoundProduct, exchange
@@ -78,13 +79,14 @@ class ThroughTransformers:
     def __init__(
         self, build: Build, architecture: str, anatomy: Anatomy, names: CheckpointNames, max_model_len: int
     ) -> None:
-        found = rehearse(anatomy)
-        self.step = Step()
+        self.step, self.positions = Step(), Positions(anatomy.model)
+        found = rehearse(anatomy, self.positions)
+        self.first_position = found.first_position
         product, self._embed = exchange(build, anatomy, names, found, self.step)
         assert product is not None, "a model that generates has a head"
-        self.head = SharedHead(build, product, found.head)
+        self.head, self.transform = SharedHead(build, product, found.head), found.transform
         self.base = anatomy.model.get_submodule(found.base)
-        self.pooling: Mapping[str, PoolingHead] = embedding_heads(build)
+        self.pooling: Mapping[str, PoolingHead] = embedding_heads(build) if self.transform is None else {}
         self.facts = ModelFacts(
             architecture=architecture,
             vocab_size=product.n,
@@ -104,12 +106,15 @@ class ThroughTransformers:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         self.step.launch, self.step.caches = launch, caches
-        positions = launch.positions.long()[None]
-        states = self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0]
+        positions = self.positions.arguments(launch.positions.long() + self.first_position)
+        states = self.base(inputs_embeds=x[None], **positions, use_cache=False)[0][0]
         return Hidden(launch.select_logits(states))
 
     def finish(self, hidden: Hidden) -> Tensor:
-        return hidden.last
+        if self.transform is None:
+            return hidden.last
+        rows: Tensor = self.transform(hidden.last[None])[0]
+        return rows
 
     def logits(self, rows: Tensor) -> Tensor:
         return self.head(rows)

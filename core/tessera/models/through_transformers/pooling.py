@@ -16,6 +16,7 @@ from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.head import bind_classifier, read_classifier
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.rehearsal import Rehearsed, rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, make_skeleton
 from tessera.models.through_transformers.surgery import exchange
@@ -34,9 +35,10 @@ class PoolingThroughTransformers:
         names = CheckpointNames(whole, build.dtype)
         form = read_classifier(whole, names) if kind.classifies else None
         anatomy = Anatomy.from_model(below_head(whole), generates=False)
-        rehearsed = rehearse(anatomy)
+        self.step, self.positions = Step(), Positions(anatomy.model)
+        rehearsed = rehearse(anatomy, self.positions)
         _check_first_token(build, rehearsed)
-        self.step, self.first_position = Step(), rehearsed.first_position
+        self.first_position = rehearsed.first_position
         self.body, self.has_types = anatomy.model, _has_types(anatomy.model)
         if self.has_types:
             build.columns.append(TYPE_BOUNDARY)
@@ -72,7 +74,7 @@ class PoolingThroughTransformers:
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         self.step.launch, self.step.caches = launch, caches
         positions = launch.positions.long()
-        inputs = {"inputs_embeds": x[None], "position_ids": (positions + self.first_position)[None]}
+        inputs = {"inputs_embeds": x[None], **self.positions.arguments(positions + self.first_position)}
         if self.has_types:
             inputs["token_type_ids"] = (positions >= launch.columns[TYPE_BOUNDARY.name]).long()[None]
         states = self.body(**inputs)[0][0]

@@ -20,10 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from transformers import PreTrainedModel
 
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall
 from tessera.models.through_transformers.older_attention import route_methods
+from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.skeleton import (
     NO_INTERFACE,
     SERVED,
@@ -36,6 +38,8 @@ from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6
 TOLERANCE = 1e-3
+CROSS_ATTENTION = "encoder_attn"
+"""What decoders call their attention to the text of an encoder, which is left out where there is none."""
 _WHOLE = 2**22  # the most elements of a parameter that is filled with random values throughout
 _TABLE = 4096  # tables up to this length are exceeded by the number of tokens
 
@@ -52,9 +56,12 @@ class Rehearsed:
     experts: dict[nn.Module, int] = field(default_factory=dict)
     # Of a model that generates.
     head: HeadShape = field(default_factory=HeadShape)
-    # What the code of a model without a head calls the position of a text's first token.
+    # Makes the head's input of hidden states, [1, T, n] -> [1, T, k], where the head is replaced by an identity; None
+    # where they are its input.
+    transform: nn.Module | None = None
+    # What the code calls the position of a text's first token.
     first_position: int = 0
-    # Elements of the hidden states of such a model.
+    # Elements of the hidden states.
     width: int = 0
 
     @property
@@ -63,16 +70,15 @@ class Rehearsed:
         return all(call.sight.ahead for call in self.attention.values())
 
 
-def rehearse(anatomy: Anatomy) -> Rehearsed:
+def rehearse(anatomy: Anatomy, positions: Positions) -> Rehearsed:
     """Leaves the model ready to serve. Raises RefusedTypeError with the first reason why it cannot be served."""
     route_methods(anatomy.model)
-    rehearsal = _Rehearsal(anatomy)
+    rehearsal = _Rehearsal(anatomy, positions)
     try:
         with torch.inference_mode(), rehearsal.stood_in():
             rehearsal.listen()
             set_attention(anatomy.model, SERVED)
-            if anatomy.head is None:
-                rehearsal.find_first_position()
+            rehearsal.find_first_position()
             rehearsal.compare_embeddings()
             rehearsal.compare_orders()
     except RefusedTypeError:
@@ -85,13 +91,15 @@ def rehearse(anatomy: Anatomy) -> Rehearsed:
 
 
 class _Rehearsal:
-    def __init__(self, anatomy: Anatomy) -> None:
-        self.anatomy, self.rehearsed = anatomy, Rehearsed()
+    def __init__(self, anatomy: Anatomy, positions: Positions) -> None:
+        self.anatomy, self.positions, self.rehearsed = anatomy, positions, Rehearsed()
         self.draw = torch.Generator().manual_seed(0)
         self.hidden_size = anatomy.embedding.weight.shape[1]
         self.reached: set[nn.Module] = set()
         self.keys: list[Tensor] = []
         self.heard: dict[str, Tensor] = {}
+        # The inputs and the output of the last call of each module, by its name.
+        self.calls: dict[str, tuple[Any, Any]] = {}
         self.weights = self._weights()
 
     # ---- checks
@@ -103,15 +111,18 @@ class _Rehearsal:
             for name, base in self.anatomy.bases.items():
                 hear = partial(_hear, hidden_of, name)
                 hooks.enter_context(base.register_forward_hook(hear))
+            for name, module in self.anatomy.model.named_modules():
+                if name and not isinstance(module, PreTrainedModel):
+                    hooks.enter_context(module.register_forward_hook(partial(_note, self.calls, name)))
             hidden = self._random(1, TOKENS, self.hidden_size)
             output = self._run("", torch.arange(TOKENS), inputs_embeds=hidden)
         self._check_attention()
         idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
-        if self.anatomy.head is None:
+        if self.anatomy.head is None or all(CROSS_ATTENTION in name.split(".") for name in idle):
             self.anatomy.remove(idle)
-        elif idle:
-            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
         else:
+            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
+        if self.anatomy.head is not None:
             self._find_head(hidden_of, output.logits)
 
     def _check_attention(self) -> None:
@@ -120,7 +131,9 @@ class _Rehearsal:
             raise RefusedTypeError(NO_INTERFACE)
         ahead = [call.sight.ahead for call in calls]
         if self.anatomy.head is not None and any(ahead):
-            raise RefusedTypeError("its attention looks ahead")
+            encodes = getattr(self.anatomy.model.config, "is_decoder", None) is False
+            hint = "; the config.json of a decoder says is_decoder: true" if encodes else ""
+            raise RefusedTypeError(f"its attention looks ahead{hint}")
         if any(ahead) and not all(ahead):
             raise RefusedTypeError("some of its layers look ahead and others do not")
 
@@ -130,8 +143,24 @@ class _Rehearsal:
             raise RefusedTypeError("it is not a model with a head on it")
         self.rehearsed.base = next(name for name in self.anatomy.bases if name in hidden_of)
         cap = getattr(self.anatomy.model.config.get_text_config(), "final_logit_softcapping", None)
-        taken, product = self.heard["taken"], self.heard["product"]
-        self.rehearsed.head = HeadShape.from_outputs(hidden_of[self.rehearsed.base], taken, product, logits, cap or 0)
+        hidden, taken, product = hidden_of[self.rehearsed.base], self.heard["taken"], self.heard["product"]
+        self.rehearsed.transform = self._find_transform(hidden, taken, product)
+        before = hidden if self.rehearsed.transform is None else taken
+        self.rehearsed.head = HeadShape.from_outputs(before, taken, product, logits, cap or 0)
+
+    def _find_transform(self, hidden: Tensor, taken: Tensor, product: Tensor) -> nn.Module | None:
+        """The module outside of the base that makes the head's input of the hidden states, or would if the head gave
+        back what it takes; None if nothing does, or it takes more."""
+        below = f"{self.rehearsed.base}."
+        for name, (inputs, output) in self.calls.items():
+            module = self.anatomy.model.get_submodule(name)
+            if module is self.anatomy.head or f"{name}.".startswith(below) or len(inputs) != 1:
+                continue
+            holds_head = any(child is self.anatomy.head for child in module.modules())
+            if _equal(inputs[0], hidden) and _equal(output, product if holds_head else taken):
+                turned = functional_call(module, self._weights_of(name), (hidden.flip(1),)).flip(1)
+                return module if _same(output, turned) else None
+        return None
 
     def find_first_position(self) -> None:
         """By what the code does where it is told no positions: tables of some families begin with rows of padding."""
@@ -172,7 +201,7 @@ class _Rehearsal:
             raise RefusedTypeError("tokens meet outside of attention, or positions are those of the batch")
 
     def _run(self, name: str, places: Tensor | None, **inputs: Any) -> Any:
-        inputs |= {"position_ids": None if places is None else places[None], "use_cache": False}
+        inputs |= {**self.positions.arguments(places), "use_cache": False}
         return functional_call(self.anatomy.model.get_submodule(name), self._weights_of(name), kwargs=inputs)
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
@@ -261,6 +290,14 @@ class _Rehearsal:
 
 def _hear(into: dict[str, Tensor], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
     into[name] = output[0]
+
+
+def _note(into: dict[str, tuple[Any, Any]], name: str, _module: nn.Module, inputs: Any, output: Any) -> None:
+    into[name] = inputs, output
+
+
+def _equal(value: Any, tensor: Tensor) -> bool:
+    return isinstance(value, Tensor) and torch.equal(value, tensor)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -151,7 +151,8 @@ def exchange(
     head, exchanged = None, set[nn.Module]()
     if anatomy.head is not None:
         head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
-        exchanged.add(anatomy.head)
+        owner, _, key = named[anatomy.head].rpartition(".")
+        setattr(anatomy.model.get_submodule(owner), key, nn.Identity())
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
         embed = TokenEmbedding(build, names, embed)

@@ -64,6 +64,7 @@ def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
         return None
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
+    config.is_encoder_decoder = False  # such a class is the decoder alone, and says so itself
     _check_kind(model_class, config)
     return ModelType(str(named), architecture, model_class, config)
 
