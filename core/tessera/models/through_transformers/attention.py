@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tessera.layers.attention import LateWeights
 from tessera.layers.build import Build
@@ -33,11 +34,13 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention layer, as its module calls it. sinks: it has some."""
+    """One attention layer, as its module calls it. head_dim: of queries, keys and values, of which narrower ones are
+    filled up with zeros. value_dim: of values as the module has them. sinks: it has some."""
 
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int
     scale: float
     sight: Sight
     softcap: float | None
@@ -60,11 +63,8 @@ class AttentionCall:
                 raise RefusedTypeError(f"it needs {_NAMED.get(name, f'the argument {name} of attention')}")
         if arguments.get("dropout"):
             raise RefusedTypeError("it needs dropout in attention")
-        if key.shape != value.shape or query.shape[-1] != key.shape[-1]:
-            sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
-            raise RefusedTypeError(
-                f"its queries, keys and values have different sizes ({sizes}), as latent attention has"
-            )
+        if key.shape[:3] != value.shape[:3] or query.shape[-1] != key.shape[-1]:
+            raise RefusedTypeError("its queries, keys and values do not fit together as those of attention")
         if not (query.shape[2] == key.shape[2] and query.shape[1] % key.shape[1] == 0):
             raise RefusedTypeError("its attention is not grouped queries over a token's own keys")
         scaling, softcap, sinks = arguments.get("scaling"), arguments.get("softcap"), arguments.get(SINKS)
@@ -73,12 +73,15 @@ class AttentionCall:
         if isinstance(scaling, Tensor):
             raise RefusedTypeError("the scale of its attention is computed")
         sight = _sight(module, mask, arguments)
+        if sight.ahead and value.shape[-1] != key.shape[-1]:
+            raise RefusedTypeError("its keys and values have different sizes where attention looks ahead")
         if sight.ahead and sinks is not None:
             raise RefusedTypeError("it needs attention sinks where attention looks ahead")
         return cls(
             heads=query.shape[1],
             kv_heads=key.shape[1],
-            head_dim=key.shape[-1],
+            head_dim=max(key.shape[-1], value.shape[-1]),
+            value_dim=value.shape[-1],
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             sight=sight,
             softcap=None if softcap is None else float(softcap),
@@ -119,6 +122,7 @@ class BoundAttention:
         mixer = build.mixer(spec, self.weights)
         assert isinstance(mixer, AttentionLayer), "a layer of attention"
         self.layer, self.mixer, self.step, self.has_sinks = spec.layer, mixer, step, spec.sinks
+        self.head_dim, self.value_dim = call.head_dim, call.value_dim
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
@@ -127,12 +131,17 @@ class BoundAttention:
         assert launch is not None
         assert caches is not None
         plan = launch.plans[self.layer]
-        q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
+        q, k, v = (fit(heads[0].transpose(0, 1), self.head_dim).contiguous() for heads in (query, key, value))
         if self.has_sinks:
             self.weights["sinks"] = arguments[SINKS]
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
-        return result[None]
+        return fit(result, self.value_dim)[None]
+
+
+def fit(heads: Tensor, dim: int) -> Tensor:
+    """[.., D] -> [.., dim], with zeros behind narrower heads and without the end of wider ones."""
+    return heads if heads.shape[-1] == dim else F.pad(heads, (0, dim - heads.shape[-1]))
 
 
 class BoundEncoderAttention:

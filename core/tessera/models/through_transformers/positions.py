@@ -21,7 +21,7 @@ class Positions:
         # Those of the tokens of the step, [T]; None: as the code counts them.
         self.step: Tensor | None = None
         # Tables that look up what their model counts.
-        self.tables = [
+        self.tables: list[Any] = [
             table
             for owner in model.modules()
             for table in owner.children()

@@ -23,7 +23,7 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from tessera.models.fields import RefusedTypeError
-from tessera.models.through_transformers.attention import AttentionCall
+from tessera.models.through_transformers.attention import AttentionCall, fit
 from tessera.models.through_transformers.older_attention import route_methods
 from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.skeleton import (
@@ -249,6 +249,7 @@ class _Rehearsal:
             self.keys.append(key)
             self.rehearsed.attention[module] = AttentionCall.from_arguments(module, query, key, value, mask, arguments)
         group = query.shape[1] // key.shape[1]
+        key, query = fit(key, value.shape[-1]), fit(query, value.shape[-1])
         own = value.repeat_interleave(group, 1) + 0.3 * key.repeat_interleave(group, 1) + 0.3 * query
         return own.transpose(1, 2).contiguous()
 

@@ -120,8 +120,6 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
     foreign = sorted({str(kind) for kind in getattr(text, "layer_types", None) or ()} - _LAYER_TYPES)
     if foreign:
         raise RefusedTypeError(f"it has layers of {foreign[0]}")
-    if getattr(text, "kv_lora_rank", None) is not None:
-        raise RefusedTypeError("it has latent attention")
     if getattr(text, "hidden_size_per_layer_input", None):
         raise RefusedTypeError("it uses more than one embedding of its tokens")
 
