@@ -24,6 +24,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
         "tessera.platform.latent": "attention",
+        "tessera.platform.selective_scan": "attention",
         "tessera.platform.masked": "attention",
         "tessera.platform.launch": "launch",
         "tessera.platform.shapes": "launch",

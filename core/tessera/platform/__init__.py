@@ -122,6 +122,7 @@ from tessera.platform.runner import (
     Progress,
     RunnerServices,
 )
+from tessera.platform.selective_scan import ScanInput
 from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
 from tessera.platform.vendor import VendorKernel, import_vendor, rotary_angles, vendor_object, vendor_op
 from tessera.request import Request
@@ -241,6 +242,7 @@ __all__ = [
     "RowLogprobs",
     "RowOpened",
     "RunnerServices",
+    "ScanInput",
     "SchedulerOutput",
     "Scheme",
     "SdpaAttention",

@@ -270,7 +270,8 @@ class Mixer(ABC):
     @abstractmethod
     def fused(self, x: Any, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
         """The fused attention input, then attention. x: result of the layer's input projections, for attention [T, (H +
-        2 Hk) D], for latent attention a LatentInput. Returns [T, H D], D of values."""
+        2 Hk) D], for latent attention a LatentInput, for a selective scan a ScanInput. Returns [T, H D], D of
+        values."""
 
 
 class AttentionLayer(Mixer):

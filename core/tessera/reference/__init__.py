@@ -10,6 +10,7 @@ from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention
+from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
@@ -26,4 +27,6 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceKimiDelta(),
         ReferenceShortConvolution(),
         ReferenceMamba2(),
+        ReferenceMambaConvolution(),
+        ReferenceSelectiveScan(),
     )

@@ -33,6 +33,8 @@ OTHERS = (
     "reference_kimi_delta_attention",
     "reference_short_convolution",
     "reference_mamba2",
+    "reference_mamba_convolution",
+    "reference_selective_scan",
 )
 
 

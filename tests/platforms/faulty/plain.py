@@ -31,6 +31,12 @@ from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaN
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer, ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.mamba import (
+    MambaConvolutionLayer,
+    ReferenceMambaConvolution,
+    ReferenceSelectiveScan,
+    SelectiveScanLayer,
+)
 from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
@@ -140,6 +146,24 @@ class PlainMamba2(ReferenceMamba2):
         return self.layer(spec, weights)
 
 
+class PlainMambaConvolution(ReferenceMambaConvolution):
+    name = "plain-mamba-convolution"
+    fallback = False
+    layer: type[MambaConvolutionLayer] = MambaConvolutionLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
+class PlainScan(ReferenceSelectiveScan):
+    name = "plain-scan"
+    fallback = False
+    layer: type[SelectiveScanLayer] = SelectiveScanLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainPlatform(ReferencePlatform):
     name = "plain"
     capabilities = dataclasses.replace(ReferencePlatform.capabilities, dtypes=("bfloat16", "float32", "float16"))
@@ -155,6 +179,8 @@ class PlainPlatform(ReferencePlatform):
             PlainKimiDelta(),
             PlainShortConvolution(),
             PlainMamba2(),
+            PlainMambaConvolution(),
+            PlainScan(),
             PlainDeltaNet(),
             PlainState(),
         )

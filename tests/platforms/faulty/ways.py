@@ -24,6 +24,7 @@ from tessera.platform import (
     ModelFacts,
     OpSet,
     Packed,
+    ScanInput,
     ShapePolicy,
     StepRules,
     StepShape,
@@ -34,6 +35,7 @@ from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer
 from tessera.reference.latent import ReferenceLatentLayer
+from tessera.reference.mamba import MambaConvolutionLayer, SelectiveScanLayer
 from tessera.reference.mamba2 import Mamba2Layer
 from tessera.reference.short_convolution import ShortConvolutionLayer
 from tessera.reference.state import LinearAttentionLayer
@@ -46,6 +48,8 @@ from tests.platforms.faulty.plain import (
     PlainKimiDelta,
     PlainLatents,
     PlainMamba2,
+    PlainMambaConvolution,
+    PlainScan,
     PlainShortConvolution,
     PlainState,
 )
@@ -364,6 +368,88 @@ def ShortConvolutionGatesExchanged(base: Base) -> Base:
 def ShortConvolutionWithoutBias(base: Base) -> Base:
     """the short convolution has no bias"""
     return _instead(PlainShortConvolution, _WithoutBias)(base)
+
+
+# ---- mamba
+
+
+class _ForgetsChannels(MambaConvolutionLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+
+
+class _ChannelsUnbiased(MambaConvolutionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(spec, weights)
+        self.biased = False
+
+
+class _OneRate(SelectiveScanLayer):
+    def _rate(self) -> Tensor:
+        rate = super()._rate()
+        return rate.mean(-1, keepdim=True).expand_as(rate)
+
+
+class _ReadsAsItWrites(SelectiveScanLayer):
+    def fused(self, x: ScanInput, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x._replace(b=x.c, c=x.b), positions, caches, plan)
+
+
+class _StepsUnbiased(SelectiveScanLayer):
+    def _step(self, dt: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(dt)
+
+
+class _WithoutInputs(SelectiveScanLayer):
+    def _gated(self, read: Tensor, inputs: Tensor, gate: Tensor) -> Tensor:
+        return super()._gated(read, inputs * 0, gate)
+
+
+class _GateOfSigmoid(SelectiveScanLayer):
+    def _gated(self, read: Tensor, inputs: Tensor, gate: Tensor) -> Tensor:
+        return (read + self.weights["d"] * inputs) * gate.sigmoid()
+
+
+@platform("state", "op", "state")
+def MambaConvolutionForgets(base: Base) -> Base:
+    """a chunk of channels is convolved as if nothing were before it"""
+    return _instead(PlainMambaConvolution, _ForgetsChannels)(base)
+
+
+@platform("state", "op", "state")
+def MambaConvolutionWithoutBias(base: Base) -> Base:
+    """the convolution of Mamba's channels has no bias"""
+    return _instead(PlainMambaConvolution, _ChannelsUnbiased)(base)
+
+
+@platform("state", "op", "state")
+def ScanFadesAlike(base: Base) -> Base:
+    """all elements of a channel's state fade alike"""
+    return _instead(PlainScan, _OneRate)(base)
+
+
+@platform("state", "op", "state")
+def ScanExchangesBAndC(base: Base) -> Base:
+    """a scan writes with C and reads with B"""
+    return _instead(PlainScan, _ReadsAsItWrites)(base)
+
+
+@platform("state", "op", "state")
+def ScanStepsWithoutBias(base: Base) -> Base:
+    """the steps of a scan have no bias"""
+    return _instead(PlainScan, _StepsUnbiased)(base)
+
+
+@platform("state", "op", "state")
+def ScanLeavesInputsOut(base: Base) -> Base:
+    """a scan's result is what was read from the state alone"""
+    return _instead(PlainScan, _WithoutInputs)(base)
+
+
+@platform("state", "op", "state")
+def ScanGatedBySigmoid(base: Base) -> Base:
+    """the gate of a scan is a sigmoid"""
+    return _instead(PlainScan, _GateOfSigmoid)(base)
 
 
 # ---- mamba 2

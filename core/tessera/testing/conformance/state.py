@@ -3,7 +3,7 @@ mixer, over slots in which other requests have left theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,8 +16,10 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSpec, StateSpec
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
+from tessera.platform.selective_scan import ScanInput
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.kimi_delta import ReferenceKimiDelta
+from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
@@ -50,6 +52,8 @@ class Kind:
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # in the names of its cases, where a mixer has several
     variant: str = ""
+    # x [T, inputs] as the mixer takes it
+    divide: Callable[[Tensor], Any] = lambda x: x
 
     @property
     def cache(self) -> StateSpec:
@@ -105,6 +109,29 @@ KINDS = (
         state=[("conv", (90, 2))],
         options=[("kernel", 3), ("bias", 1)],
         weights={"conv": (90, 3), "bias": (90,)},
+    ),
+    Kind(
+        "mamba_convolution",
+        ReferenceMambaConvolution,
+        heads=1,
+        kv_heads=1,
+        head_dim=90,
+        inputs=90,
+        state=[("conv", (90, 3))],
+        options=[("kernel", 4), ("bias", 1)],
+        weights={"conv": (90, 4), "bias": (90,)},
+    ),
+    Kind(
+        "selective_scan",
+        ReferenceSelectiveScan,
+        heads=1,
+        kv_heads=1,
+        head_dim=90,
+        inputs=3 * 90 + 2 * 10,
+        state=[("state", (90, 10))],
+        options=[("state_dim", 10)],
+        weights={"a_log": (90, 10), "d": (90,), "dt_bias": (90,)},
+        divide=lambda x: ScanInput(*x.split((90, 90, 90, 10, 10), dim=-1)),
     ),
     _MAMBA2,
     replace(_MAMBA2, variant="-limits", options=[*_MAMBA2.options, ("dt_min", 0.4), ("dt_max", 1.1)]),
@@ -183,7 +210,8 @@ class StateTrial:
         random = torch.Generator().manual_seed(seed)
         x = torch.randn(launch.key.tokens, self.kind.inputs, generator=random).to(torch_dtype(self.dtype))
         x[launch.num_tokens :] = torch.nan
-        mixed: Tensor = self.layer.fused(x.to(self.target), launch.positions, [self.planes], launch.plans[0])
+        divided = self.kind.divide(x.to(self.target))
+        mixed: Tensor = self.layer.fused(divided, launch.positions, [self.planes], launch.plans[0])
         return mixed[: launch.num_tokens].cpu()
 
     def _launch(self, rows: Sequence[Row]) -> Launch:
