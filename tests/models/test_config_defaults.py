@@ -10,6 +10,7 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     FalconConfig,
+    FalconMambaConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
@@ -17,11 +18,13 @@ from transformers import (
     Glm4MoeLiteConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
+    JambaConfig,
     KimiLinearConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
     Mamba2Config,
+    MambaConfig,
     MiniCPM3Config,
     MistralConfig,
     MixtralConfig,
@@ -102,6 +105,8 @@ MAMBA2_SIZES = {
     "bias": "mamba_proj_bias",
     "step_limits": "time_step_limit",
 }
+MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaConfig}
+JAMBA = "JambaForCausalLM"
 KIMI_LINEAR = "KimiLinearForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -121,7 +126,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, {KIMI_LINEAR}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, {JAMBA, KIMI_LINEAR}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -356,6 +361,45 @@ def test_left_out_of_mamba2_alone():
         assert (layer.conv_bias, layer.bias) == (theirs.use_conv_bias, theirs.use_bias)
         assert layer.step_limits == theirs.time_step_limit
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+
+
+@pytest.mark.parametrize("architecture", MAMBA)
+@pytest.mark.parametrize("more", [{}, {"intermediate_size": 50}, {"expand": 3, "time_step_rank": 9}])
+def test_left_out_of_mamba(architecture, more):
+    said = {"vocab_size": 30, "hidden_size": 60, "num_hidden_layers": 2, **more}
+    theirs, ours = MAMBA[architecture](**said), config_of(architecture, said)
+    for layer in ours.layers:
+        assert (layer.inner, layer.rank) == (theirs.intermediate_size, theirs.time_step_rank)
+        assert (layer.state_dim, layer.kernel) == (theirs.state_size, theirs.conv_kernel)
+        assert (layer.conv_bias, layer.bias) == (theirs.use_conv_bias, theirs.use_bias)
+        assert (layer.norms and layer.norms.eps) == getattr(theirs, "mixer_rms_eps", None)
+    assert (len(ours.layers), ours.tied, ours.eps) == (2, theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+
+
+@pytest.mark.parametrize("more", [{}, {"num_experts": 1}, {"attn_layer_period": 3, "attn_layer_offset": 0}])
+def test_left_out_of_jamba(more):
+    said = {name: value for name, value in SPARSE.items() if name != "rms_norm_eps"} | {
+        "num_attention_heads": 8,
+        **more,
+    }
+    theirs, ours = JambaConfig(**said), config_of(JAMBA, said)
+    for kind, layer in zip(theirs.layers_block_type, ours.layers, strict=True):
+        if kind == "attention":
+            assert (layer.kv_heads, layer.rope) == (theirs.num_key_value_heads, None)
+            continue
+        assert (layer.inner, layer.rank) == (theirs.mamba_expand * theirs.hidden_size, theirs.mamba_dt_rank)
+        assert (layer.state_dim, layer.kernel) == (theirs.mamba_d_state, theirs.mamba_d_conv)
+        assert (layer.conv_bias, layer.bias) == (theirs.mamba_conv_bias, theirs.mamba_proj_bias)
+        assert layer.norms.eps == theirs.rms_norm_eps
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
+    assert ours.activation == ACTIVATIONS[theirs.hidden_act]
+    assert (ours.experts is None) == (theirs.num_experts == 1)
+    if ours.experts is not None:
+        assert ours.dense_layers == {layer for layer, number in enumerate(theirs.layers_num_experts) if number == 1}
+        route = ours.experts.route
+        assert (route.experts, route.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
+        assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, 0)
+        assert not route.renormalise
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

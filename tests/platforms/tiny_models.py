@@ -74,6 +74,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_groups": 2,
         "ssm_state_size": 10,
     },
+    "mamba": {"intermediate_size": 90, "state_size": 10, "time_step_rank": 7},
+    "jamba": {
+        "num_hidden_layers": 3,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 5,
+        "mamba_d_state": 10,
+        "mamba_dt_rank": 7,
+    },
     "deepseek_v3": {
         "num_key_value_heads": 6,
         "qk_nope_head_dim": 12,

@@ -80,7 +80,7 @@ def nemotron_h(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Deco
     inner, bias = fields.count("intermediate_size"), fields.flag("mlp_bias")
     mlp = MLPShape(attention.hidden, inner, "relu2", bias, attention.eps, max_model_len)
     shapes: dict[str, BlockShape] = {"mamba": mamba, "attention": attention, "mlp": mlp}
-    return _decoder(build, fields, [shapes[kind] for kind in _kinds(fields)])
+    return single_decoder(build, fields, [shapes[kind] for kind in _kinds(fields)])
 
 
 def mamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -97,7 +97,7 @@ def mamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     wide = fields.count("expand") * shape.hidden
     if shape.inner != wide:
         raise ModelError(f"num_heads ({shape.heads}) heads are not expand times hidden_size ({wide}) elements.")
-    return _decoder(build, fields, [shape] * fields.count("num_hidden_layers"))
+    return single_decoder(build, fields, [shape] * fields.count("num_hidden_layers"))
 
 
 def _mamba2(fields: ConfigFields, max_model_len: int, *, act: str, **differs: Any) -> Mamba2Shape:
@@ -132,6 +132,7 @@ def _kinds(fields: ConfigFields) -> list[str]:
     return [str(kind) for kind in kinds]
 
 
-def _decoder(build: Build, fields: ConfigFields, layers: Sequence[BlockShape]) -> Decoder:
+def single_decoder(build: Build, fields: ConfigFields, layers: Sequence[BlockShape]) -> Decoder:
+    """A decoder of SingleBlocks, whose weights are called as Mamba's."""
     config = read_decoder(fields, layers, inner=0, activation="", names=_NAMES)
     return build_decoder(build, config, SingleBlock)

@@ -42,8 +42,9 @@ from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer, RowGrid
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.mamba import ReferenceMambaConvolution
 from tessera.reference.mamba2 import ReferenceMamba2
-from tessera.reference.state import StatePlan
+from tessera.reference.state import StateBackend, StatePlan
 from tessera.testing.attention import poison
 
 if TYPE_CHECKING:
@@ -228,10 +229,9 @@ class StrictEncoderAttention(ReferenceEncoderAttention):
         return super().plan(launch, group, buffers)
 
 
-class StrictMamba2(ReferenceMamba2):
-    """A model may have layers of nothing else."""
+class StrictState(StateBackend):
+    """Stands before the reference of a mixer of which alone a model may consist."""
 
-    name = "strict-mamba2"
     fallback = False
 
     def __init__(self, current: Current) -> None:
@@ -240,6 +240,14 @@ class StrictMamba2(ReferenceMamba2):
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         self.current.launch = launch  # as in StrictBlocks
         return super().plan(launch, group, buffers)
+
+
+class StrictMamba2(StrictState, ReferenceMamba2):
+    name = "strict-mamba2"
+
+
+class StrictMambaConvolution(StrictState, ReferenceMambaConvolution):
+    name = "strict-mamba-convolution"
 
 
 # ---- kernels that do what a vendor's may: poison padding, write into given buffers, emit and take scales
@@ -472,7 +480,8 @@ class StrictPlatform(Platform):
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         current = self.current
         blocks = StrictAttention(current), StrictLatentAttention(current)
-        return *blocks, StrictEncoderAttention(current), StrictMamba2(current)
+        states = StrictMamba2(current), StrictMambaConvolution(current)
+        return *blocks, StrictEncoderAttention(current), *states
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

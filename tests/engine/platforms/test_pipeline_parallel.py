@@ -44,6 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "nemotron_h",
         {"layers_block_type": ["mlp", "full_attention", "mlp", "linear_attention"]},
     ),
+    "two states of a layer": ("jamba", {}),
     "latent attention": ("deepseek_v3", LAYERS),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }

@@ -35,6 +35,14 @@ NEMOTRON_H = {
 MAMBA2_ALONE = {"num_heads": 4, "head_dim": 10, "n_groups": 2, "state_size": 6}
 NEMOTRON = {"architectures": ["NemotronHForCausalLM"], **NEMOTRON_H}
 CODESTRAL = {"architectures": ["Mamba2ForCausalLM"], **MAMBA2_ALONE}
+MAMBA = {"architectures": ["MambaForCausalLM"]}
+JAMBA = {
+    "architectures": ["JambaForCausalLM"],
+    "num_key_value_heads": 1,
+    "num_experts": 3,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
     "kv_lora_rank": 12,
@@ -199,6 +207,13 @@ REFUSED = [
     ({**NEMOTRON, "mlp_hidden_act": "silu"}, "an mlp_hidden_act other than relu2 is not supported."),
     ({**NEMOTRON, "mamba_hidden_act": "gelu"}, "mamba_hidden_act other than silu is not supported with mamba."),
     ({**CODESTRAL, "head_dim": 9}, "num_heads (4) heads are not expand times hidden_size (40) elements."),
+    ({**MAMBA, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with mamba."),
+    ({**MAMBA, "conv_kernel": 1}, "conv_kernel has an invalid value"),
+    ({**MAMBA, "time_step_rank": "many"}, "time_step_rank has an invalid value"),
+    ({**JAMBA, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with mamba."),
+    ({**JAMBA, "attn_layer_offset": 2}, "attn_layer_offset (2) is not below attn_layer_period (2)."),
+    ({**JAMBA, "expert_layer_period": 0}, "expert_layer_period has an invalid value"),
+    ({**JAMBA, "num_experts_per_tok": 4}, "num_experts_per_tok (4) is more than num_experts (3)."),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -222,6 +237,7 @@ NEEDED = {
     "FalconForCausalLM": {"hidden_size": 24},
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
+    "JambaForCausalLM": JAMBA,
     "KimiLinearForCausalLM": KIMI_LINEAR,
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},

@@ -44,7 +44,7 @@ def typed(architecture, model_type, **differs):
 
 REFUSED = [
     (typed("BloomForCausalLM", "bloom", n_layer=2, n_head=4), "it does not take attention from transformers'"),
-    (typed("MambaForCausalLM", "mamba", state_size=4), "it keeps a state beside keys and values"),
+    (typed("Zamba2ForCausalLM", "zamba2"), "it keeps a state beside keys and values"),
     (typed("Llama4ForCausalLM", "llama4_text", layer_types=["chunked_attention"] * 2), "it has layers of chunked_att"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
     (typed("Gemma3nForCausalLM", "gemma3n_text", hidden_size_per_layer_input=4), "it uses more than one embedding"),

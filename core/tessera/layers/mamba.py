@@ -1,0 +1,165 @@
+"""The block of a Mamba: norm and fused input projection, the convolution, the projections of dt, B and C, the scan, the
+output projection. Channels are divided among the ranks; dt, B and C, which are projected from all of them, are summed
+over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tessera.layers.attention import PlainInput, RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.linear import Bounds, Linear, WeightShard
+from tessera.layers.norm import Norm, NormLinear, norm_parameter
+from tessera.layers.rotary import Rope
+from tessera.layers.state_weights import state_weights
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import Caches, LayerSpec, StateSpec
+from tessera.platform.launch import Launch
+from tessera.platform.quantization import Part
+from tessera.platform.selective_scan import ScanInput
+
+
+@dataclass(frozen=True)
+class SelectionNorms:
+    """RMS norms of dt before its second projection, of B and of C."""
+
+    eps: float
+    weighted: bool  # whether the checkpoint has weights of them
+
+
+@dataclass(frozen=True)
+class MambaShape:
+    """One such block of a model, over all ranks."""
+
+    hidden: int
+    inner: int  # channels
+    rank: int  # elements that the steps of all channels are projected from
+    state_dim: int  # elements of B, and of C, and of each channel's state
+    kernel: int  # tokens that the convolution sees
+    eps: float
+    max_positions: int
+    bias: bool = False  # of the input and output projections
+    conv_bias: bool = True
+    norms: SelectionNorms | None = None  # None: dt, B and C are not normed
+    norm_offset: float = 0.0  # of the norm before the block
+    name: ClassVar[str] = "mamba"
+    causal: ClassVar[bool] = True
+    rope: ClassVar[Rope | None] = None
+
+    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> Mamba:
+        """As in BlockShape."""
+        return Mamba(build, prefix, norm, self)
+
+
+class Mamba:
+    """An AttentionBlock. norm: as in BlockShape."""
+
+    def __init__(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, shape: MambaShape) -> None:
+        inner, hidden = shape.inner, shape.hidden
+        channels = build.shard(inner, "the number of channels of mamba")
+        self.channels = channels[1] - channels[0]
+        rows = channels, (inner + channels[0], inner + channels[1])  # of inputs and gates
+        linear = Linear(
+            build, [WeightShard(f"{prefix}.in_proj", 2 * inner, hidden, part) for part in rows], bias=shape.bias
+        )
+        self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
+        self.convolution = _convolution(build, prefix, shape, channels)
+        self.selection = Selection(build, prefix, shape, channels)
+        self.scan = _scan(build, prefix, shape, channels)
+        output = WeightShard(f"{prefix}.out_proj", hidden, inner, columns=channels)
+        self.output = Linear(build, [output], bias=shape.bias)
+
+    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
+        projected, residual = self.input(x, residual)
+        inputs, gates = projected.split(self.channels, dim=-1)
+        inputs = self.convolution(inputs, launch, caches)
+        return self.scan(ScanInput(inputs, gates, *self.selection(inputs)), launch, caches), residual
+
+
+class Selection:
+    """Projects dt, B and C from what the convolution returns."""
+
+    def __init__(self, build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> None:
+        self.sizes = shape.rank, shape.state_dim, shape.state_dim
+        joined = WeightShard(f"{prefix}.x_proj", sum(self.sizes), shape.inner, columns=channels)
+        self.linear, self.complete = Linear(build, [joined]), build.group.all_reduce
+        names = (f"{prefix}.{name}_layernorm" for name in ("dt", "b", "c"))
+        self.norms = [_norm(build, name, n, shape.norms) for name, n in zip(names, self.sizes, strict=True)]
+        # its bias is added by the scan
+        self.steps = Linear(build, [WeightShard(f"{prefix}.dt_proj", shape.inner, shape.rank, channels)])
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = self.complete(self.linear(inputs)).split(self.sizes, dim=-1)
+        dt, b, c = (norm(part) for norm, part in zip(self.norms, parts, strict=True))
+        return self.steps(dt), b, c
+
+
+def _norm(build: Build, name: str, n: int, norms: SelectionNorms | None) -> Any:
+    """One of a selection's norms, as a call."""
+    if norms is None:
+        return _as_it_is
+    spec = Norm(norms.eps).spec(n, build.dtype)
+    call = build.ops.bind("rms_norm", spec)
+    if norms.weighted:
+        parameter = norm_parameter(build, name, spec)
+        return lambda x: call(x, parameter.tensor)
+    ones = torch.ones(n, dtype=torch_dtype(build.dtype), device=build.device.target)
+    weight = build.ops.prepare("rms_norm", spec, {"weight": ones}, None)["weight"]
+    return lambda x: call(x, weight)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+class _StateMixer:
+    """A bound mixer with a state of one tensor, over this rank's channels."""
+
+    def __init__(
+        self,
+        build: Build,
+        kind: str,
+        parts: Mapping[str, Sequence[Part]],
+        state: tuple[str, tuple[int, int]],
+        options: tuple[tuple[str, float], ...],
+    ) -> None:
+        self.spec = LayerSpec(
+            layer=len(build.mixers),
+            kind=kind,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=state[1][0],
+            scale=1.0,
+            dtype=build.dtype,
+            cache=StateSpec((state,), "float32"),
+            options=options,
+        )
+        self.mixer = build.mixer(self.spec, state_weights(build, parts))
+
+    def __call__(self, x: Tensor | ScanInput, launch: Launch, caches: Caches) -> Tensor:
+        return self.mixer.fused(x, launch.positions, caches, launch.plans[self.spec.layer])
+
+
+def _convolution(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> _StateMixer:
+    parts = {"conv": [Part(f"{prefix}.conv1d.weight", (shape.inner, 1, shape.kernel), channels)]}
+    if shape.conv_bias:
+        parts["bias"] = [Part(f"{prefix}.conv1d.bias", (shape.inner,), channels)]
+    state = "conv", (channels[1] - channels[0], shape.kernel - 1)
+    options = ("kernel", shape.kernel), ("bias", shape.conv_bias)
+    return _StateMixer(build, "mamba_convolution", parts, state, options)
+
+
+def _scan(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> _StateMixer:
+    inner, state_dim = shape.inner, shape.state_dim
+    parts = {
+        "a_log": [Part(f"{prefix}.A_log", (inner, state_dim), channels)],
+        "d": [Part(f"{prefix}.D", (inner,), channels)],
+        "dt_bias": [Part(f"{prefix}.dt_proj.bias", (inner,), channels)],
+    }
+    state = "state", (channels[1] - channels[0], state_dim)
+    return _StateMixer(build, "selective_scan", parts, state, (("state_dim", state_dim),))
