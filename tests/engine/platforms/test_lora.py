@@ -160,7 +160,7 @@ def test_decode_steps_are_one_native_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["phi3", "qwen2", "gemma2", "falcon", "olmo2", "mixtral", "glm4_moe", "deepseek_v3", "lfm2"]
+    "family", ["phi3", "qwen2", "gemma2", "falcon", "olmo2", "mixtral", "glm4_moe", "deepseek_v3", "lfm2", "mamba"]
 )
 def test_other_families(family: str, tmp_path: Path) -> None:
     """Joined and grouped weights, biases, windows, no norm before a product, experts."""
@@ -172,6 +172,7 @@ def test_other_families(family: str, tmp_path: Path) -> None:
         "glm4_moe": ("q_proj", "k_proj", "v_proj", "o_proj", "gate"),
         "deepseek_v3": ("q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "o_proj"),
         "lfm2": ("in_proj", "out_proj", "q_proj", "w1", "w2", "w3"),
+        "mamba": ("in_proj", "x_proj", "dt_proj", "out_proj"),
     }.get(family)
     said = {"rank": 5} if targets is None else {"rank": 5, "targets": targets}
     adapters = made(model, tmp_path / "adapters", {"one": said, "other": {**said, "rank": 3}})
