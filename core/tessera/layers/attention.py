@@ -86,6 +86,8 @@ class AttentionShape:
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
     relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
+    slopes: tuple[float, ...] = ()  # of all heads of queries, if scores have linear biases (LayerSpec.slopes)
+    clip: float | None = None  # largest absolute number in queries, keys and values
     layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
     name: ClassVar[str] = "self_attn"
@@ -155,7 +157,7 @@ class Attention:
         kv_heads = heads.kv[1] - heads.kv[0]
         self.spec = LayerSpec(
             layer=len(build.mixers),
-            kind="attention" if shape.causal else "encoder_attention",
+            kind=_kind(shape),
             num_heads=heads.q[1] - heads.q[0],
             num_kv_heads=kv_heads,
             head_dim=shape.head_dim,
@@ -168,7 +170,9 @@ class Attention:
             window=shape.window,
             softcap=shape.softcap,
             relative_reach=shape.relative_reach,
+            slopes=shape.slopes[slice(*heads.q)],
         )
+        self.clip = shape.clip
         weights = LateWeights()
         if shape.causal:
             weights.add_kv_scales(build, prefix)
@@ -187,6 +191,8 @@ class Attention:
         qkv, residual = self.input(x, residual)
         if self.gate is not None:
             qkv, gates = self.gate.split(qkv)
+        if self.clip is not None:
+            qkv = qkv.clamp(-self.clip, self.clip)
         if self.qk_norm is not None:
             self.qk_norm(qkv)
         mixed = self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])
@@ -280,6 +286,13 @@ def _as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
         return raw
     into["weight"].copy_(raw["weight"])
     return into
+
+
+def _kind(shape: AttentionShape) -> str:
+    """LayerSpec.kind."""
+    if not shape.causal:
+        return "encoder_attention"
+    return "alibi_attention" if shape.slopes else "attention"
 
 
 def _heads(build: Build, shape: AttentionShape) -> Heads:

@@ -76,8 +76,8 @@ class LayerSpec:
 
     # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
-    # "attention"; "encoder_attention", where each token sees all tokens of its row in the launch, those after it too;
-    # or the name of a state mixer
+    # "attention"; "alibi_attention", the same with `slopes`; "encoder_attention", where each token sees all tokens of
+    # its row in the launch, those after it too; or the name of a state mixer
     kind: str
     # of queries, on this rank
     num_heads: int
@@ -109,6 +109,9 @@ class LayerSpec:
     # how many distances between a query and a key, from 0 on, the weight "relative_bias" tells apart, in
     # encoder_attention; 0: nothing is added to scores
     relative_reach: int = 0
+    # in alibi_attention, of each head of queries on this rank: what is added to scores after soft cap, for each token
+    # that a query comes after its key, is minus this (ALiBi, arXiv:2108.12409)
+    slopes: tuple[float, ...] = ()
 
     @property
     def place(self) -> str:
@@ -122,6 +125,8 @@ class LayerSpec:
             parts.append("sinks")
         if self.relative_reach:
             parts.append(f"a bias for distances below {self.relative_reach}")
+        if self.slopes:
+            parts.append(f"linear biases with slopes of {max(self.slopes):.3g} to {min(self.slopes):.3g}")
         if isinstance(self.cache, FullAttentionSpec) and self.cache.quant is not None:
             parts.append(f"keys and values in {self.cache.dtype}")
         return ", ".join(parts)

@@ -80,13 +80,13 @@ class PagedPlan:
 
 
 class ReferenceAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries, windows, soft caps, sinks."""
+    """Any head size, any block size, grouped queries, windows, soft caps, sinks, linear biases."""
 
     name = "reference"
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
+        if spec.kind not in ("attention", "alibi_attention") or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         return why_not_kept(spec, spec.cache)
 
@@ -108,6 +108,13 @@ class ReferenceAttention(AttentionBackend):
 
 
 class ReferenceAttentionLayer(HeadsLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(spec, weights, ops)
+        self.slopes: Tensor | None = None  # [Hk, G, 1, 1] float32
+        if spec.slopes:
+            slopes = torch.tensor(spec.slopes, device=ops.device.target)
+            self.slopes = slopes.view(spec.num_kv_heads, -1, 1, 1)
+
     @property
     def scales(self) -> Sequence[Tensor]:
         """Those of keys and of values [1], if they are weights of the layer."""
@@ -130,6 +137,8 @@ class ReferenceAttentionLayer(HeadsLayer):
         scores = torch.einsum("rwhgd,rkhd->rhgwk", grouped, keys) * spec.scale
         if spec.softcap is not None:
             scores = torch.tanh(scores / spec.softcap) * spec.softcap
+        if self.slopes is not None:
+            scores = scores + self.slopes * (plan.key - plan.query)[:, None, None]
         scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
         peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that attend to nothing
         if spec.sinks:

@@ -80,6 +80,7 @@ class AttentionCase(LaunchCase):
     kv_dtype: str = ""  # of the cache; "": as dtype; "int8" and "fp8" are KV_INT8 and KV_FP8, which have scales
     scale: float | None = None  # of scores; None: that of the head's size
     numbers: Numbers = "usual"  # how large they are
+    alibi: bool = False  # whether scores have linear biases
 
     @property
     def cache_dtype(self) -> str:
@@ -99,9 +100,14 @@ class AttentionCase(LaunchCase):
 
     def spec(self) -> LayerSpec:
         return LayerSpec(
-            0, "attention", self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, self.cache,
-            window=self.window, softcap=self.softcap, sinks=self.sinks,
+            0, "alibi_attention" if self.alibi else "attention", self.heads, self.kv_heads, self.head_dim, self.factor,
+            self.dtype, self.cache, window=self.window, softcap=self.softcap, sinks=self.sinks, slopes=self.slopes,
         )  # fmt: skip
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """Those of linear biases: each head's is another."""
+        return tuple(0.7 * 0.8**head for head in range(self.heads)) if self.alibi else ()
 
     @property
     def factor(self) -> float:
@@ -157,6 +163,17 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
     for name, different in (("", {}), ("-softcap", {"softcap": 0.7})):
         case = AttentionCase(_FEW, block_size, numbers="large", dtype=dtype)
         yield f"large-scores{name}", replace(case, **different)  # type: ignore[arg-type]  # as above
+
+
+def alibi_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
+    """Cases of attention with linear biases by name: every kind of launch, and what biases meet in a layer."""
+    for kind, rows in rows_by_kind(block_size).items():
+        yield f"{kind}-alibi", AttentionCase(rows, block_size, verifies=kind == "verify", alibi=True, dtype=dtype)
+    mixed = AttentionCase(rows_by_kind(block_size)["mixed"], block_size, alibi=True, dtype=dtype)
+    yield "mixed-alibi-window-softcap", replace(mixed, window=23, softcap=0.7)
+    yield "mixed-alibi-all-heads", replace(mixed, kv_heads=6, head_dim=20)
+    yield "mixed-alibi-padded", replace(mixed, padding=3)
+    yield "mixed-alibi-long", AttentionCase(_LONG, block_size, alibi=True, dtype=dtype)
 
 
 _FEW: Rows = (1, 40), (1, 17), (21, 30)
@@ -626,6 +643,8 @@ class AttentionTrial(BlockTrial):
             if case.softcap is not None:
                 scores = torch.tanh(scores / case.softcap) * case.softcap
             ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
+            if case.alibi:
+                scores = scores + torch.tensor(case.slopes, dtype=torch.float64)[:, None, None] * ahead
             unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
             found.append(scores.masked_fill(unseen, -torch.inf))
         return found

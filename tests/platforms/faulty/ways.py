@@ -30,6 +30,7 @@ from tessera.platform import (
     StepShape,
     replace,
 )
+from tessera.reference.attention import ReferenceAttentionLayer
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
@@ -43,6 +44,7 @@ from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
 from tests.platforms.faulty.plain import (
     Own,
+    PlainAttention,
     PlainDeltaNet,
     PlainEncoder,
     PlainKimiDelta,
@@ -197,6 +199,61 @@ def _instead(plain: type[Any], made: type[Any]) -> Any:
         return Faulty
 
     return plant
+
+
+# ---- linear biases
+
+
+class _SlopesOfTheNext(ReferenceAttentionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        slopes = spec.slopes[1:] + spec.slopes[:1]
+        super().__init__(dataclasses.replace(spec, slopes=slopes), weights, ops)
+
+
+class _BiasesScaled(ReferenceAttentionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        slopes = tuple(slope * spec.scale for slope in spec.slopes)
+        super().__init__(dataclasses.replace(spec, slopes=slopes), weights, ops)
+
+
+class _BiasesOfGroups(ReferenceAttentionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(spec, weights, ops)
+        self.slopes = None if self.slopes is None else self.slopes[:, :1]
+
+
+class _BiasesBehindPromptsAlone(ReferenceAttentionLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        whole = self.slopes
+        self.slopes = None if plan.query.shape[1] == 1 else whole
+        try:
+            return super().attend(q, caches, plan, out, lse)
+        finally:
+            self.slopes = whole
+
+
+@platform("alibi attention", "op", "alibi")
+def SlopesOfTheNextHead(base: Base) -> Base:
+    """the biases of each head have the slope of the next"""
+    return _instead(PlainAttention, _SlopesOfTheNext)(base)
+
+
+@platform("alibi attention", "op", "alibi")
+def BiasesScaled(base: Base) -> Base:
+    """biases are scaled as scores are"""
+    return _instead(PlainAttention, _BiasesScaled)(base)
+
+
+@platform("alibi attention", "op", "alibi")
+def SlopeOfTheGroup(base: Base) -> Base:
+    """heads that share a key head share the slope of the first"""
+    return _instead(PlainAttention, _BiasesOfGroups)(base)
+
+
+@platform("alibi attention", "op", "alibi")
+def DecodesWithoutBiases(base: Base) -> Base:
+    """launches of rows that decode have no biases"""
+    return _instead(PlainAttention, _BiasesBehindPromptsAlone)(base)
 
 
 # ---- state

@@ -31,6 +31,7 @@ from tessera.testing.attention import (
     AttentionTrial,
     BlockTrial,
     LaunchCase,
+    alibi_cases,
     attention_cases,
     poison,
     rows_by_kind,
@@ -105,7 +106,7 @@ def backend_cases(target: Target) -> Iterator[Case]:
                         f"attention/{backend.name}/{name}-{dtype}",
                         "silver",
                         "attention",
-                        partial(_check_attention, target, backend, name, dtype),
+                        partial(check_attention, target, backend, name, dtype),
                     )
             yield Case(
                 f"attention/{backend.name}/lse-{dtype}", "silver", "attention", partial(_sums, target, backend, dtype)
@@ -120,7 +121,7 @@ def backend_cases(target: Target) -> Iterator[Case]:
                         f"attention/{backend.name}/{dtype}-over-{kept}{name.removeprefix(_USUAL)}",
                         "silver",
                         "attention",
-                        partial(_check_attention, target, backend, name, dtype, kept),
+                        partial(check_attention, target, backend, name, dtype, kept),
                     )
 
 
@@ -169,7 +170,7 @@ def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str
 
 @lru_cache(maxsize=16)
 def _cases(block_size: int, dtype: str) -> Mapping[str, AttentionCase]:
-    return MappingProxyType(dict(attention_cases(block_size, dtype)))
+    return MappingProxyType({**dict(attention_cases(block_size, dtype)), **dict(alibi_cases(block_size, dtype))})
 
 
 def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
@@ -210,7 +211,8 @@ def compare(
             raise ConformanceError(f"{how} of {_describe_case(case)}, row {row}: {text}", tensors)
 
 
-def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype: str, kv_dtype: str = "") -> Verdict:
+def check_attention(target: Target, backend: AttentionBackend, name: str, dtype: str, kv_dtype: str = "") -> Verdict:
+    """name: of the case."""
     usual = named_case(backend, name, 16, dtype, kv_dtype)
     reason = refusal(backend, usual)
     if reason is not None:
