@@ -7,6 +7,7 @@ import json
 import pytest
 from transformers import (
     BambaConfig,
+    BloomConfig,
     DeepseekV2Config,
     DeepseekV3Config,
     FalconConfig,
@@ -28,6 +29,7 @@ from transformers import (
     MiniCPM3Config,
     MistralConfig,
     MixtralConfig,
+    MptConfig,
     NemotronHConfig,
     Olmo2Config,
     OlmoHybridConfig,
@@ -46,6 +48,7 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.rotary import LinearScaling
+from tessera.models.alibi import alibi_slopes
 from tessera.models.fields import ACTIVATIONS
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
@@ -95,6 +98,7 @@ MAMBA2 = {
     "BambaForCausalLM": BambaConfig,
 }
 SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
+ALIBI = {"BloomForCausalLM": BloomConfig, "MptForCausalLM": MptConfig}
 MAMBA2_SIZES = {
     "heads": "mamba_n_heads",
     "groups": "mamba_n_groups",
@@ -126,7 +130,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, {JAMBA, KIMI_LINEAR}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -190,6 +194,38 @@ def test_left_out(architecture, given):
         assert ours.layers[0].scale == theirs.attention_multiplier
     if architecture == "FalconForCausalLM":
         assert ours.inner == theirs.ffn_hidden_size
+
+
+@pytest.mark.parametrize("architecture", ALIBI)
+@pytest.mark.parametrize("heads", [32, 6])
+def test_left_out_with_linear_biases(architecture, heads):
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers")
+    said = {**{name: SPARSE[name] for name in sizes}, "hidden_size": 6 * heads, "num_attention_heads": heads}
+    theirs, ours = ALIBI[architecture](**said), config_of(architecture, said)
+    for layer in ours.layers:
+        assert (layer.heads, layer.kv_heads, layer.head_dim, layer.rope) == (heads, heads, 6, None)
+        assert (layer.slopes, layer.scale, layer.clip) == (alibi_slopes(heads), 6**-0.5, None)
+        assert layer.bias == layer.output_bias == ours.mlp_bias == (architecture == "BloomForCausalLM")
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+    assert ours.inner == 4 * ours.hidden
+
+
+@pytest.mark.parametrize(
+    ("architecture", "own"),
+    [
+        ("BloomForCausalLM", {"n_embed": 24, "n_head": 4, "n_layer": 3}),
+        ("MptForCausalLM", {"d_model": 24, "n_heads": 4, "n_layers": 3}),
+    ],
+)
+def test_fields_of_linear_biases_have_names_of_their_own(architecture, own):
+    ours = config_of(architecture, {"vocab_size": 30, **own})
+    assert (ours.hidden, ours.layers[0].heads, len(ours.layers)) == (24, 4, 3)
+
+
+def test_the_attention_of_mpt_is_in_a_table_of_its_own():
+    said = {"alibi_bias_max": 5, "softmax_scale": 0.3, "clip_qkv": 6}
+    layer = config_of("MptForCausalLM", {**SPARSE, "attn_config": said}).layers[0]
+    assert (layer.slopes, layer.scale, layer.clip) == (alibi_slopes(32, 5), 0.3, 6.0)
 
 
 @pytest.mark.parametrize("architecture", CONVOLUTIONS)

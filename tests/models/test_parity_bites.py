@@ -12,7 +12,8 @@ import torch
 from tessera.layers import norm as norm_layers
 from tessera.layers import qkv
 from tessera.layers.qkv import _grouped as grouped_heads
-from tessera.models import gemma
+from tessera.models import bloom, falcon, gemma
+from tessera.models.alibi import alibi_slopes
 from tessera.platform import NormSpec
 from tessera_cpu import ops as cpu_ops
 from tessera_cpu.ops import QKNorm, route
@@ -100,6 +101,10 @@ WRONG = {
     "another theta in windows": ("gemma3", {"rope_parameters": {"sliding_attention": {"rope_theta": 11000.0}}}),
     "another factor elsewhere": ("gemma3", {"rope_parameters": {"full_attention": {"factor": 7.0}}}),
     "another layer norm": ("falcon-7b", {"layer_norm_epsilon": 1e-3}),
+    "another norm behind the embedding": ("bloom", {"layer_norm_epsilon": 1e-3}),
+    "steeper biases": ("mpt", {"attn_config": {"alibi_bias_max": 6}}),
+    "another limit of queries, keys and values": ("mpt", {"attn_config": {"clip_qkv": 1.0}}),
+    "another scale of MPT's scores": ("mpt", {"attn_config": {"softmax_scale": 0.42}}),
     "a tangent for the error function": ("falcon-40b", {"activation": "gelu_pytorch_tanh"}),
 }
 
@@ -175,6 +180,13 @@ FORMULAS = {
     "biases in the weights": ("glm4-moe", cpu_ops, "route", _weighted_by_biased_scores),
     "an offset of 0.99": ("gemma", norm_layers.Norm, "spec", _less_offset),
     "an embedding scaled otherwise": ("gemma3", gemma, "_embedding_scale", _scaled_embedding),
+    "biases of another number of heads": ("bloom", bloom, "alibi_slopes", lambda heads: alibi_slopes(8)[:heads]),
+    "biases of Falcon a little steeper": (
+        "falcon-rw",
+        falcon,
+        "alibi_slopes",
+        lambda heads: tuple(1.02 * slope for slope in alibi_slopes(heads)),
+    ),
     "values for keys": ("falcon-7b", qkv, "_grouped", _values_before_keys),
     "norms by head": ("olmo2", QKNorm, "bind", lambda self, spec, ops, device: _by_head(spec, ops)),
 }

@@ -44,6 +44,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"sliding_window": 19},
     "olmo2": {},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": LEFT_OUT, "ffn_hidden_size": 88},
+    "bloom": {"intermediate_size": LEFT_OUT, "num_key_value_heads": LEFT_OUT, "head_dim": LEFT_OUT},
     "qwen3_moe": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40},
     "glm4_moe": {
         "n_routed_experts": 6,

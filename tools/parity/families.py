@@ -3,11 +3,14 @@ embeddings, are shorter than most prompts."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from transformers import (
     BambaConfig,
     BambaForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
@@ -50,6 +53,8 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     NemotronHConfig,
     NemotronHForCausalLM,
     Olmo2Config,
@@ -75,9 +80,10 @@ from transformers import (
     YoutuConfig,
     YoutuForCausalLM,
 )
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
-from tools.parity.published import as_kimi_linear, as_olmo_hybrid
+from tools.parity.published import as_bloom, as_kimi_linear, as_olmo_hybrid
 
 SHORT = 24  # the training length of scaled rotary embeddings, in tokens
 
@@ -169,6 +175,26 @@ def _phi3(**differs: Any) -> Any:
 def _falcon(**differs: Any) -> Any:
     sizes = {"intermediate_size": None, "num_key_value_heads": None, "ffn_hidden_size": 84}
     return maker(FalconConfig, FalconForCausalLM, **{**sizes, **differs})
+
+
+def _biased(config_class: Any, model_class: Any, **differs: Any) -> Any:
+    """A family with linear biases, whose inner size is four times its width, and which has no field for that and for
+    the number of key heads."""
+    sizes = {"hidden_size": 66, "intermediate_size": None, "num_key_value_heads": None, "max_position_embeddings": None}
+    return maker(config_class, model_class, **{**sizes, "seq_length": MAX_POSITIONS, **differs})
+
+
+def _mpt(**differs: Any) -> Any:
+    """transformers has a function of alibi_bias_max, but its model takes 8 whatever config.json says."""
+    as_it_is = _biased(MptConfig, MptForCausalLM, max_seq_len=MAX_POSITIONS, **differs)
+
+    def make() -> Any:
+        model = as_it_is()
+        most = model.config.attn_config.alibi_bias_max
+        model.transformer.build_mpt_alibi_tensor = partial(build_mpt_alibi_tensor, alibi_bias_max=most)
+        return model
+
+    return make
 
 
 FAMILIES = {
@@ -666,5 +692,23 @@ FAMILIES = {
             _falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, bias=True),
         ),
         Family("falcon-rotary", _falcon(multi_query=False, parallel_attn=False, bias=True)),
+        Family(
+            "falcon-rw",
+            _falcon(
+                num_attention_heads=4,  # whose slopes are exact in bfloat16, to which transformers rounds all biases
+                multi_query=False,
+                parallel_attn=False,
+                bias=True,
+                alibi=True,
+                attn_implementation="sdpa",  # eager attention adds the biases twice
+            ),
+        ),
+        Family("bloom", _biased(BloomConfig, BloomForCausalLM, tie_word_embeddings=True), publish=as_bloom),
+        Family("bloom-untied", _biased(BloomConfig, BloomForCausalLM, num_attention_heads=2)),
+        Family(
+            "mpt",
+            _mpt(attn_config={"clip_qkv": 0.9, "softmax_scale": 0.4, "alibi_bias_max": 5}, tie_word_embeddings=True),
+        ),
+        Family("mpt-untied", _mpt(num_attention_heads=2)),
     )
 }

@@ -33,7 +33,7 @@ SIZES: Mapping[str, Any] = MappingProxyType(
 @dataclass(frozen=True)
 class Family:
     name: str
-    # creates the model with transformers' eager attention
+    # creates the model, with transformers' eager attention unless that is wrong
     make: Callable[[], Any]
     # size of the checkpoint's files, if it should have several
     shard_bytes: int | None = None
@@ -46,10 +46,10 @@ class Family:
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
     """fixed_at: computes the rotary embedding as transformers does for texts of this length, whatever their length. A
     field set to None is omitted from the configuration."""
-    sizes = {**SIZES, "tie_word_embeddings": False}
+    sizes = {**SIZES, "tie_word_embeddings": False, "attn_implementation": "eager"}
 
     def make() -> Any:
-        model = model_class(config_class(**{**sizes, **differs}, attn_implementation="eager"))
+        model = model_class(config_class(**{**sizes, **differs}))
         if fixed_at is not None:
             fix_rotary(model, fixed_at)
         return model

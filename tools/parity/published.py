@@ -51,3 +51,13 @@ def as_kimi_linear(folder: Path) -> None:
     }
     config["first_k_dense_replace"] = config.pop("mlp_layer_types").count("dense")
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def as_bloom(folder: Path) -> None:
+    """Published files are of the model without its head, and name its width otherwise."""
+    file = folder / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["n_embed"] = config.pop("hidden_size")
+    (folder / "config.json").write_text(json.dumps(config))

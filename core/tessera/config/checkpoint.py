@@ -24,7 +24,7 @@ WEIGHT_FORMAT = "tessera.plugins:weight_format"
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_head", "n_heads", "head_dim")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
-_WIDTHS = ("hidden_size", "n_embd", "d_model")
+_WIDTHS = ("hidden_size", "n_embd", "n_embed", "d_model")
 _INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d_ff")
 
 MAX_SIZES: Mapping[str, int] = MappingProxyType(
@@ -41,14 +41,16 @@ would be built module by module before loading the weights showed the error."""
 
 _POSITIONS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len", "model_max_length",
+    "seq_length",
 )  # fmt: skip
 # Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
 _PADDED_POSITIONS = (
     "camembert", "data2vec-text", "esm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl", "xmod",
 )  # fmt: skip
-# transformers' defaults for fields that published configurations omit.
-_LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048, "gemma3_text": 131072})
+# transformers' defaults for fields that published configurations omit; where it has no bound, as for Bloom, what the
+# model was trained with.
+_LEFT_OUT: Mapping[str, int] = MappingProxyType({"bloom": 2048, "falcon": 2048, "gemma3_text": 131072, "mpt": 2048})
 _VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType({"gemma3_text": 262208})
 
 

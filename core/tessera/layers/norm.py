@@ -123,10 +123,11 @@ class LayerNorm:
 
 
 class AddLayerNorm:
-    """(x, residual) -> (norm(x + residual), x + residual). x is first reduced over the ranks."""
+    """(x, residual) -> (norm(x + residual), x + residual). x is first reduced over the ranks, unless it is already
+    complete on every rank (whole)."""
 
-    def __init__(self, build: Build, name: str, n: int, eps: float, *, bias: bool = True) -> None:
-        spec = AddLayerNormSpec(LayerNormSpec(n, build.dtype, eps), build.reduce)
+    def __init__(self, build: Build, name: str, n: int, eps: float, *, bias: bool = True, whole: bool = False) -> None:
+        spec = AddLayerNormSpec(LayerNormSpec(n, build.dtype, eps), None if whole else build.reduce)
         self.parameter = layer_norm_parameter(build, name, spec.norm, bias=bias)
         self.call = build.ops.bind("add_layer_norm", spec)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.layers.attention import BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
-from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
+from tessera.layers.embedding import Head, vocabulary_ends
 from tessera.layers.mlp import GATED, Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
@@ -92,7 +92,7 @@ class Decoder:
         build: Build,
         config: DecoderConfig,
         *,
-        embedding: Embedding | PackedEmbedding | None,
+        embedding: Callable[[Tensor], Tensor] | None,
         blocks: Sequence[Block],
         norm: FinalNorm | None,
         head: Head | None,

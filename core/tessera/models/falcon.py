@@ -1,23 +1,24 @@
 """Falcon: layer norms, an ungated MLP in parallel with attention rather than after it, and one tensor of queries, keys
-and values by groups of heads."""
+and values by groups of heads. Some have linear biases instead of a rotary embedding, and blocks as Bloom's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from tessera.errors import ModelError
-from tessera.layers.attention import AttentionBlock, RotaryTable
+from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.embedding import vocabulary_ends
 from tessera.layers.mlp import MLP
 from tessera.layers.norm import AddLayerNorm, LayerNorm
-from tessera.layers.qkv import Grouped
-from tessera.models.decoder import Block, Decoder, DecoderConfig
+from tessera.models.alibi import alibi_slopes
+from tessera.models.bloom import NAMES
+from tessera.models.decoder import Block, Decoder, DecoderConfig, DecoderNames
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.reading import read_attention, read_decoder, repeated
+from tessera.models.sequential import SequentialBlock, layer_norm_decoder
 from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
@@ -38,11 +39,12 @@ class ParallelBlock:
     def __init__(
         self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable, norms: tuple[str, str | None]
     ) -> None:
-        prefix, (first, second) = f"transformer.h.{number}", norms
+        prefix, (first, second) = f"{config.names.layers}.{number}", norms
         self.norm = AddLayerNorm(build, f"{prefix}.{first}", config.hidden, config.eps)
         self.mlp_norm = LayerNorm(build, f"{prefix}.{second}", config.hidden, config.eps) if second else None
-        self.attention = _attention(build, config, number, tables)
-        self.mlp = _mlp(build, config, number)
+        self.attention = config.layers[number].block(build, f"{prefix}.{NAMES.attention}", None, tables)
+        up, down = (f"{prefix}.{name}" for name in NAMES.mlp)
+        self.mlp = MLP(build, up, down, config.hidden, config.inner, config.activation, bias=config.mlp_bias)
         self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype))
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
@@ -55,45 +57,11 @@ class ParallelBlock:
         return self.add(wide, self.attention.output(mixed)), residual
 
 
-class SequentialBlock:
-    """Attention, then the MLP, each with a norm before it."""
-
-    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
-        prefix = f"transformer.h.{number}"
-        self.attention_norm = AddLayerNorm(build, f"{prefix}.input_layernorm", config.hidden, config.eps)
-        self.attention = _attention(build, config, number, tables)
-        self.mlp_norm = AddLayerNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps)
-        self.mlp = _mlp(build, config, number)
-
-    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        normed, residual = self.attention_norm(x, residual)
-        return self.attention(normed, residual, launch, caches)
-
-    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        mixed, residual = states
-        normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
-        return self.mlp(normed), residual
-
-
 def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _FALCON)
-    if fields.flag("alibi"):
-        raise ModelError("Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).")
     config = _config(fields, max_model_len)
-    embedding, head = vocabulary_ends(
-        build, "transformer.word_embeddings", config.vocab, config.hidden, tied=config.tied
-    )
-    tables = RotaryTable(build)
     make = _block(fields)
-    blocks = [make(build, config, number, tables) for number in build.layers(len(config.layers))]
-    return Decoder(
-        build,
-        config,
-        embedding=embedding,
-        blocks=blocks,
-        norm=AddLayerNorm(build, "transformer.ln_f", config.hidden, config.eps) if build.is_last_stage else None,
-        head=head,
-    )
+    return layer_norm_decoder(build, config, lambda number, tables: make(build, config, number, tables))
 
 
 def _config(fields: ConfigFields, max_model_len: int) -> DecoderConfig:
@@ -104,20 +72,33 @@ def _config(fields: ConfigFields, max_model_len: int) -> DecoderConfig:
     bias = fields.flag("bias")
     eps = fields.number("layer_norm_epsilon")
     sized = ConfigFields({**fields.values, "num_key_value_heads": kv_heads, "head_dim": None})
-    shape = read_attention(sized, max_model_len, eps=eps, bias=bias, output_bias=bias, layout=Grouped())
+    shape = read_attention(
+        sized, max_model_len, eps=eps, bias=bias, output_bias=bias, layout=NAMES.layout, **_positions(fields)
+    )
     return read_decoder(
         fields,
         repeated(fields, shape),
         inner=fields.count("ffn_hidden_size", 4 * shape.hidden),
         activation=fields.activation("activation", "gelu"),
         mlp_bias=bias,
+        names=DecoderNames(embedding="transformer.word_embeddings", layers="transformer.h", norm="transformer.ln_f"),
     )
+
+
+def _positions(fields: ConfigFields) -> dict[str, Any]:
+    """What differs from a rotary embedding. Biases are scaled as scores are. transformers rounds them to bfloat16
+    whatever the model's dtype; here they are exact."""
+    if not fields.flag("alibi"):
+        return {}
+    heads = fields.count("num_attention_heads")
+    scale = (fields.count("hidden_size") // heads) ** -0.5
+    return {"rope": None, "slopes": tuple(scale * slope for slope in alibi_slopes(heads))}
 
 
 def _block(fields: ConfigFields) -> Callable[[Build, DecoderConfig, int, RotaryTable], Block]:
     new = fields.flag("new_decoder_architecture")
     if not new and not fields.flag("parallel_attn"):
-        return SequentialBlock
+        return partial(SequentialBlock, names=NAMES)
     two = new and fields.count("num_ln_in_parallel_attn", 2) == 2
     norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", None)
 
@@ -125,20 +106,3 @@ def _block(fields: ConfigFields) -> Callable[[Build, DecoderConfig, int, RotaryT
         return ParallelBlock(build, config, number, tables, norms)
 
     return parallel
-
-
-def _attention(build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> AttentionBlock:
-    return config.layers[number].block(build, f"transformer.h.{number}.self_attention", None, tables)
-
-
-def _mlp(build: Build, config: DecoderConfig, number: int) -> MLP:
-    prefix = f"transformer.h.{number}.mlp"
-    return MLP(
-        build,
-        f"{prefix}.dense_h_to_4h",
-        f"{prefix}.dense_4h_to_h",
-        config.hidden,
-        config.inner,
-        config.activation,
-        bias=config.mlp_bias,
-    )

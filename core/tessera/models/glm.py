@@ -35,7 +35,7 @@ def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     fields = ConfigFields(checkpoint, _GLM4_MOE)
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
     biased, normed = fields.flag("attention_bias"), fields.flag("use_qk_norm")
-    shape = read_attention(fields, max_model_len, rope, bias=biased, head_norm=normed)
+    shape = read_attention(fields, max_model_len, rope=rope, bias=biased, head_norm=normed)
     dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
     config = read_decoder(fields, repeated(fields, shape), experts=read_shared_experts(fields), dense_layers=dense)
     return build_decoder(build, config)

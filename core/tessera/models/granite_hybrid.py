@@ -77,7 +77,7 @@ def granite_hybrid(build: Build, checkpoint: Checkpoint, max_model_len: int) -> 
 def bamba(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _BAMBA)
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
-    attention = read_attention(fields, max_model_len, rope, **read_biases(fields))
+    attention = read_attention(fields, max_model_len, rope=rope, **read_biases(fields))
     chosen = fields.numbers("attn_layer_indices")
     attends = [layer in chosen for layer in range(fields.count("num_hidden_layers"))]
     names = DecoderNames(norm="model.final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")

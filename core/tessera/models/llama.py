@@ -140,6 +140,6 @@ def phi3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _PHI3)
     called = {"su": "longrope", "yarn": "longrope"}
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).read()
-    layers = windowed(read_attention(fields, max_model_len, rope, layout=Joined()), everywhere(fields))
+    layers = windowed(read_attention(fields, max_model_len, rope=rope, layout=Joined()), everywhere(fields))
     names = DecoderNames(gated=GatedNames(joined="gate_up_proj"))
     return build_decoder(build, read_decoder(fields, layers, names=names))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -65,7 +64,7 @@ class SingleBlock:
 def nemotron_h(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers that predict further tokens are not read."""
     fields = ConfigFields(checkpoint, _NEMOTRON_H)
-    attention = replace(read_attention(fields, max_model_len, eps=fields.number("layer_norm_epsilon")), rope=None)
+    attention = read_attention(fields, max_model_len, rope=None, eps=fields.number("layer_norm_epsilon"))
     mamba = _mamba2(
         fields,
         max_model_len,

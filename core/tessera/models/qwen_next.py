@@ -82,7 +82,7 @@ def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
     """Its rotary embedding has sections for the places of an image in width and height, which for text are one."""
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
     return read_attention(
-        fields, max_model_len, rope, head_norm=True, norm_offset=1.0, gated=True, **read_biases(fields)
+        fields, max_model_len, rope=rope, head_norm=True, norm_offset=1.0, gated=True, **read_biases(fields)
     )
 
 

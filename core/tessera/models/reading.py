@@ -8,7 +8,6 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.attention import AttentionShape, BlockShape
-from tessera.layers.rotary import Rope
 from tessera.models.decoder import DecoderConfig
 from tessera.models.fields import ConfigFields
 from tessera.models.rope import RopeReader
@@ -45,11 +44,9 @@ def read_head_dim(fields: ConfigFields) -> int:
     return fields.count("head_dim", fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
-def read_attention(
-    fields: ConfigFields, max_model_len: int, rope: Rope | None = None, **differs: Any
-) -> AttentionShape:
-    """The attention of a layer. rope: for families that read it differently. differs: fields of AttentionShape to
-    override. Raises ModelError for a missing or invalid field."""
+def read_attention(fields: ConfigFields, max_model_len: int, **differs: Any) -> AttentionShape:
+    """The attention of a layer. differs: fields of AttentionShape to override, among them a rope that is read
+    differently, or None. Raises ModelError for a missing or invalid field."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -61,12 +58,13 @@ def read_attention(
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "scale": head_dim**-0.5,
-        "rope": rope or RopeReader(fields, head_dim, max_model_len).read(),
         "max_positions": max_model_len,
         "causal": fields.flag("is_causal", default=True),
     }
     if "eps" not in differs:
         values["eps"] = fields.number("rms_norm_eps")
+    if "rope" not in differs:
+        values["rope"] = RopeReader(fields, head_dim, max_model_len).read()
     return AttentionShape(**{**values, **differs})
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NATIVE_MODELS: Mapping[str, str] = {
     "BambaForCausalLM": "tessera.models.granite_hybrid:bamba",
+    "BloomForCausalLM": "tessera.models.bloom:bloom",
     "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",
     "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "FalconForCausalLM": "tessera.models.falcon:falcon",
@@ -33,6 +34,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",
     "MixtralForCausalLM": "tessera.models.llama:mixtral",
+    "MptForCausalLM": "tessera.models.mpt:mpt",
     "NemotronHForCausalLM": "tessera.models.nemotron_h:nemotron_h",
     "Olmo2ForCausalLM": "tessera.models.olmo:olmo2",
     "OlmoHybridForCausalLM": "tessera.models.olmo_hybrid:olmo_hybrid",

@@ -36,6 +36,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "windows on the last stage": ("qwen2", {}),
     "no residual": ("gemma2", LAYERS),
     "layer norms": ("falcon", {"num_hidden_layers": 4, "tie_word_embeddings": True}),
+    "linear biases": ("bloom", {**LAYERS, "tie_word_embeddings": True}),
     "experts": ("mixtral", LAYERS),
     "shared experts": ("glm4_moe", LAYERS),
     "a state beside keys and values": ("qwen3_5_text", {"num_hidden_layers": 4}),

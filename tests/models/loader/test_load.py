@@ -43,6 +43,8 @@ FAMILIES = {
     ),
     "falcon-7b": ("falcon", {"hidden_size": 24, "bias": True}),
     "falcon-40b": ("falcon", {"hidden_size": 24, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "bloom": ("bloom", {}),
+    "mpt": ("mpt", {}),
     "falcon-rotary": ("falcon", {"hidden_size": 24, "multi_query": False, "parallel_attn": False}),
 }
 

@@ -13,6 +13,7 @@ MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in
 FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
+BLOOM, MPT = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Bloom", "Mpt"))
 LFM2, LFM2_MOE = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Lfm2", "Lfm2Moe"))
 QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "head_dim": 8}
 DELTA_NET = {
@@ -136,10 +137,20 @@ REFUSED = [
     ({**PHI3, "partial_rotary_factor": 0.5}, "3 of 6 elements of a head cannot be rotated"),
     ({**PHI3, "partial_rotary_factor": 2}, "12 of 6 elements of a head cannot be rotated"),
     ({"attention_bias": "no"}, "attention_bias must be true or false in config.json."),
+    ({**FALCON, "alibi": 1}, "alibi must be true or false in config.json."),
+    ({**BLOOM, "apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm is not"),
+    ({**MPT, "attn_config": {"alibi": False}}, "attn_config.alibi must be true in config.json; no other is supported"),
+    ({**MPT, "attn_config": {"qk_ln": True}}, "attn_config.qk_ln must be false in config.json; no other is supported"),
+    ({**MPT, "attn_config": {"prefix_lm": True}}, "attn_config.prefix_lm must be false in config.json"),
     (
-        {**FALCON, "alibi": True},
-        "Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).",
+        {**MPT, "attn_config": {"attn_type": "multiquery_attention"}},
+        "attn_config.attn_type must be multihead_attention in config.json",
     ),
+    ({**MPT, "attn_config": {"clip_qkv": -1}}, "clip_qkv has an invalid value"),
+    ({**MPT, "attn_config": {"alibi_bias_max": 0}}, "alibi_bias_max has an invalid value"),
+    ({**MPT, "no_bias": False}, "no_bias must be true in config.json; no other is supported for MPT."),
+    ({**MPT, "norm_type": "rmsnorm"}, "norm_type must be low_precision_layernorm or layernorm in config.json"),
+    ({**MPT, "logit_scale": "inv_sqrt_d_model"}, "logit_scale must be null in config.json"),
     (
         {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True},
         "use_bidirectional_attention is not supported",

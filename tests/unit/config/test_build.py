@@ -364,10 +364,11 @@ def test_a_scaled_rotary_embedding_reaches_further(folder, said, usual, most):
         build(path, max_model_len=most + 1)
 
 
-def test_falcon_does_not_say_how_long_it_is(folder):
+@pytest.mark.parametrize("family", ["bloom", "falcon", "mpt"])
+def test_some_families_do_not_say_how_long_they_are(folder, family):
     config = {
         **{name: value for name, value in CONFIG.items() if name != "max_position_embeddings"},
-        "model_type": "falcon",
+        "model_type": family,
     }
     assert build(folder(config__json=config)).model.max_model_len == 2048
 

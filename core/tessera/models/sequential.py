@@ -1,0 +1,85 @@
+"""Decoders with layer norms whose blocks are attention, then an MLP without a gate, each with a norm before it: Bloom,
+MPT, some Falcons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from tessera.layers.attention import RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.embedding import Embedding, PackedEmbedding, vocabulary_ends
+from tessera.layers.mlp import MLP
+from tessera.layers.norm import AddLayerNorm
+from tessera.models.decoder import Block, Decoder, DecoderConfig
+from tessera.models.encoder import BlockNames
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+
+
+class SequentialBlock:
+    """x + attention(norm(x)), then x + mlp(norm(x)). whole: the block's input is complete on every rank, with no
+    residual beside it."""
+
+    def __init__(
+        self,
+        build: Build,
+        config: DecoderConfig,
+        number: int,
+        tables: RotaryTable,
+        names: BlockNames,
+        *,
+        norm_bias: bool = True,
+        whole: bool = False,
+    ) -> None:
+        prefix, size = f"{config.names.layers}.{number}", (config.hidden, config.eps)
+        self.attention_norm = AddLayerNorm(
+            build, f"{prefix}.{names.attention_norm}", *size, bias=norm_bias, whole=whole
+        )
+        self.attention = config.layers[number].block(build, f"{prefix}.{names.attention}", None, tables)
+        self.mlp_norm = AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", *size, bias=norm_bias)
+        up, down = (f"{prefix}.{name}" for name in names.mlp)
+        self.mlp = MLP(build, up, down, config.hidden, config.inner, config.activation, bias=config.mlp_bias)
+
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        normed, residual = self.attention_norm(x, residual)
+        return self.attention(normed, residual, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, residual = states
+        normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
+        return self.mlp(normed), residual
+
+
+class NormedEmbedding:
+    """An embedding and the norm behind it, which completes a partial sum. name: of the norm in the checkpoint."""
+
+    def __init__(self, build: Build, config: DecoderConfig, embedding: Embedding | PackedEmbedding, name: str) -> None:
+        self.embedding = embedding
+        self.norm = AddLayerNorm(build, name, config.hidden, config.eps)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return self.norm(self.embedding(tokens), None)[0]
+
+
+def layer_norm_decoder(
+    build: Build,
+    config: DecoderConfig,
+    block: Callable[[int, RotaryTable], Block],
+    *,
+    embedding_norm: str = "",
+    norm_bias: bool = True,
+) -> Decoder:
+    """block: makes that of a number. embedding_norm: the name of the norm behind the embedding; "": there is none, and
+    the first block completes the embedding's partial sum. norm_bias: whether the last norm has a bias."""
+    embedding: Callable[[Tensor], Tensor] | None
+    embedding, head = vocabulary_ends(build, config.names.embedding, config.vocab, config.hidden, tied=config.tied)
+    if embedding is not None and embedding_norm:
+        embedding = NormedEmbedding(build, config, embedding, embedding_norm)
+    tables = RotaryTable(build)
+    blocks = [block(number, tables) for number in build.layers(len(config.layers))]
+    norm = None
+    if build.is_last_stage:
+        norm = AddLayerNorm(build, config.names.norm, config.hidden, config.eps, bias=norm_bias)
+    return Decoder(build, config, embedding=embedding, blocks=blocks, norm=norm, head=head)
