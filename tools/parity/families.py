@@ -136,6 +136,7 @@ _MAMBA2: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 9,
 }
+_JAMBA: dict[str, Any] = {"hidden_size": 68, "head_dim": 18, "mamba_expand": 3, "mamba_d_state": 9}
 
 
 def _llama(**differs: Any) -> Any:
@@ -499,13 +500,12 @@ FAMILIES = {
             maker(
                 JambaConfig,
                 JambaForCausalLM,
+                **_JAMBA,
                 num_hidden_layers=4,
                 attn_layer_period=3,
                 attn_layer_offset=1,
                 num_experts=5,
-                mamba_d_state=9,
                 mamba_dt_rank=7,
-                mamba_expand=3,
                 mamba_proj_bias=True,
                 rms_norm_eps=1e-3,
                 experts_implementation="eager",
@@ -516,6 +516,7 @@ FAMILIES = {
             maker(
                 JambaConfig,
                 JambaForCausalLM,
+                **_JAMBA,
                 num_hidden_layers=3,
                 attn_layer_period=2,
                 attn_layer_offset=0,
