@@ -164,12 +164,15 @@ class _Rehearsal:
 
     def find_first_position(self) -> None:
         """By what the code does where it is told no positions: tables of some families begin with rows of padding."""
+        padding = getattr(self.anatomy.model.config.get_text_config(), "pad_token_id", None)
+        firsts = [0, *([padding + 1] if isinstance(padding, int) and padding >= 0 else [])]
+        if self.anatomy.head is not None and len(firsts) == 1:
+            return
         hidden, places = self._random(1, TOKENS, self.hidden_size), torch.arange(TOKENS)
         inputs = {"inputs_embeds": hidden}
         plain = self._run(self.rehearsed.base, None, **inputs)[0]
         self.rehearsed.width = plain.shape[-1]
-        padding = getattr(self.anatomy.model.config.get_text_config(), "pad_token_id", None)
-        for first in (0, *([padding + 1] if isinstance(padding, int) and padding >= 0 else [])):
+        for first in firsts:
             if _same(plain, self._run(self.rehearsed.base, places + first, **inputs)[0]):
                 self.rehearsed.first_position = first
                 return
