@@ -13,11 +13,13 @@ from safetensors.torch import load_file, save_file
 from tests.platforms.engine_run import EngineRun
 from tools.parity.families import DELTA_NET, SHARED_EXPERT
 from tools.parity.family import SIZES, Family, save_model
+from tools.parity.through_transformers import TYPES
 
 MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2]}}
 WINDOWED = {"head_dim": 18, "sliding_window": 7, "query_pre_attn_scalar": 18, "num_hidden_layers": 6}
 TEXT: dict[str, dict[str, Any]] = {
     "Gemma3": WINDOWED,
+    "Gemma4": {**TYPES["gemma4_text"], "pad_token_id": 0},
     "Mistral3": {},
     "Qwen2VL": MROPE,
     "Qwen2_5_VL": MROPE,

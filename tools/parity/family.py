@@ -68,7 +68,8 @@ def fix_rotary(model: Any, length: int) -> None:
 
 def padded(config: Any) -> bool:
     """Whether the last token pads: RoBERTa's code gives it no position, so that no text here has it."""
-    return bool(config.pad_token_id == config.vocab_size - 1)
+    text = config.get_text_config()
+    return bool(text.pad_token_id == text.vocab_size - 1)
 
 
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:

@@ -50,6 +50,16 @@ _BART = {
 }
 """Of decoders that BART's relatives are trained with an encoder for, alone."""
 
+_GEMMA = {
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 10,
+    "vocab_size_per_layer_input": 101,
+}
+"""With an embedding of tokens for each layer, and layers that share keys and values."""
+
 TYPES: dict[str, dict[str, Any]] = {
     "afmoe": {
         **_EXPERTS,
@@ -113,6 +123,24 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "flex_olmo": {"num_experts": 5, "num_experts_per_tok": 2},
     "gemma4_unified_text": {**_WINDOWS, "head_dim": 18},
+    "gemma3n_text": {
+        **_GEMMA,
+        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+        "laurel_rank": 5,
+        "altup_num_inputs": 3,
+        "final_logit_softcapping": 3.0,
+        "head_dim": 18,
+    },
+    "gemma4_text": {
+        **_GEMMA,
+        "head_dim": 18,
+        "global_head_dim": 24,
+        "enable_moe_block": True,
+        "num_experts": 5,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 44,
+        "final_logit_softcapping": 3.0,
+    },
     "glm": {"head_dim": 18},
     "glm4": {"head_dim": 18},
     "gpt2": {"num_hidden_layers": 3},

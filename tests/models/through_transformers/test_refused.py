@@ -47,7 +47,6 @@ REFUSED = [
     (typed("Zamba2ForCausalLM", "zamba2"), "it keeps a state beside keys and values"),
     (typed("Llama4ForCausalLM", "llama4_text", layer_types=["chunked_attention"] * 2), "it has layers of chunked_att"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
-    (typed("Gemma3nForCausalLM", "gemma3n_text", hidden_size_per_layer_input=4), "it uses more than one embedding"),
     (typed("DiffLlamaForCausalLM", "diffllama"), "a layer attends more than once"),
     (typed("DogeForCausalLM", "doge"), "it makes a mask or bias of attention by itself"),
     (typed("CTRLLMHeadModel", "ctrl", n_positions="many"), "transformers does not accept its config.json"),

@@ -11,6 +11,7 @@ from tessera.config.checkpoint import scaled
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.layers.pooling import embedding_heads
+from tessera.models import text_model
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.names import CheckpointNames
@@ -43,6 +44,8 @@ def through_transformers(
         return None
     _check_limits(build, kind, checkpoint, max_model_len)
     build.notes.append(f"{kind.architecture} {NOTE}")
+    if kind.nested:
+        build.notes.append(text_model.NOTE)
     if isinstance(kind, PoolingType):
         return PoolingThroughTransformers(build, kind, max_model_len)
     return _causal(build, kind, max_model_len)
@@ -65,11 +68,11 @@ def _causal(build: Build, kind: ModelType, max_model_len: int) -> ThroughTransfo
     if build.pooler is not None and "classify" in build.pooler.tasks:
         raise RefusedTypeError("a model that runs through transformers' code does not classify by its logits")
     anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
-    names = CheckpointNames(anatomy.model, build.dtype)
+    names = CheckpointNames(anatomy.model, build.dtype, nested=kind.nested)
     if anatomy.head is not None and anatomy.tied and not build.are_one(names.candidates(anatomy.head.weight)):
         kind.config.tie_word_embeddings = False
         anatomy = Anatomy.from_model(make_skeleton(kind, torch_dtype(build.dtype)))
-        names = CheckpointNames(anatomy.model, build.dtype)
+        names = CheckpointNames(anatomy.model, build.dtype, nested=kind.nested)
     return ThroughTransformers(build, kind.architecture, anatomy, names, max_model_len)
 
 
@@ -81,7 +84,7 @@ class ThroughTransformers:
     ) -> None:
         self.step, self.positions = Step(), Positions(anatomy.model)
         found = rehearse(anatomy, self.positions)
-        self.first_position = found.first_position
+        self.first_position, self.takes = found.first_position, "input_ids" if found.by_tokens else "inputs_embeds"
         product, self._embed = exchange(build, anatomy, names, found, self.step)
         assert product is not None, "a model that generates has a head"
         self.head, self.transform = SharedHead(build, product, found.head), found.transform
@@ -107,7 +110,7 @@ class ThroughTransformers:
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         self.step.launch, self.step.caches = launch, caches
         positions = self.positions.arguments(launch.positions.long() + self.first_position)
-        states = self.base(inputs_embeds=x[None], **positions, use_cache=False)[0][0]
+        states = self.base(**{self.takes: x[None]}, **positions, use_cache=False)[0][0]
         return Hidden(launch.select_logits(states))
 
     def finish(self, hidden: Hidden) -> Tensor:

@@ -23,6 +23,9 @@ from tessera.arrays import Array
 from tessera.models.fields import RefusedTypeError
 from tessera.platform.quantization import Part
 
+NESTED = ("model.language_model.", "language_model.")
+"""What comes before the names of a text model beside others."""
+
 
 @dataclass(frozen=True)
 class _Run:
@@ -37,13 +40,15 @@ class _Run:
 
 
 class CheckpointNames:
-    """The checkpoint names of one model that is served in `dtype`."""
+    """The checkpoint names of one model that is served in `dtype`. nested: it is the text model of a checkpoint that
+    has others beside it."""
 
-    def __init__(self, model: PreTrainedModel, dtype: str) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: str, *, nested: bool = False) -> None:
         self._float32 = {*(model._keep_in_fp32_modules_strict or ())}
         if dtype == "float16":
             self._float32 |= {*(model._keep_in_fp32_modules or ())}
         self._prefix = f"{model.base_model_prefix}."
+        self._nested = nested
         self._headless = model.base_model is model  # and the checkpoint may have been saved with a head
         self._first: dict[int, int] = {}
         numbered: dict[str, Tensor] = {}
@@ -91,6 +96,9 @@ class CheckpointNames:
         names = [run.name, *(other.name for other in runs[1:] if (other.start, other.rows) == (run.start, run.rows))]
         names += [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
         names += [self._prefix + name for name in names if self._headless]
+        if self._nested:
+            bare = [name.removeprefix(self._prefix) for name in names]
+            names += [outer + name for outer in NESTED for name in dict.fromkeys(names + bare)]
         rows = None if run.count == run.rows else (run.start, run.start + run.count)
         return Part(names[0], whole, rows, fill=_fill(run.name, weight), also=tuple(names[1:]), dtype=dtype)
 

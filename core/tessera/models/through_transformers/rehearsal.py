@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from tessera.models.through_transformers.older_attention import route_methods
 from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.skeleton import (
     NO_INTERFACE,
+    REHEARSED,
     SERVED,
     Anatomy,
     HeadShape,
@@ -63,6 +64,8 @@ class Rehearsed:
     first_position: int = 0
     # Elements of the hidden states.
     width: int = 0
+    # Whether its code takes tokens, of which it has more than one embedding, instead of their embeddings.
+    by_tokens: bool = False
 
     @property
     def looks_ahead(self) -> bool:
@@ -73,7 +76,19 @@ class Rehearsed:
 def rehearse(anatomy: Anatomy, positions: Positions) -> Rehearsed:
     """Leaves the model ready to serve. Raises RefusedTypeError with the first reason why it cannot be served."""
     route_methods(anatomy.model)
-    rehearsal = _Rehearsal(anatomy, positions)
+    try:
+        return _rehearsed(_Rehearsal(anatomy, positions, by_tokens=False))
+    except RefusedTypeError as refused:
+        if anatomy.head is None:
+            raise
+        set_attention(anatomy.model, REHEARSED)
+        with suppress(RefusedTypeError):
+            return _rehearsed(_Rehearsal(anatomy, positions, by_tokens=True))
+        raise refused from None
+
+
+def _rehearsed(rehearsal: _Rehearsal) -> Rehearsed:
+    anatomy = rehearsal.anatomy
     try:
         with torch.inference_mode(), rehearsal.stood_in():
             rehearsal.listen()
@@ -91,12 +106,11 @@ def rehearse(anatomy: Anatomy, positions: Positions) -> Rehearsed:
 
 
 class _Rehearsal:
-    def __init__(self, anatomy: Anatomy, positions: Positions) -> None:
-        self.anatomy, self.positions, self.rehearsed = anatomy, positions, Rehearsed()
+    def __init__(self, anatomy: Anatomy, positions: Positions, *, by_tokens: bool) -> None:
+        self.anatomy, self.positions, self.rehearsed = anatomy, positions, Rehearsed(by_tokens=by_tokens)
         self.draw = torch.Generator().manual_seed(0)
         self.hidden_size = anatomy.embedding.weight.shape[1]
         self.reached: set[nn.Module] = set()
-        self.keys: list[Tensor] = []
         self.heard: dict[str, Tensor] = {}
         # The inputs and the output of the last call of each module, by its name.
         self.calls: dict[str, tuple[Any, Any]] = {}
@@ -114,8 +128,7 @@ class _Rehearsal:
             for name, module in self.anatomy.model.named_modules():
                 if name and not isinstance(module, PreTrainedModel):
                     hooks.enter_context(module.register_forward_hook(partial(_note, self.calls, name)))
-            hidden = self._random(1, TOKENS, self.hidden_size)
-            output = self._run("", torch.arange(TOKENS), inputs_embeds=hidden)
+            output = self._run("", torch.arange(TOKENS), **self._inputs(TOKENS))
         self._check_attention()
         idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
         if self.anatomy.head is None or all(CROSS_ATTENTION in name.split(".") for name in idle):
@@ -168,8 +181,7 @@ class _Rehearsal:
         firsts = [0, *([padding + 1] if isinstance(padding, int) and padding >= 0 else [])]
         if self.anatomy.head is not None and len(firsts) == 1:
             return
-        hidden, places = self._random(1, TOKENS, self.hidden_size), torch.arange(TOKENS)
-        inputs = {"inputs_embeds": hidden}
+        places, inputs = torch.arange(TOKENS), self._inputs(TOKENS)
         plain = self._run(self.rehearsed.base, None, **inputs)[0]
         self.rehearsed.width = plain.shape[-1]
         for first in firsts:
@@ -180,6 +192,8 @@ class _Rehearsal:
 
     def compare_embeddings(self) -> None:
         """Checks that token ids and their embeddings give the same result."""
+        if self.rehearsed.by_tokens:
+            return
         places = torch.arange(TOKENS)
         tokens = places[None] % self.anatomy.embedding.num_embeddings
         name = next(name for name, module in self.anatomy.model.named_modules() if module is self.anatomy.embedding)
@@ -196,12 +210,19 @@ class _Rehearsal:
         count = max([TOKENS, *(size + 1 for size in tables if size < _TABLE)])
         places = torch.arange(count) % TOKENS + self.rehearsed.first_position
         others, back = torch.arange(count) != 1, torch.arange(count).flip(0)
-        hidden = self._random(1, count, self.hidden_size)
-        changed = torch.where(others[:, None], hidden, self._random(*hidden.shape))
-        plain = self._run(self.rehearsed.base, places, inputs_embeds=hidden)[0]
-        moved = self._run(self.rehearsed.base, places[back], inputs_embeds=changed[:, back])[0][:, back]
+        ((name, inputs),) = self._inputs(count).items()
+        ((_, changed),) = self._inputs(count).items()
+        changed[:, others] = inputs[:, others]
+        plain = self._run(self.rehearsed.base, places, **{name: inputs})[0]
+        moved = self._run(self.rehearsed.base, places[back], **{name: changed[:, back]})[0][:, back]
         if not _same(plain[:, others], moved[:, others]):
             raise RefusedTypeError("tokens meet outside of attention, or positions are those of the batch")
+
+    def _inputs(self, count: int) -> dict[str, Tensor]:
+        """Other tokens in each call, or embeddings."""
+        if not self.rehearsed.by_tokens:
+            return {"inputs_embeds": self._random(1, count, self.hidden_size)}
+        return {"input_ids": torch.randint(self.anatomy.embedding.num_embeddings, (1, count), generator=self.draw)}
 
     def _run(self, name: str, places: Tensor | None, **inputs: Any) -> Any:
         inputs |= {**self.positions.arguments(places), "use_cache": False}
@@ -247,9 +268,6 @@ class _Rehearsal:
         if self.anatomy.model.config._attn_implementation != SERVED:
             if module in self.rehearsed.attention:
                 raise RefusedTypeError("a layer attends more than once")
-            if any(key is other for other in self.keys):
-                raise RefusedTypeError("layers share their keys and values")
-            self.keys.append(key)
             self.rehearsed.attention[module] = AttentionCall.from_arguments(module, query, key, value, mask, arguments)
         group = query.shape[1] // key.shape[1]
         key, query = fit(key, value.shape[-1]), fit(query, value.shape[-1])

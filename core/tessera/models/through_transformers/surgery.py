@@ -131,8 +131,8 @@ ROUTERS = ("gate", "router")
 def exchange(
     build: Build, anatomy: Anatomy, names: CheckpointNames, rehearsed: Rehearsed, step: Step
 ) -> tuple[BoundProduct | None, Any]:
-    """Returns the head over the vocabulary, if the model has one, and a callable from token ids [T] to [T, hidden].
-    Afterwards the model is ready to be served by its own code."""
+    """Returns the head over the vocabulary, if the model has one, and a callable from token ids [T] to [T, hidden], or
+    to themselves if the model's code takes them. Afterwards the model is ready to be served by its own code."""
     attention: Mapping[Any, AttentionCall] = rehearsed.attention
     named = {module: name for name, module in anatomy.model.named_modules()}
     for module, call in attention.items():
@@ -153,7 +153,9 @@ def exchange(
         head = BoundProduct(build, names, anatomy.head, tied=anatomy.tied)
         owner, _, key = named[anatomy.head].rpartition(".")
         setattr(anatomy.model.get_submodule(owner), key, nn.Identity())
-    if type(embed) is nn.Embedding:
+    if rehearsed.by_tokens:
+        embed = nn.Identity()
+    elif type(embed) is nn.Embedding:
         exchanged.add(embed)
         embed = TokenEmbedding(build, names, embed)
     for name, module in anatomy.model.named_modules():

@@ -39,6 +39,8 @@ class ModelType:
     architecture: str
     model_class: type[PreTrainedModel]
     config: PreTrainedConfig
+    # Whether it is the text model of a checkpoint that has others beside it.
+    nested: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,21 @@ def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
     config.is_encoder_decoder = False  # such a class is the decoder alone, and says so itself
+    text = _text_type(config)
+    if text is not None:
+        model_class, config = text, config.get_text_config()
     _check_kind(model_class, config)
-    return ModelType(str(named), architecture, model_class, config)
+    return ModelType(str(named), architecture, model_class, config, text is not None)
+
+
+def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """The class of the text model, if it has a configuration of its own, of a model that may have others beside it;
+    None for models of text alone, and where the text model has no such class."""
+    text, known = config.get_text_config(), causal_types()
+    if text is config or text.model_type not in known:
+        return None
+    model_class: type[PreTrainedModel] = getattr(transformers, known[text.model_type])
+    return model_class if isinstance(text, model_class.config_class or ()) else None
 
 
 def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
@@ -80,7 +95,7 @@ def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
     _check_kind(model_class, config)
-    return PoolingType(str(named), architecture, model_class, config, bool(classifies))
+    return PoolingType(str(named), architecture, model_class, config, classifies=bool(classifies))
 
 
 def _types(architecture: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -120,8 +135,6 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
     foreign = sorted({str(kind) for kind in getattr(text, "layer_types", None) or ()} - _LAYER_TYPES)
     if foreign:
         raise RefusedTypeError(f"it has layers of {foreign[0]}")
-    if getattr(text, "hidden_size_per_layer_input", None):
-        raise RefusedTypeError("it uses more than one embedding of its tokens")
 
 
 def first_line(error: BaseException) -> str:
