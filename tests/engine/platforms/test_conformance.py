@@ -85,7 +85,10 @@ def test_speeds_are_those_of_a_device_opened_for_them() -> None:
     """A case before it may have opened one on fewer threads."""
     target = Target.named("strict")
     before = target.device
-    assert tried(next(case for case in perf_cases(target) if case.id == "perf/rms_norm-float32")).status == "passed"
+    assert (
+        tried(next(case for case in perf_cases(target, judged=False) if case.id == "perf/rms_norm-float32")).status
+        == "passed"
+    )
     assert target.device is not before
 
 
