@@ -43,8 +43,8 @@ def typed(architecture, model_type, **differs):
 
 
 REFUSED = [
-    (typed("BloomForCausalLM", "bloom", n_layer=2, n_head=4), "it does not take attention from transformers'"),
-    (typed("Zamba2ForCausalLM", "zamba2"), "it keeps a state beside keys and values"),
+    (typed("RemBertForCausalLM", "rembert", is_decoder=True), "it does not take attention from transformers'"),
+    (typed("RwkvForCausalLM", "rwkv"), "it keeps a state beside keys and values"),
     (typed("Llama4ForCausalLM", "llama4_text", layer_types=["chunked_attention"] * 2), "it has layers of chunked_att"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
     (typed("DiffLlamaForCausalLM", "diffllama"), "a layer attends more than once"),
