@@ -539,7 +539,8 @@ async def test_a_batch_waits_while_the_engine_is_busy(why):
 
 
 async def test_a_batch_waits_while_there_is_no_room_for_results():
-    lines, spare = many(3), b"x" * 10_000
+    """One more may begin while the result that fills the storage is being written."""
+    lines, spare = many(6), b"x" * 10_000
     settings = ServerSettings(batch_store_bytes=len(lines) + len(spare) + 1)
     engine = rows(FakeEngine(), 1)
     async with serving(engine, settings) as (_, client):
@@ -547,10 +548,10 @@ async def test_a_batch_waits_while_there_is_no_room_for_results():
         batch = await begun(client, lines)
         await until(lambda: bool(engine.calls) and not engine.running)
         await settle()
-        assert len(engine.calls) == 1
-        assert (await client.batches.retrieve(batch.id)).request_counts.completed == 1
+        assert len(engine.calls) <= 2
+        assert 1 <= (await client.batches.retrieve(batch.id)).request_counts.completed <= 2
         await client.files.delete(file.id)
-        assert (await ended(client, batch)).request_counts.completed == 3
+        assert (await ended(client, batch)).request_counts.completed == 6
 
 
 @pytest.mark.parametrize("servers", [1, 2])
