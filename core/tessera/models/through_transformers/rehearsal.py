@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import PreTrainedModel
 
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall, fit
@@ -112,7 +111,7 @@ class _Rehearsal:
         self.hidden_size = anatomy.embedding.weight.shape[1]
         self.reached: set[nn.Module] = set()
         self.heard: dict[str, Tensor] = {}
-        # The inputs and the output of the last call of each module, by its name.
+        # The inputs and the output of the last call of each module outside of the bases, by its name.
         self.calls: dict[str, tuple[Any, Any]] = {}
         self.weights = self._weights()
 
@@ -126,7 +125,7 @@ class _Rehearsal:
                 hear = partial(_hear, hidden_of, name)
                 hooks.enter_context(base.register_forward_hook(hear))
             for name, module in self.anatomy.model.named_modules():
-                if name and not isinstance(module, PreTrainedModel):
+                if name and not any(f"{name}.".startswith(f"{base}.") for base in self.anatomy.bases):
                     hooks.enter_context(module.register_forward_hook(partial(_note, self.calls, name)))
             output = self._run("", torch.arange(TOKENS), **self._inputs(TOKENS))
         self._check_attention()
@@ -164,10 +163,9 @@ class _Rehearsal:
     def _find_transform(self, hidden: Tensor, taken: Tensor, product: Tensor) -> nn.Module | None:
         """The module outside of the base that makes the head's input of the hidden states, or would if the head gave
         back what it takes; None if nothing does, or it takes more."""
-        below = f"{self.rehearsed.base}."
         for name, (inputs, output) in self.calls.items():
             module = self.anatomy.model.get_submodule(name)
-            if module is self.anatomy.head or f"{name}.".startswith(below) or len(inputs) != 1:
+            if module is self.anatomy.head or len(inputs) != 1:
                 continue
             holds_head = any(child is self.anatomy.head for child in module.modules())
             if _equal(inputs[0], hidden) and _equal(output, product if holds_head else taken):
