@@ -23,6 +23,7 @@ from transformers import (
     KimiLinearConfig,
     Lfm2Config,
     Lfm2MoeConfig,
+    Llama4TextConfig,
     LlamaConfig,
     Mamba2Config,
     MambaConfig,
@@ -46,6 +47,7 @@ from transformers import (
 from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 
 from tessera.errors import ModelError
+from tessera.layers.attention import Temperature
 from tessera.layers.build import Build
 from tessera.layers.rotary import LinearScaling
 from tessera.models.alibi import alibi_slopes
@@ -111,7 +113,7 @@ MAMBA2_SIZES = {
 }
 MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaConfig}
 JAMBA = "JambaForCausalLM"
-KIMI_LINEAR = "KimiLinearForCausalLM"
+KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -130,7 +132,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR, LLAMA4}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -194,6 +196,34 @@ def test_left_out(architecture, given):
         assert ours.layers[0].scale == theirs.attention_multiplier
     if architecture == "FalconForCausalLM":
         assert ours.inner == theirs.ffn_hidden_size
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"no_rope_layers": [0, 1, 1, 0, 1, 1, 1], "moe_layers": [0, 3], "use_qk_norm": False}, {"head_dim": 6}],
+)
+def test_left_out_of_llama4(said):
+    said = {**{name: value for name, value in SPARSE.items() if name != "rms_norm_eps"}, **said}
+    theirs, ours = Llama4TextConfig(**said), config_of(LLAMA4, {**said, "attention_chunk_size": 9})
+    for kind, turned, layer in zip(theirs.layer_types, theirs.no_rope_layers, ours.layers, strict=True):
+        assert (layer.heads, layer.kv_heads, layer.head_dim) == (32, theirs.num_key_value_heads, theirs.head_dim)
+        assert layer.chunk == (9 if kind == "chunked_attention" else None)
+        if turned:
+            assert (layer.rope.theta, layer.style) == (theirs.rope_parameters["rope_theta"], "pairs")
+            assert (layer.head_norm, layer.temperature) == (theirs.use_qk_norm, None)
+        else:
+            assert (layer.rope, layer.head_norm) == (None, False)
+            assert layer.temperature == Temperature(theirs.floor_scale, theirs.attn_scale)
+    assert (ours.tied, ours.eps, ours.inner) == (False, theirs.rms_norm_eps, theirs.intermediate_size_mlp)
+    route, experts = ours.experts.route, ours.experts
+    assert (route.experts, route.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+    assert (route.renormalise, route.scoring, experts.weighs_inputs) == (False, "sigmoid", True)
+    assert experts.inner == experts.shared == theirs.intermediate_size
+    assert ours.dense_layers == set(range(7)) - set(theirs.moe_layers)
+
+
+def test_no_chunks_where_no_text_is_longer_than_one():
+    assert {layer.chunk for layer in config_of(LLAMA4, SPARSE).layers} == {None}
 
 
 @pytest.mark.parametrize("architecture", ALIBI)

@@ -20,6 +20,10 @@ WINDOWED = {"head_dim": 18, "sliding_window": 7, "query_pre_attn_scalar": 18, "n
 TEXT: dict[str, dict[str, Any]] = {
     "Gemma3": WINDOWED,
     "Gemma4": {**TYPES["gemma4_text"], "pad_token_id": 0},
+    "Llama4": {
+        "head_dim": 18, "num_local_experts": 3, "intermediate_size_mlp": 40, "attention_chunk_size": 6,
+        "no_rope_layer_interval": 2,
+    },
     "Mistral3": {},
     "Qwen2VL": MROPE,
     "Qwen2_5_VL": MROPE,

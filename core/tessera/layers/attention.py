@@ -17,7 +17,8 @@ from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.qkv import APART, Heads, QKVLayout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Parameter
-from tessera.ops import QKNormSpec, RotarySpec, SigmoidGateSpec
+from tessera.ops import NormSpec, QKNormSpec, RotarySpec, SigmoidGateSpec
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
@@ -65,6 +66,20 @@ class BlockShape(Protocol):
 
 
 @dataclass(frozen=True)
+class Temperature:
+    """What queries are multiplied by: 1 in the first `period` positions, and with each further `period` more, so that
+    attention over long texts stays sharp. Scalable-Softmax, arXiv:2501.19399, as in Llama 4."""
+
+    period: float
+    weight: float  # of the logarithm of the number of periods
+
+    def table(self, positions: int) -> Tensor:
+        """[positions, 1] float32"""
+        periods = torch.floor(torch.arange(1, positions + 1, dtype=torch.float32) / self.period)
+        return (torch.log1p(periods) * self.weight + 1.0)[:, None]
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """One attention block of a model, over all ranks."""
 
@@ -77,16 +92,19 @@ class AttentionShape:
     max_positions: int
     eps: float
     window: int | None = None  # tokens a query attends to; None for all
+    chunk: int | None = None  # tokens of a chunk, if a query attends to its own alone (LayerSpec.chunk)
     softcap: float | None = None  # of the scores
     bias: bool = False
     output_bias: bool = False
     head_norm: bool = False  # queries and keys are normalized per head
-    norm_names: tuple[str, str] = ("q_norm", "k_norm")  # of the norms of queries and keys
+    norm_names: tuple[str, str] | None = ("q_norm", "k_norm")  # of their norms; None: those have no weights
     whole_norm: bool = False  # queries and keys are normalized over all heads
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
     relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
     slopes: tuple[float, ...] = ()  # of all heads of queries, if scores have linear biases (LayerSpec.slopes)
+    style: str = "half"  # which elements are turned together (RotarySpec)
+    temperature: Temperature | None = None  # what queries are multiplied by
     clip: float | None = None  # largest absolute number in queries, keys and values
     layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
@@ -163,16 +181,20 @@ class Attention:
             head_dim=shape.head_dim,
             scale=shape.scale,
             dtype=build.dtype,
-            cache=build.cache(kv_heads, shape.head_dim, shape.window) if shape.causal else None,
-            rotary=None if shape.rope is None else RotarySpec(shape.head_dim, shape.rope.dim),
+            cache=build.cache(kv_heads, shape.head_dim, shape.window or shape.chunk) if shape.causal else None,
+            rotary=None if shape.rope is None else RotarySpec(shape.head_dim, shape.rope.dim, shape.style),
             q_norm=head_norm,
             k_norm=head_norm,
             window=shape.window,
             softcap=shape.softcap,
             relative_reach=shape.relative_reach,
             slopes=shape.slopes[slice(*heads.q)],
+            chunk=shape.chunk,
         )
         self.clip = shape.clip
+        self.temperature: Tensor | None = None  # [positions, 1] float32
+        if shape.temperature is not None:
+            self.temperature = shape.temperature.table(shape.max_positions).to(build.device.target)
         weights = LateWeights()
         if shape.causal:
             weights.add_kv_scales(build, prefix)
@@ -183,8 +205,7 @@ class Attention:
         if shape.rope is not None:
             weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:
-            for name, stored in zip(("q_norm", "k_norm"), shape.norm_names, strict=True):
-                weights.parameters[name] = norm_parameter(build, f"{prefix}.{stored}", head_norm)
+            weights.add_head_norms(build, prefix, head_norm, shape.norm_names)
         self.mixer = build.mixer(self.spec, weights)
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
@@ -195,6 +216,8 @@ class Attention:
             qkv = qkv.clamp(-self.clip, self.clip)
         if self.qk_norm is not None:
             self.qk_norm(qkv)
+        if self.temperature is not None:
+            qkv[:, : self.spec.num_heads * self.spec.head_dim] *= self.temperature[launch.positions]
         mixed = self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])
         return mixed if self.gate is None else self.gate(mixed, gates), residual
 
@@ -247,6 +270,7 @@ class QKNorm:
         spec = QKNormSpec(*sizes, build.dtype, shape.eps, build.reduce)
         self.call = build.ops.bind("qk_norm", spec)
         norm = Norm(shape.eps)
+        assert shape.norm_names is not None, "a norm over all heads has weights"
         self.parameters = [
             norm_parameter(build, f"{prefix}.{name}", norm.spec(count * shape.head_dim, build.dtype), rows)
             for name, count, rows in zip(
@@ -277,6 +301,15 @@ class LateWeights(dict[str, Tensor]):
             else:
                 self[name] = torch.ones(1, device=build.device.target)
 
+    def add_head_norms(self, build: Build, attention: str, norm: NormSpec, names: tuple[str, str] | None) -> None:
+        """Adds the weights of the norms of queries and keys. names: as AttentionShape.norm_names."""
+        if names is None:
+            ones = torch.ones(norm.n, dtype=torch_dtype(build.dtype), device=build.device.target)
+            self["q_norm"] = self["k_norm"] = ones
+            return
+        for name, stored in zip(("q_norm", "k_norm"), names, strict=True):
+            self.parameters[name] = norm_parameter(build, f"{attention}.{stored}", norm)
+
     def __missing__(self, name: str) -> Tensor:
         return self.parameters[name].tensor
 
@@ -292,6 +325,8 @@ def _kind(shape: AttentionShape) -> str:
     """LayerSpec.kind."""
     if not shape.causal:
         return "encoder_attention"
+    if shape.chunk is not None:
+        return "chunked_attention"
     return "alibi_attention" if shape.slopes else "attention"
 
 

@@ -140,6 +140,8 @@ class Experts:
     shared_names: GatedNames = GATED
     # in which experts are scored; None: the model's
     router_dtype: str | None = None
+    # whether weights multiply what experts are given, not their results (MoESpec.weighs_inputs)
+    weighs_inputs: bool = False
 
 
 class MixtureOfExperts:
@@ -150,7 +152,7 @@ class MixtureOfExperts:
         self.bias = _bias_parameter(build, names.bias, route) if route.bias else None
         spec = self._experts(build, experts, names, hidden, activation)
         self.wants = None  # routing and experts both use the unquantized activation
-        self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec))
+        self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec, experts.weighs_inputs))
         self.shared = _shared(build, experts, names.shared, hidden, activation)
         self.shared_gate = SharedGate(build, names.shared_gate, hidden) if names.shared_gate else None
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
@@ -168,7 +170,8 @@ class MixtureOfExperts:
         gate_up, self.gate_up = product_parameter(build, asked, {"weight": wide}, stacked=True)
         asked = LinearSpec(hidden, n, build.dtype, experts=number)
         down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
-        return ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, experts.route.top_k)
+        top_k = 1 if experts.weighs_inputs else experts.route.top_k
+        return ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
 
     def __call__(self, x: Tensor) -> Tensor:
         weights = *self.router.weights, self.gate_up.packed, self.down.packed

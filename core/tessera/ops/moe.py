@@ -183,11 +183,16 @@ def _served_experts(dtype: str) -> ExpertsSpec:
 @dataclass(frozen=True)
 class MoESpec:
     """router, route and experts in one: x [T, hidden] -> [T, hidden], the weighted sum over a token's experts on this
-    rank. The router may have a wider dtype than the experts; x is converted to it."""
+    rank. The router may have a wider dtype than the experts; x is converted to it.
+
+    weighs_inputs: a token's weight for an expert multiplies what this expert is given of it, not the result, and its
+    results are added as they are (Llama 4). Each expert of a token is then a row of its own, so that experts.top_k is
+    1."""
 
     router: LinearSpec
     route: RouteSpec
     experts: ExpertsSpec
+    weighs_inputs: bool = False
 
     @property
     def dtype(self) -> str:
@@ -214,10 +219,20 @@ def moe(spec: MoESpec, ops: BoundOps) -> HotCall:
     ) -> Tensor:
         logits = router(x.to(wide), router_weight)
         weights, ids = choose(logits) if bias is None else choose(logits, bias)
+        if spec.weighs_inputs:
+            return into(_of_weighed_inputs(run, x, weights, ids, gate_up, down), out)
         result: Tensor = run(x, weights, ids, gate_up, down, out=out)
         return result
 
     return call
+
+
+def _of_weighed_inputs(run: HotCall, x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed) -> Tensor:
+    """x [T, k] act; weights, ids [T, K] -> [T, k] act"""
+    rows = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
+    ones = torch.ones_like(weights).view(-1, 1)
+    result: Tensor = run(rows, ones, ids.view(-1, 1), gate_up, down)
+    return result if weights.shape[1] == 1 else result.view(*weights.shape, x.shape[-1]).sum(1)
 
 
 def _moes() -> Iterator[MoESpec]:
@@ -225,6 +240,8 @@ def _moes() -> Iterator[MoESpec]:
         yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), RouteSpec(5, 2), spec)
         chosen = RouteSpec(5, 2, scoring="sigmoid", bias=True, scale=2.5)
         yield MoESpec(LinearSpec(5, 40, "float32"), chosen, spec)
+        chosen = RouteSpec(5, 2, renormalise=False, scoring="sigmoid")
+        yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), chosen, replace(spec, top_k=1), weighs_inputs=True)
 
 
 def _large_moes() -> Iterator[tuple[MoESpec, int]]:

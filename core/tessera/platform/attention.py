@@ -76,8 +76,9 @@ class LayerSpec:
 
     # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
-    # "attention"; "alibi_attention", the same with `slopes`; "encoder_attention", where each token sees all tokens of
-    # its row in the launch, those after it too; or the name of a state mixer
+    # "attention"; "alibi_attention", the same with `slopes`; "chunked_attention", the same with `chunk`;
+    # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too; or the name of
+    # a state mixer
     kind: str
     # of queries, on this rank
     num_heads: int
@@ -112,6 +113,8 @@ class LayerSpec:
     # in alibi_attention, of each head of queries on this rank: what is added to scores after soft cap, for each token
     # that a query comes after its key, is minus this (ALiBi, arXiv:2108.12409)
     slopes: tuple[float, ...] = ()
+    # in chunked_attention, tokens of a chunk: position 0 begins the first, and a query sees its own chunk alone
+    chunk: int | None = None
 
     @property
     def place(self) -> str:
@@ -125,6 +128,8 @@ class LayerSpec:
             parts.append("sinks")
         if self.relative_reach:
             parts.append(f"a bias for distances below {self.relative_reach}")
+        if self.chunk is not None:
+            parts.append(f"chunks of {self.chunk}")
         if self.slopes:
             parts.append(f"linear biases with slopes of {max(self.slopes):.3g} to {min(self.slopes):.3g}")
         if isinstance(self.cache, FullAttentionSpec) and self.cache.quant is not None:

@@ -28,6 +28,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
     "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
     "GraniteMoeHybridForCausalLM": "tessera.models.granite_hybrid:granite_hybrid",
+    "Llama4ForCausalLM": "tessera.models.llama4:llama4",
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MambaForCausalLM": "tessera.models.mamba:mamba",
     "Mamba2ForCausalLM": "tessera.models.nemotron_h:mamba2",
@@ -54,6 +55,7 @@ TEXT_MODELS: Mapping[str, str] = {
     f"{name}ForConditionalGeneration": NATIVE_MODELS[f"{text}ForCausalLM"]
     for name, text in (
         ("Gemma3", "Gemma3"),
+        ("Llama4", "Llama4"),
         ("Mistral3", "Mistral"),
         ("Qwen2VL", "Qwen2"),
         ("Qwen2_5_VL", "Qwen2"),

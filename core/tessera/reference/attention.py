@@ -79,14 +79,18 @@ class PagedPlan:
         return cls(RowGrid.from_launch(launch), slots // size, slots % size, tables, query, key, filled)
 
 
+KINDS = "attention", "alibi_attention", "chunked_attention"
+"""Of layers that keep the keys and values of each token."""
+
+
 class ReferenceAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries, windows, soft caps, sinks, linear biases."""
+    """Any head size, any block size, grouped queries, windows, chunks, soft caps, sinks, linear biases."""
 
     name = "reference"
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        if spec.kind not in ("attention", "alibi_attention") or not isinstance(spec.cache, FullAttentionSpec):
+        if spec.kind not in KINDS or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         return why_not_kept(spec, spec.cache)
 
@@ -131,6 +135,9 @@ class ReferenceAttentionLayer(HeadsLayer):
         if spec.window is not None:
             seen = seen & (plan.key > plan.query - spec.window)
             there = there & (plan.key[:, 0] > plan.query[:, 0] - spec.window)
+        if spec.chunk is not None:
+            key, query = plan.key // spec.chunk, plan.query // spec.chunk
+            seen, there = seen & (key == query), there & (key[:, 0] >= query[:, 0])
         there = there[:, :, None, None]
         keys, values = (torch.where(there, x, 0.0) for x in (keys, values))
         grouped = q[plan.grid.token].float().unflatten(2, (spec.num_kv_heads, -1))  # [R, W, Hk, G, D]

@@ -60,6 +60,11 @@ class LaunchCase(ABC):
         """Tokens of the longest decode row, at least 1."""
         return max(tokens for tokens, _ in self.rows) if self.verifies else 1
 
+    @property
+    def reach(self) -> int | None:
+        """Tokens that the cache holds for a query, itself among them; None: all."""
+        return self.window
+
     @abstractmethod
     def spec(self) -> MixerSpec:
         """The layer's."""
@@ -81,6 +86,7 @@ class AttentionCase(LaunchCase):
     scale: float | None = None  # of scores; None: that of the head's size
     numbers: Numbers = "usual"  # how large they are
     alibi: bool = False  # whether scores have linear biases
+    chunk: int | None = None  # tokens of a chunk, of which a query sees its own alone
 
     @property
     def cache_dtype(self) -> str:
@@ -94,15 +100,26 @@ class AttentionCase(LaunchCase):
     @property
     def cache(self) -> FullAttentionSpec:
         """What the layer keeps."""
-        if self.window is None:
+        if self.reach is None:
             return FullAttentionSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant)
-        return SlidingWindowSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant, window=self.window)
+        return SlidingWindowSpec(self.kv_heads, self.head_dim, self.cache_dtype, self.quant, window=self.reach)
+
+    @property
+    def reach(self) -> int | None:
+        return self.window or self.chunk
 
     def spec(self) -> LayerSpec:
         return LayerSpec(
-            0, "alibi_attention" if self.alibi else "attention", self.heads, self.kv_heads, self.head_dim, self.factor,
-            self.dtype, self.cache, window=self.window, softcap=self.softcap, sinks=self.sinks, slopes=self.slopes,
+            0, self.kind, self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, self.cache,
+            window=self.window, softcap=self.softcap, sinks=self.sinks, slopes=self.slopes, chunk=self.chunk,
         )  # fmt: skip
+
+    @property
+    def kind(self) -> str:
+        """As LayerSpec.kind."""
+        if self.chunk is not None:
+            return "chunked_attention"
+        return "alibi_attention" if self.alibi else "attention"
 
     @property
     def slopes(self) -> tuple[float, ...]:
@@ -174,6 +191,19 @@ def alibi_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[
     yield "mixed-alibi-all-heads", replace(mixed, kv_heads=6, head_dim=20)
     yield "mixed-alibi-padded", replace(mixed, padding=3)
     yield "mixed-alibi-long", AttentionCase(_LONG, block_size, alibi=True, dtype=dtype)
+
+
+def chunked_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
+    """Cases of attention within chunks by name: every kind of launch, with chunks that divide no block and no row, and
+    what they meet in a layer."""
+    for kind, rows in rows_by_kind(block_size).items():
+        yield f"{kind}-chunk", AttentionCase(rows, block_size, verifies=kind == "verify", chunk=21, dtype=dtype)
+    mixed = AttentionCase(rows_by_kind(block_size)["mixed"], block_size, chunk=21, dtype=dtype)
+    yield "mixed-chunk-one-block", replace(mixed, chunk=block_size)
+    yield "mixed-chunk-sinks-softcap", replace(mixed, sinks=True, softcap=0.7)
+    yield "mixed-chunk-all-heads", replace(mixed, kv_heads=6, head_dim=20)
+    yield "mixed-chunk-padded", replace(mixed, padding=3)
+    yield "mixed-chunk-long", AttentionCase(_LONG, block_size, chunk=150, dtype=dtype)
 
 
 _FEW: Rows = (1, 40), (1, 17), (21, 30)
@@ -460,8 +490,8 @@ class BlockTrial(ABC):
         for i, (count, length, row) in enumerate(grants):
             blocks = self.tables[row][:columns]  # a launch has as many as its lengths need
             table[i, : len(blocks)] = blocks
-            if case.window is not None:  # blocks behind the window have been freed
-                table[i, : max(length - count - case.window + 1, 0) // case.block_size] = 0
+            if case.reach is not None:  # blocks behind have been freed
+                table[i, : max(length - count - case.reach + 1, 0) // case.block_size] = 0
             at = np.arange(length - count, length)
             positions[starts[i] : starts[i] + count] = at
             slots[starts[i] : starts[i] + count] = (
@@ -498,7 +528,7 @@ class BlockTrial(ABC):
             logits_indices=tensor(np.arange(tokens) if key.kind == "verify" else last),
             block_tables_host=[table.astype(np.int32) if self.constraints.host_tables else None],
             block_sizes=(case.block_size,),
-            windows=(case.window,),
+            windows=(case.reach,),
         )
         launch.plans = [self.backend.plan(launch, self.group, None)]
         return launch, starts
@@ -646,5 +676,8 @@ class AttentionTrial(BlockTrial):
             if case.alibi:
                 scores = scores + torch.tensor(case.slopes, dtype=torch.float64)[:, None, None] * ahead
             unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
+            if case.chunk is not None:
+                keys = torch.arange(len(kept))
+                unseen = unseen | (keys // case.chunk != (keys - ahead) // case.chunk)
             found.append(scores.masked_fill(unseen, -torch.inf))
         return found

@@ -23,6 +23,7 @@ DELTA_NET = {
     "linear_key_head_dim": 6,
     "linear_value_head_dim": 6,
 }
+LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "head_dim": 8, "num_key_value_heads": 2}
 MAMBA2 = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6}
 BAMBA = {"architectures": ["BambaForCausalLM"], **MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
 GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], **MAMBA2}
@@ -163,6 +164,10 @@ REFUSED = [
     ({**QWEN3_MOE, "num_experts": 9, "mlp_only_layers": ["1"]}, "mlp_only_layers in config.json is not a list of"),
     ({**QWEN3_MOE, "num_experts": 9, "decoder_sparse_step": 0}, "decoder_sparse_step has an invalid value"),
     ({**MIXTRAL, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok (3) is more than num_local"),
+    ({**LLAMA4, "layer_types": ["sliding_attention"] * 2}, "must say chunked_attention or full_attention for each of"),
+    ({**LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size has an invalid value"),
+    ({**LLAMA4, "attn_temperature_tuning": "yes"}, "attn_temperature_tuning must be true or false in config.json."),
+    ({**LLAMA4, "moe_layers": ["1"]}, "moe_layers in config.json is not a list of whole numbers"),
     ({**GLM4_MOE, "num_experts_per_tok": 10}, "num_experts_per_tok (10) is more than n_routed_experts (9)"),
     ({**GLM4_MOE, "topk_group": 2}, "topk_group (2) is more than n_group (1)."),
     ({**GLM4_MOE, "n_group": 2}, "n_routed_experts (9) cannot be divided into n_group (2) equal groups of at least 2"),
@@ -253,6 +258,7 @@ NEEDED = {
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "GraniteMoeHybridForCausalLM": MAMBA2,
+    "Llama4ForCausalLM": LLAMA4,
     "Mamba2ForCausalLM": MAMBA2_ALONE,
     "NemotronHForCausalLM": NEMOTRON_H,
     "Qwen3MoeForCausalLM": {"num_experts": 9},

@@ -45,7 +45,10 @@ def typed(architecture, model_type, **differs):
 REFUSED = [
     (typed("RemBertForCausalLM", "rembert", is_decoder=True), "it does not take attention from transformers'"),
     (typed("RwkvForCausalLM", "rwkv"), "it keeps a state beside keys and values"),
-    (typed("Llama4ForCausalLM", "llama4_text", layer_types=["chunked_attention"] * 2), "it has layers of chunked_att"),
+    (
+        typed("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text", layer_types=["minimax_m3_sparse"] * 2),
+        "it has layers of minimax_m3_sparse",
+    ),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
     (typed("DiffLlamaForCausalLM", "diffllama"), "a layer attends more than once"),
     (typed("DogeForCausalLM", "doge"), "it makes a mask or bias of attention by itself"),

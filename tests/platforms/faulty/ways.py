@@ -256,6 +256,34 @@ def DecodesWithoutBiases(base: Base) -> Base:
     return _instead(PlainAttention, _BiasesBehindPromptsAlone)(base)
 
 
+# ---- attention within chunks
+
+
+class _WindowsForChunks(ReferenceAttentionLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(dataclasses.replace(spec, window=spec.chunk, chunk=None), weights, ops)
+
+
+class _ChunksFromTheFirstQuery(ReferenceAttentionLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        if self.spec.chunk is not None and plan.query.shape[1] > 1:
+            first = plan.query[:, :1] % self.spec.chunk
+            plan = dataclasses.replace(plan, query=plan.query - first, key=plan.key - first)
+        return super().attend(q, caches, plan, out, lse)
+
+
+@platform("chunked attention", "op", "chunk")
+def WindowsForChunks(base: Base) -> Base:
+    """a query sees as many tokens as a chunk has, its neighbour's too"""
+    return _instead(PlainAttention, _WindowsForChunks)(base)
+
+
+@platform("chunked attention", "op", "chunk")
+def ChunksFromTheFirstQuery(base: Base) -> Base:
+    """chunks are counted from the first query of a launch"""
+    return _instead(PlainAttention, _ChunksFromTheFirstQuery)(base)
+
+
 # ---- state
 
 

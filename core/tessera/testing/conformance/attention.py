@@ -33,6 +33,7 @@ from tessera.testing.attention import (
     LaunchCase,
     alibi_cases,
     attention_cases,
+    chunked_cases,
     poison,
     rows_by_kind,
 )
@@ -170,7 +171,8 @@ def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str
 
 @lru_cache(maxsize=16)
 def _cases(block_size: int, dtype: str) -> Mapping[str, AttentionCase]:
-    return MappingProxyType({**dict(attention_cases(block_size, dtype)), **dict(alibi_cases(block_size, dtype))})
+    kinds = attention_cases, alibi_cases, chunked_cases
+    return MappingProxyType({name: case for cases in kinds for name, case in cases(block_size, dtype)})
 
 
 def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:

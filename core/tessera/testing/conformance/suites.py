@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from tessera.errors import ConfigError
-from tessera.testing.conformance.alibi import alibi_attention_cases
 from tessera.testing.conformance.answers import model_cases, quantized_cases, scheduling_cases
 from tessera.testing.conformance.attention import backend_cases, fused_cases, layout_cases
+from tessera.testing.conformance.attention_kinds import attention_kind_cases
 from tessera.testing.conformance.batch_invariance import invariance_cases
 from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.device import device_cases, read_cases
@@ -33,7 +33,7 @@ Suite = Callable[[Target], Iterator[Case]]
 _SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
     ("bronze", (device_cases, op_cases)),
     ("silver", (
-        backend_cases, fused_cases, layout_cases, alibi_attention_cases, encoder_attention_cases,
+        backend_cases, fused_cases, layout_cases, attention_kind_cases, encoder_attention_cases,
         latent_attention_cases, state_cases, scheme_cases, packed_cases,
     )),
     ("bronze", (model_cases,)),
