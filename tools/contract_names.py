@@ -24,6 +24,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
         "tessera.platform.latent": "attention",
+        "tessera.platform.sparse_attention": "attention",
         "tessera.platform.selective_scan": "attention",
         "tessera.platform.masked": "attention",
         "tessera.platform.launch": "launch",

@@ -10,6 +10,7 @@ from transformers import (
     BloomConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    DeepseekV32Config,
     FalconConfig,
     FalconMambaConfig,
     Gemma2Config,
@@ -17,6 +18,7 @@ from transformers import (
     GemmaConfig,
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
+    GlmMoeDsaConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
     JambaConfig,
@@ -90,10 +92,13 @@ LINEAR = {
 LATENT = {
     "DeepseekV2ForCausalLM": DeepseekV2Config,
     "DeepseekV3ForCausalLM": DeepseekV3Config,
+    "DeepseekV32ForCausalLM": DeepseekV32Config,
     "Glm4MoeLiteForCausalLM": Glm4MoeLiteConfig,
+    "GlmMoeDsaForCausalLM": GlmMoeDsaConfig,
     "MiniCPM3ForCausalLM": MiniCPM3Config,
     "YoutuForCausalLM": YoutuConfig,
 }
+INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 CONVOLUTIONS = {"Lfm2ForCausalLM": Lfm2Config, "Lfm2MoeForCausalLM": Lfm2MoeConfig}
 MAMBA2 = {
     "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
@@ -310,6 +315,9 @@ def test_left_out_of_latent_attention(architecture):
         paired = getattr(theirs, "rope_interleave", architecture != "MiniCPM3ForCausalLM")
         assert layer.style == ("pairs" if paired else "half")
         assert layer.bias == theirs.attention_bias
+        if architecture in INDEXED:
+            sizes = layer.indexer.heads, layer.indexer.dim, layer.limit
+            assert sizes == (theirs.index_n_heads, theirs.index_head_dim, theirs.index_topk)
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
     assert ours.activation == ACTIVATIONS[theirs.hidden_act]
     if architecture == "MiniCPM3ForCausalLM":
@@ -367,11 +375,36 @@ def test_left_out_of_kimi_linear(said):
     assert ours.dense_layers == {layer for layer, kind in enumerate(theirs.mlp_layer_types[:7]) if kind == "dense"}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"indexer_types": ["full", "shared", "shared", "full", "shared", "full", "full"]},
+        {"index_topk_pattern": "FSSSFSS"},
+        {"index_topk_pattern": ["full", "full", *["shared"] * 5]},
+        {"index_topk_freq": 3},
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        {"index_topk_freq": 2, "index_skip_topk_offset": 0},
+        {"index_topk_freq": 0},
+    ],
+)
+def test_layers_that_have_indexers(said):
+    said = {**SPARSE, "num_experts_per_tok": 4, **said}
+    theirs = GlmMoeDsaConfig(**said).indexer_types
+    if theirs[0] == "shared":
+        with pytest.raises(ModelError, match="the first layer must have an indexer"):
+            config_of("GlmMoeDsaForCausalLM", said)
+        return
+    ours = [layer.indexer is not None for layer in config_of("GlmMoeDsaForCausalLM", said).layers]
+    assert ours == [kind == "full" for kind in theirs]
+
+
 def test_latent_attention_without_a_query_rank_has_no_biases():
     said = {**SPARSE, "num_experts_per_tok": 4, "q_lora_rank": None}
     assert config_of("DeepseekV3ForCausalLM", said).layers[0].query_rank is None
     with pytest.raises(ModelError, match="attention_bias without q_lora_rank is not supported"):
         config_of("DeepseekV3ForCausalLM", {**said, "attention_bias": True})
+    with pytest.raises(ModelError, match="q_lora_rank is missing in config.json; indexers need it."):
+        config_of("DeepseekV32ForCausalLM", said)
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

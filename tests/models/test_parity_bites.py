@@ -67,6 +67,8 @@ WRONG = {
     "scores scaled by the length of the head alone": ("deepseek-v3", {"rope_parameters": {"mscale_all_dim": 0.0}}),
     "neighbours for halves": ("glm4-moe-lite", {"rope_interleave": True}),
     "halves for neighbours": ("deepseek-v3", {"rope_interleave": False}),
+    "one selected token less": ("deepseek-v3.2", {"index_topk": 6}),
+    "no token left out": ("glm-moe-dsa", {"index_topk": 96}),
     "experts of all groups": ("deepseek-v2", {"topk_method": "greedy"}),
     "another factor of V2's shares": ("deepseek-v2", {"routed_scaling_factor": 4.1}),
     "no biases of the projections from x": ("deepseek-v2", {"attention_bias": False}),

@@ -98,6 +98,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 40,
     },
+    "glm_moe_dsa": {
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 6,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 6,
+        "v_head_dim": 10,
+        "kv_lora_rank": 20,
+        "q_lora_rank": 28,
+        "indexer_types": ["full", "shared", "full"],
+        "index_topk": 9,
+        "index_head_dim": 14,
+        "index_n_heads": 20,
+        "mlp_layer_types": ["dense", "dense", "sparse"],
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+    },
 }
 
 

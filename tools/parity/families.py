@@ -15,6 +15,8 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DeepseekV32Config,
+    DeepseekV32ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     FalconMambaConfig,
@@ -29,6 +31,8 @@ from transformers import (
     Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
     Glm4MoeLiteForCausalLM,
+    GlmMoeDsaConfig,
+    GlmMoeDsaForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     GraniteMoeHybridConfig,
@@ -157,6 +161,9 @@ _LATENT: dict[str, Any] = {
     "num_experts_per_tok": 4,
     "experts_implementation": "eager",
 }
+# Fewer tokens than nearly all texts have, and so many heads that hardly a score is 0: of equal scores, transformers
+# takes any.
+_INDEXER: dict[str, Any] = {"index_topk": 7, "index_head_dim": 14, "index_n_heads": 20}
 
 
 _KIMI: dict[str, Any] = {
@@ -619,6 +626,31 @@ FAMILIES = {
                 mlp_layer_types=["sparse", "dense"],
                 n_shared_experts=2,
                 rope_interleave=False,
+            ),
+        ),
+        Family(
+            "deepseek-v3.2",
+            maker(
+                DeepseekV32Config,
+                DeepseekV32ForCausalLM,
+                **_LATENT,
+                **_INDEXER,
+                first_k_dense_replace=1,
+                n_group=3,
+                topk_group=2,
+                rope_parameters={**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7},
+            ),
+        ),
+        Family(
+            "glm-moe-dsa",
+            maker(
+                GlmMoeDsaConfig,
+                GlmMoeDsaForCausalLM,
+                **_LATENT,
+                **_INDEXER,
+                num_hidden_layers=4,
+                indexer_types=["full", "shared", "full", "shared"],
+                mlp_layer_types=["dense", "sparse", "dense", "sparse"],
             ),
         ),
         Family(

@@ -124,12 +124,17 @@ class Build:
     def layers(self, number: int) -> range:
         """Which of the model's layers this pipeline stage has: all, if there is one stage. If they do not divide
         evenly, the first stages have one more, since the last one also has the head. Raises ModelError."""
-        stage, stages = self.pipeline.rank, self.pipeline.size
+        ends = [*self.first_layers(number), number]
+        self.first_layer = ends[self.pipeline.rank]
+        return range(self.first_layer, ends[self.pipeline.rank + 1])
+
+    def first_layers(self, number: int) -> list[int]:
+        """The first layer of each pipeline stage, as layers() divides them. Raises ModelError."""
+        stages = self.pipeline.size
         if number < stages:
             raise ModelError(f"the model has {number} layers, which is fewer than --pipeline-parallel-size {stages}.")
         each, more = divmod(number, stages)
-        self.first_layer = stage * each + min(stage, more)
-        return range(self.first_layer, self.first_layer + each + (stage < more))
+        return [stage * each + min(stage, more) for stage in range(stages)]
 
     def register_parameter(self, parameter: Parameter) -> Parameter:
         self.parameters.append(parameter)

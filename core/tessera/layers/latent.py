@@ -3,8 +3,9 @@ mixer, the output projection. Heads are sharded over the ranks, and each rank ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -52,6 +53,10 @@ class LatentShape:
         """Elements of a head's query and key."""
         return self.nope_dim + self.rope_dim
 
+    def spec(self, **values: Any) -> LatentLayerSpec:
+        """What the layer is. values: all fields that a LatentLayerSpec has."""
+        return LatentLayerSpec(**values)
+
     def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> LatentAttention:
         """As in BlockShape."""
         return LatentAttention(build, prefix, norm, self, tables)
@@ -66,14 +71,14 @@ class LatentAttention:
         heads = build.shard(shape.heads, "the number of attention heads")
         linear = self._input(build, prefix, shape, heads)
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
-        self.query = _query(build, prefix, shape, heads)
+        self.query = self._query(build, prefix, shape, heads)
         latent = shape.rank + shape.rope_dim
         self.sizes = linear.spec.n - latent, latent
         columns = _rows(heads, shape.value_dim)
         output = WeightShard(f"{prefix}.o_proj", shape.hidden, shape.heads * shape.value_dim, columns=columns)
         self.output = Linear(build, [output], bias=shape.bias)
         latent_norm = Norm(shape.latent_eps).spec(shape.rank, build.dtype)
-        self.spec = LatentLayerSpec(
+        self.spec = shape.spec(
             layer=len(build.mixers),
             num_heads=heads[1] - heads[0],
             nope_dim=shape.nope_dim,
@@ -103,6 +108,17 @@ class LatentAttention:
             query = WeightShard(f"{prefix}.q_proj", shape.heads * shape.query_dim, shape.hidden, rows)
         return Linear(build, [query, latent], bias=shape.bias)
 
+    def _query(
+        self, build: Build, prefix: str, shape: LatentShape, heads: Bounds, others: Sequence[WeightShard] = ()
+    ) -> NormLinear | None:
+        """Norm and product of queries that are not computed from x. others: what the product has behind them."""
+        if shape.query_rank is None:
+            return None
+        rows = _rows(heads, shape.query_dim)
+        up = WeightShard(f"{prefix}.q_b_proj", shape.heads * shape.query_dim, shape.query_rank, rows)
+        norm = Norm(shape.latent_eps, whole=True)
+        return NormLinear(build, f"{prefix}.q_a_layernorm", norm, Linear(build, [up, *others]))
+
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         projected, residual = self.input(x, residual)
         queries, latent = projected.split(self.sizes, dim=-1)
@@ -110,15 +126,6 @@ class LatentAttention:
             queries, _ = self.query(queries, None)
         plan = launch.plans[self.spec.layer]
         return self.mixer.fused(LatentInput(queries, latent), launch.positions, caches, plan), residual
-
-
-def _query(build: Build, prefix: str, shape: LatentShape, heads: Bounds) -> NormLinear | None:
-    """Norm and product of queries that are not computed from x."""
-    if shape.query_rank is None:
-        return None
-    rows = _rows(heads, shape.query_dim)
-    up = WeightShard(f"{prefix}.q_b_proj", shape.heads * shape.query_dim, shape.query_rank, rows)
-    return NormLinear(build, f"{prefix}.q_a_layernorm", Norm(shape.latent_eps, whole=True), Linear(build, [up]))
 
 
 def _kv_up(build: Build, name: str, shape: LatentShape, heads: Bounds) -> Parameter:

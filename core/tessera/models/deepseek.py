@@ -34,7 +34,7 @@ _V2: dict[str, Any] = {
     "n_shared_experts": 2,
     "topk_method": "greedy",
 }
-_V3: dict[str, Any] = {
+V3: dict[str, Any] = {
     **_ALIKE,
     "max_position_embeddings": 4096,
     "moe_intermediate_size": 2048,
@@ -49,7 +49,7 @@ _V3: dict[str, Any] = {
     "rope_interleave": True,
 }
 _GLM4_MOE_LITE: dict[str, Any] = {
-    **_V3,
+    **V3,
     "rms_norm_eps": 1e-5,
     "q_lora_rank": 768,
     "qk_nope_head_dim": 192,
@@ -93,7 +93,7 @@ def deepseek_v2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Dec
 
 def deepseek_v3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers from num_hidden_layers on, which predict further tokens, are not read."""
-    fields = ConfigFields(checkpoint, _V3)
+    fields = ConfigFields(checkpoint, V3)
     dense = range(fields.count("first_k_dense_replace", least=0))
     return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), frozenset(dense))
 

@@ -25,6 +25,8 @@ from tessera.platform.attention import (
     FullAttentionSpec,
     HeadsInput,
     HeadsLayer,
+    IndexerLayerSpec,
+    IndexSpec,
     KVLayout,
     LatentLayerSpec,
     LatentSpec,
@@ -34,6 +36,7 @@ from tessera.platform.attention import (
     MixerSpec,
     Plane,
     SlidingWindowSpec,
+    SparseLatentLayerSpec,
     StateSpec,
 )
 from tessera.platform.collectives import Alone, Communicator, FunctionalCommunicator, TorchCommunicator, Transfer
@@ -67,7 +70,7 @@ from tessera.platform.feature import (
 )
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
-from tessera.platform.latent import LatentBackend, LatentInput, LatentLayer
+from tessera.platform.latent import LatentBackend, LatentHeads, LatentInput, LatentLayer
 from tessera.platform.launch import (
     ALL_POSITIONS,
     Buffers,
@@ -124,6 +127,14 @@ from tessera.platform.runner import (
 )
 from tessera.platform.selective_scan import ScanInput
 from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
+from tessera.platform.sparse_attention import (
+    IndexerBackend,
+    IndexerInput,
+    IndexerLayer,
+    SparseLatentBackend,
+    SparseLatentInput,
+    SparseLatentLayer,
+)
 from tessera.platform.vendor import VendorKernel, import_vendor, rotary_angles, vendor_object, vendor_op
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
@@ -186,10 +197,16 @@ __all__ = [
     "Hidden",
     "HostDevice",
     "HostSampled",
+    "IndexSpec",
+    "IndexerBackend",
+    "IndexerInput",
+    "IndexerLayer",
+    "IndexerLayerSpec",
     "InputBatch",
     "KVLayout",
     "Kernel",
     "LatentBackend",
+    "LatentHeads",
     "LatentInput",
     "LatentLayer",
     "LatentLayerSpec",
@@ -248,6 +265,10 @@ __all__ = [
     "SdpaAttention",
     "ShapePolicy",
     "SlidingWindowSpec",
+    "SparseLatentBackend",
+    "SparseLatentInput",
+    "SparseLatentLayer",
+    "SparseLatentLayerSpec",
     "StateSpec",
     "StepOutput",
     "StepRules",

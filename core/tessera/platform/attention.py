@@ -1,5 +1,5 @@
 """Attention over blocks, over other state, and within a launch alone: what a layer is and keeps, what a backend needs,
-where the bytes are, and the bound layer. latent.py has the contract of latent attention."""
+where the bytes are, and the bound layer. latent.py and sparse_attention.py have the contracts of other kinds."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
+class IndexSpec(msgspec.Struct, frozen=True, tag=True):
+    """One key of every token, of `dim` numbers in `dtype`, by which an indexer selects tokens. Every rank of a tensor
+    group keeps all of it."""
+
+    dim: int
+    dtype: str
+
+
 class StateSpec(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape per request, whatever its length: one slot per request. shapes: by name."""
 
@@ -63,7 +71,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
-CacheSpec = FullAttentionSpec | SlidingWindowSpec | LatentSpec | StateSpec
+CacheSpec = FullAttentionSpec | SlidingWindowSpec | LatentSpec | IndexSpec | StateSpec
 """What a layer keeps."""
 
 
@@ -178,7 +186,57 @@ class LatentLayerSpec:
         return f"{sizes}, a latent of {self.cache.rank}, {self.dtype}"
 
 
-MixerSpec = LayerSpec | LatentLayerSpec
+@dataclass(frozen=True)
+class SparseLatentLayerSpec(LatentLayerSpec):
+    """The same over the tokens that an indexer selected for each query alone (DeepSeek-V3.2, arXiv:2512.02556)."""
+
+    # tokens that are selected for a query, at most
+    limit: int = 0
+
+    @property
+    def kind(self) -> str:
+        return "sparse_latent_attention"
+
+    @property
+    def place(self) -> str:
+        return f"{super().place}, over {self.limit} tokens"
+
+
+@dataclass(frozen=True)
+class IndexerLayerSpec:
+    """An indexer, which selects the tokens that attention then sees: those with the best scores, which are sums over
+    its heads (DeepSeek-V3.2, arXiv:2512.02556). It has a cache and a number of its own, and may select for several
+    layers."""
+
+    # as in LayerSpec
+    layer: int
+    # of queries; every rank has all of them
+    num_heads: int
+    # elements of x, from which heads are weighted
+    hidden: int
+    # tokens that are selected for a query, at most
+    limit: int
+    # of scores
+    scale: float
+    # of activations
+    dtype: str
+    # what it keeps: turned keys
+    cache: IndexSpec
+    # of queries and keys. None: they are not turned
+    rotary: RotarySpec | None = None
+
+    @property
+    def kind(self) -> str:
+        """For messages and counts."""
+        return "indexer"
+
+    @property
+    def place(self) -> str:
+        """The layer in words, without its number."""
+        return f"{self.num_heads} heads of {self.cache.dim}, of which {self.limit} tokens are selected, {self.dtype}"
+
+
+MixerSpec = LayerSpec | LatentLayerSpec | IndexerLayerSpec
 """What a layer that mixes tokens is."""
 
 
@@ -280,8 +338,8 @@ class Mixer(ABC):
     @abstractmethod
     def fused(self, x: Any, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
         """The fused attention input, then attention. x: result of the layer's input projections, for attention [T, (H +
-        2 Hk) D], for latent attention a LatentInput, for a selective scan a ScanInput. Returns [T, H D], D of
-        values."""
+        2 Hk) D], for other kinds what their input says (LatentInput, ScanInput, ...). Returns [T, H D], D of values;
+        an indexer what it selects."""
 
 
 class AttentionLayer(Mixer):

@@ -30,9 +30,8 @@ class LatentInput(NamedTuple):
     latent: Tensor
 
 
-class LatentLayer(Mixer):
-    """A bound layer of latent attention, which norms and turns its input with the bound ops. A subclass adds write()
-    and attend().
+class LatentHeads(Mixer):
+    """A bound layer over latents, which norms and turns its input with the bound ops.
 
     The key of head h at a token is kv_up[h, :nope_dim] c, then p, and its value is kv_up[h, nope_dim:] c, where c and p
     are the first and the last part of the token's latent. A layer may compute them (expanded), or multiply queries with
@@ -47,10 +46,6 @@ class LatentLayer(Mixer):
     def write(self, latent: Tensor, caches: Caches, plan: Plan) -> None:
         """Writes latent [T, rank + rope_dim], normed and turned, into the cache slots of the plan."""
 
-    @abstractmethod
-    def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None) -> Tensor:
-        """q [T, H, nope_dim + rope_dim], turned -> [T, H, value_dim]"""
-
     def inputs(self, x: LatentInput, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The arguments of attend() and of write(). x is written to."""
         spec = self.spec
@@ -62,6 +57,14 @@ class LatentLayer(Mixer):
         first = latent[:, : spec.cache.rank]
         first.copy_(self.norm(first, self.weights["latent_norm"]))
         return q, latent
+
+
+class LatentLayer(LatentHeads):
+    """A bound layer of latent attention. A subclass adds write() and attend()."""
+
+    @abstractmethod
+    def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None) -> Tensor:
+        """q [T, H, nope_dim + rope_dim], turned -> [T, H, value_dim]"""
 
     def fused(self, x: LatentInput, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
         """Default: inputs(), write(), attend()."""
@@ -76,7 +79,7 @@ class LatentBackend(MixerBackend[LatentLayerSpec]):
     rank]: for each head, the rows that make its key, then those that make its value."""
 
     def handles(self, spec: MixerSpec) -> bool:
-        return isinstance(spec, LatentLayerSpec)
+        return type(spec) is LatentLayerSpec
 
     def kv_cache_layout(self, spec: LatentSpec, block_size: int) -> KVLayout:
         """Default: the latents, ordered (token, dim)."""

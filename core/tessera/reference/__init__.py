@@ -13,6 +13,7 @@ from tessera.reference.latent import ReferenceLatentAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution
+from tessera.reference.sparse_attention import ReferenceIndexer, ReferenceSparseLatentAttention
 from tessera.reference.state import ReferenceLinearAttention
 
 
@@ -22,6 +23,8 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceAttention(),
         ReferenceEncoderAttention(),
         ReferenceLatentAttention(),
+        ReferenceIndexer(),
+        ReferenceSparseLatentAttention(),
         ReferenceLinearAttention(),
         ReferenceGatedDeltaNet(),
         ReferenceKimiDelta(),

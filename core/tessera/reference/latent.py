@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tessera.platform.attention import AttentionGroup, CacheConstraints, Caches, LatentLayerSpec
 from tessera.platform.device import Device, Reason
-from tessera.platform.latent import LatentBackend, LatentLayer
+from tessera.platform.latent import LatentBackend, LatentHeads, LatentLayer
 from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
 from tessera.reference.attention import PagedPlan
@@ -40,16 +40,19 @@ class ReferenceLatentAttention(LatentBackend):
         return persistent(PagedPlan.from_launch(launch, group.number), group.name, buffers)
 
 
-class ReferenceLatentLayer(LatentLayer):
+class AttentionOverLatents(LatentHeads):
+    """Attention over the latents that are seen, whichever those are."""
+
     def write(self, latent: Tensor, caches: Caches, plan: PagedPlan) -> None:
         (plane,) = caches[self.spec.layer]
         plane.index_put_((plan.block, plan.offset), latent)
 
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None) -> Tensor:
+    def over(self, q: Tensor, seen: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None) -> Tensor:
+        """q [T, H, nope_dim + rope_dim], seen [R, W, K] -> [T, H, value_dim]"""
         (plane,) = caches[self.spec.layer]
         latents = plane[plan.tables].flatten(1, 2).float()  # [R, K, rank + rope_dim]
         latents = torch.where(plan.filled[:, 0, :, None], latents, 0.0)
-        queries, seen = q[plan.grid.token].float(), plan.filled & (plan.key <= plan.query)  # [R, W, H, D], [R, W, K]
+        queries = q[plan.grid.token].float()  # [R, W, H, D]
         mixed = (self.absorbed if queries.shape[1] == 1 else self.expanded)(queries, latents, seen)
         result = mixed[plan.grid.row, plan.grid.place].to(q.dtype)
         return result if out is None else out.copy_(result)
@@ -81,3 +84,8 @@ class ReferenceLatentLayer(LatentLayer):
         peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
         weights = torch.exp(scores - peak)
         return weights / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+class ReferenceLatentLayer(AttentionOverLatents, LatentLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None) -> Tensor:
+        return self.over(q, plan.filled & (plan.key <= plan.query), caches, plan, out)

@@ -131,13 +131,17 @@ class LatentTrial(BlockTrial):
         """With the key and the value of each head and token."""
         case, up = self.case, self.drawn["kv_up"].double()
         found = []
-        for queries, latents in zip(self.queries, self.latents, strict=True):
+        for row, (queries, latents) in enumerate(zip(self.queries, self.latents, strict=True)):
             whole = latents.double()
             heads = whole[:, : case.rank] @ up.mT  # [H, K, nope_dim + value_dim]
             turned = whole[None, :, case.rank :].expand(case.heads, -1, -1)
             keys = torch.cat((heads[..., : case.nope_dim], turned), dim=-1)
             scores = queries.double().transpose(0, 1) @ keys.mT * case.scale
-            ahead = torch.arange(len(whole)) - torch.arange(len(whole) - len(queries), len(whole))[:, None]
-            weights = scores.masked_fill(ahead > 0, -torch.inf).softmax(-1)
+            weights = scores.masked_fill(self.unseen(row), -torch.inf).softmax(-1)
             found.append((weights @ heads[..., case.nope_dim :]).transpose(0, 1))
         return found
+
+    def unseen(self, row: int) -> Tensor:
+        """[tokens, K], whether a query of the row does not see a token."""
+        tokens, length = self.case.rows[row]
+        return torch.arange(length) > torch.arange(length - tokens, length)[:, None]

@@ -27,9 +27,11 @@ from tessera.platform.attention import (
     AttentionGroup,
     CacheConstraints,
     Caches,
+    IndexerLayerSpec,
     LatentLayerSpec,
     LayerSpec,
     MixerBackend,
+    SparseLatentLayerSpec,
 )
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
@@ -44,6 +46,12 @@ from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.reference.mamba import ReferenceMambaConvolution
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.sparse_attention import (
+    ReferenceIndexer,
+    ReferenceIndexerLayer,
+    ReferenceSparseLatentAttention,
+    ReferenceSparseLatentLayer,
+)
 from tessera.reference.state import StateBackend, StatePlan
 from tessera.testing.attention import poison
 
@@ -158,9 +166,7 @@ class PoisonedNull(ReferenceAttentionLayer):
     """Fills the null blocks with NaN before attention, so that reading a block behind the window gives NaN."""
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
-        for cache in caches[self.spec.layer]:
-            assert cache.is_contiguous(), "asked for in constraints()"
-            poison(cache[0])
+        _poison_null(caches[self.spec.layer])
         return super().attend(q, caches, plan, out, lse)
 
 
@@ -168,10 +174,38 @@ class PoisonedLatents(ReferenceLatentLayer):
     """As PoisonedNull."""
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None) -> Tensor:
-        for cache in caches[self.spec.layer]:
-            assert cache.is_contiguous(), "asked for in constraints()"
-            poison(cache[0])
+        _poison_null(caches[self.spec.layer])
         return super().attend(q, caches, plan, out)
+
+
+class PoisonedIndexer(ReferenceIndexerLayer):
+    """As PoisonedNull. What it selects for padding are places that there are not."""
+
+    def select(self, queries: Tensor, weights: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
+        _poison_null(caches[self.spec.layer])
+        selected = super().select(queries, weights, caches, plan)
+        token, valid = (part[plan.grid.row, plan.grid.place] for part in (plan.grid.token, plan.grid.valid))
+        real = valid & (token == torch.arange(len(token)))
+        return torch.where(real[:, None], selected, _NOWHERE)
+
+
+class PoisonedSparseLatents(ReferenceSparseLatentLayer):
+    """As PoisonedNull."""
+
+    def attend(
+        self, q: Tensor, selection: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None
+    ) -> Tensor:
+        _poison_null(caches[self.spec.layer])
+        return super().attend(q, selection, caches, plan, out)
+
+
+_NOWHERE = 1 << 30  # a position that no token has
+
+
+def _poison_null(planes: Sequence[Tensor]) -> None:
+    for plane in planes:
+        assert plane.is_contiguous(), "asked for in constraints()"
+        poison(plane[0])
 
 
 class StrictBlocks(MixerBackend[Any]):
@@ -215,6 +249,24 @@ class StrictLatentAttention(StrictBlocks, ReferenceLatentAttention):
         self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
     ) -> PoisonedLatents:
         return PoisonedLatents(spec, weights, ops)
+
+
+class StrictIndexer(StrictBlocks, ReferenceIndexer):
+    name = "strict-indexer"
+
+    def bind(
+        self, spec: IndexerLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> PoisonedIndexer:
+        return PoisonedIndexer(spec, weights, ops)
+
+
+class StrictSparseLatentAttention(StrictBlocks, ReferenceSparseLatentAttention):
+    name = "strict-sparse-latent"
+
+    def bind(
+        self, spec: SparseLatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> PoisonedSparseLatents:
+        return PoisonedSparseLatents(spec, weights, ops)
 
 
 class StrictEncoderAttention(ReferenceEncoderAttention):
@@ -480,8 +532,9 @@ class StrictPlatform(Platform):
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         current = self.current
         blocks = StrictAttention(current), StrictLatentAttention(current)
+        sparse = StrictIndexer(current), StrictSparseLatentAttention(current)
         states = StrictMamba2(current), StrictMambaConvolution(current)
-        return *blocks, StrictEncoderAttention(current), *states
+        return *blocks, *sparse, StrictEncoderAttention(current), *states
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tessera.engine.engine import Engine
-from tessera.errors import RefusedError
+from tessera.errors import ModelError, RefusedError
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.models.loader.folders import config_only, dummy_config
 from tests.platforms.engine_run import EngineRun
@@ -46,6 +46,32 @@ def test_a_token_takes_576_numbers_in_each_of_two_layers_on_each_rank(tmp_path: 
     engine.close()
     block_bytes = engine.info.cache_bytes // (engine.info.num_blocks + 1)
     assert block_bytes == 2 * engine.info.block_size * (512 + 64) * 2, "in bfloat16"
+
+
+@pytest.mark.parametrize(("indexers", "numbers"), [(["full", "full"], 128 + 128), (["full", "shared"], 128)])
+def test_an_indexer_keeps_128_numbers_more_where_a_layer_has_one(
+    tmp_path: Path, indexers: list[str], numbers: int
+) -> None:
+    served = {**SERVED, "architectures": ["GlmMoeDsaForCausalLM"], "index_n_heads": 2, "indexer_types": indexers}
+    engine = Engine(dummy_config(config_only(tmp_path, **served)))
+    engine.close()
+    block_bytes = engine.info.cache_bytes // (engine.info.num_blocks + 1)
+    assert block_bytes == engine.info.block_size * (2 * (512 + 64) + numbers) * 2, "in bfloat16"
+
+
+def test_a_stage_does_not_begin_with_a_layer_that_uses_another_s_selection(tmp_path: Path) -> None:
+    served = {
+        **SERVED,
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "index_n_heads": 2,
+        "indexer_types": ["full", "shared"],
+    }
+    config = dummy_config(config_only(tmp_path, **served), pipeline_parallel_size=2)
+    with pytest.raises(ModelError) as raised:
+        Engine(config, executor=THREADS)
+    assert "layer 1 has no indexer" in str(raised.value)
+    assert "with --pipeline-parallel-size 2; choose another." in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kept", ["int8", "fp8"])

@@ -47,6 +47,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "two states of a layer": ("jamba", {}),
     "latent attention": ("deepseek_v3", LAYERS),
+    "an indexer on each stage": ("glm_moe_dsa", {}),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }
 ROOT = Path(__file__).parents[3]

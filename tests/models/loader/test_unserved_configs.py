@@ -61,6 +61,8 @@ LATENT = {
 DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE = (
     {"architectures": [f"{name}ForCausalLM"], **LATENT} for name in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")
 )
+INDEXED = {**LATENT, "index_topk": 4, "index_head_dim": 6, "index_n_heads": 2}
+DEEPSEEK32, GLM_DSA = ({"architectures": [f"{name}ForCausalLM"], **INDEXED} for name in ("DeepseekV32", "GlmMoeDsa"))
 KIMI_LINEAR = {
     "architectures": ["KimiLinearForCausalLM"],
     **LATENT,
@@ -196,6 +198,12 @@ REFUSED = [
     ({**LFM2, "num_key_value_heads": 2, "full_attn_idxs": "1"}, "full_attn_idxs in config.json is not a list of whole"),
     ({**LFM2, "block_multiple_of": 0}, "block_multiple_of has an invalid value"),
     ({**LFM2_MOE, "num_experts": 3}, "num_experts_per_tok (4) is more than num_experts (3)"),
+    ({**DEEPSEEK32, "index_head_dim": 1}, "index_head_dim (1) is less than qk_rope_head_dim (2)."),
+    ({**DEEPSEEK32, "index_topk": 0}, "index_topk has an invalid value"),
+    ({**GLM_DSA, "indexer_types": ["full", "?"]}, "indexer_types in config.json must say full or shared"),
+    ({**GLM_DSA, "indexer_types": ["shared", "full"]}, "the first layer must have an indexer"),
+    ({**GLM_DSA, "index_topk_pattern": "F?"}, "index_topk_pattern in config.json must say F or S"),
+    ({**GLM_DSA, "index_topk_pattern": 3}, "index_topk_pattern in config.json must say F or S"),
     ({**KIMI_LINEAR, "linear_attn_config": [2]}, "linear_attn_config in config.json is not an object."),
     ({**KIMI_LINEAR, "linear_attn_config": {"full_attn_layers": "2"}}, "full_attn_layers in config.json is not a list"),
     ({**KIMI_LINEAR, "linear_attn_config": {"num_heads": 0}}, "linear_num_heads has an invalid value"),
@@ -250,9 +258,11 @@ NEEDED = {
     "BambaForCausalLM": {**MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0},
     "DeepseekV2ForCausalLM": LATENT,
     "DeepseekV3ForCausalLM": LATENT,
+    "DeepseekV32ForCausalLM": INDEXED,
     "FalconForCausalLM": {"hidden_size": 24},
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
+    "GlmMoeDsaForCausalLM": INDEXED,
     "JambaForCausalLM": JAMBA,
     "KimiLinearForCausalLM": KIMI_LINEAR,
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"]},

@@ -15,6 +15,7 @@ from tessera.platform import (
     Device,
     EncoderLayer,
     HeadsLayer,
+    IndexerLayerSpec,
     Kernel,
     LatentLayerSpec,
     LayerSpec,
@@ -23,6 +24,7 @@ from tessera.platform import (
     OpSet,
     Packed,
     Reason,
+    SparseLatentLayerSpec,
     replace,
 )
 from tessera.platform.quantization import ActSpec
@@ -39,6 +41,12 @@ from tessera.reference.mamba import (
 )
 from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
+from tessera.reference.sparse_attention import (
+    ReferenceIndexer,
+    ReferenceIndexerLayer,
+    ReferenceSparseLatentAttention,
+    ReferenceSparseLatentLayer,
+)
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
 from tessera.testing import ReferencePlatform
 
@@ -98,6 +106,24 @@ class PlainLatents(ReferenceLatentAttention):
     layer: type[ReferenceLatentLayer] = ReferenceLatentLayer
 
     def bind(self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights, ops)
+
+
+class PlainIndexer(ReferenceIndexer):
+    name = "plain-indexer"
+    fallback = False
+    layer: type[ReferenceIndexerLayer] = ReferenceIndexerLayer
+
+    def bind(self, spec: IndexerLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights, ops)
+
+
+class PlainSparseLatents(ReferenceSparseLatentAttention):
+    name = "plain-sparse-latents"
+    fallback = False
+    layer: type[ReferenceSparseLatentLayer] = ReferenceSparseLatentLayer
+
+    def bind(self, spec: SparseLatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
         return self.layer(spec, weights, ops)
 
 
@@ -176,6 +202,8 @@ class PlainPlatform(ReferencePlatform):
             PlainAttention(),
             PlainEncoder(),
             PlainLatents(),
+            PlainIndexer(),
+            PlainSparseLatents(),
             PlainKimiDelta(),
             PlainShortConvolution(),
             PlainMamba2(),

@@ -39,6 +39,7 @@ from tessera.reference.latent import ReferenceLatentLayer
 from tessera.reference.mamba import MambaConvolutionLayer, SelectiveScanLayer
 from tessera.reference.mamba2 import Mamba2Layer
 from tessera.reference.short_convolution import ShortConvolutionLayer
+from tessera.reference.sparse_attention import ReferenceIndexerLayer, ReferenceSparseLatentLayer
 from tessera.reference.state import LinearAttentionLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
@@ -47,12 +48,14 @@ from tests.platforms.faulty.plain import (
     PlainAttention,
     PlainDeltaNet,
     PlainEncoder,
+    PlainIndexer,
     PlainKimiDelta,
     PlainLatents,
     PlainMamba2,
     PlainMambaConvolution,
     PlainScan,
     PlainShortConvolution,
+    PlainSparseLatents,
     PlainState,
 )
 from tests.platforms.faulty.steps import _Group
@@ -724,6 +727,102 @@ def LatentsUnnormed(base: Base) -> Base:
 def ChunkSeesItselfAlone(base: Base) -> Base:
     """the queries of a chunk see as many keys as the chunk has tokens"""
     return _instead(PlainLatents, _ChunkAlone)(base)
+
+
+# ---- sparse attention
+
+
+class _SeesTheFuture(ReferenceIndexerLayer):
+    def seen(self, plan: Any) -> Tensor:
+        return plan.filled.expand(-1, plan.query.shape[1], -1)
+
+
+class _ScoresUncut(ReferenceIndexerLayer):
+    def rated(self, products: Tensor) -> Tensor:
+        return products
+
+
+class _LastOfEqualTokens(ReferenceIndexerLayer):
+    def best(self, scores: Tensor) -> Tensor:
+        turned = super().best(scores.flip(-1))
+        return torch.where(turned < 0, turned, scores.shape[-1] - 1 - turned)
+
+
+class _OneTooFew(ReferenceIndexerLayer):
+    def best(self, scores: Tensor) -> Tensor:
+        best = super().best(scores)
+        best[..., -1] = -1
+        return best
+
+
+class _KeysReversed(ReferenceIndexerLayer):
+    def write(self, keys: Tensor, caches: Caches, plan: Any) -> None:
+        super().write(torch.cat((keys[:1].flip(-1), keys[1:])), caches, plan)
+
+
+class _SelectionIgnored(ReferenceSparseLatentLayer):
+    def seen(self, selection: Tensor, plan: Any) -> Tensor:
+        return plan.filled & (plan.key <= plan.query)
+
+
+class _NeighboursSeen(ReferenceSparseLatentLayer):
+    def seen(self, selection: Tensor, plan: Any) -> Tensor:
+        pairs = torch.where(selection < 0, selection, selection // 2 * 2)
+        both = torch.cat((pairs, torch.where(pairs < 0, pairs, pairs + 1)), dim=-1)
+        return super().seen(both, plan) & (plan.key <= plan.query)
+
+
+class _FirstTokenWhereFewer(ReferenceSparseLatentLayer):
+    def seen(self, selection: Tensor, plan: Any) -> Tensor:
+        return super().seen(selection.clamp(min=0), plan)
+
+
+@platform("sparse attention", "op", "sparse")
+def IndexerSeesTheFuture(base: Base) -> Base:
+    """an indexer also selects tokens of a chunk that come after the query"""
+    return _instead(PlainIndexer, _SeesTheFuture)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def IndexerAddsNegatives(base: Base) -> Base:
+    """scores of an indexer's heads are not cut at 0"""
+    return _instead(PlainIndexer, _ScoresUncut)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def IndexerTakesLaterOfEqual(base: Base) -> Base:
+    """of tokens with equal scores, an indexer selects the later ones"""
+    return _instead(PlainIndexer, _LastOfEqualTokens)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def IndexerSelectsOneTooFew(base: Base) -> Base:
+    """an indexer selects one token less than it may"""
+    return _instead(PlainIndexer, _OneTooFew)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def FirstKeyOfAnIndexerReversed(base: Base) -> Base:
+    """the first token of a launch has its indexer's key in the wrong order"""
+    return _instead(PlainIndexer, _KeysReversed)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def SelectionIgnored(base: Base) -> Base:
+    """attention sees all tokens, whatever is selected"""
+    return _instead(PlainSparseLatents, _SelectionIgnored)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def NeighboursOfSelectedSeen(base: Base) -> Base:
+    """attention sees tokens in pairs, where one of them is selected"""
+    return _instead(PlainSparseLatents, _NeighboursSeen)(base)
+
+
+@platform("sparse attention", "op", "sparse")
+def EmptyPlacesSeen(base: Base) -> Base:
+    """where fewer tokens than the limit are selected, attention sees the first one too"""
+    return _instead(PlainSparseLatents, _FirstTokenWhereFewer)(base)
 
 
 # ---- what is kept between calls

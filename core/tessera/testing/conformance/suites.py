@@ -26,6 +26,7 @@ from tessera.testing.conformance.packed import packed_cases
 from tessera.testing.conformance.ranks import rank_cases
 from tessera.testing.conformance.schemes import scheme_cases
 from tessera.testing.conformance.served import served_cases
+from tessera.testing.conformance.sparse_attention import sparse_attention_cases
 from tessera.testing.conformance.state import state_cases
 from tessera.testing.conformance.target import Target
 
@@ -34,7 +35,7 @@ _SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
     ("bronze", (device_cases, op_cases)),
     ("silver", (
         backend_cases, fused_cases, layout_cases, attention_kind_cases, encoder_attention_cases,
-        latent_attention_cases, state_cases, scheme_cases, packed_cases,
+        latent_attention_cases, sparse_attention_cases, state_cases, scheme_cases, packed_cases,
     )),
     ("bronze", (model_cases,)),
     ("silver", (

@@ -1,0 +1,80 @@
+"""The block of latent attention over selected tokens: that of latent attention, with an indexer that selects them, or
+with the tokens that an earlier layer's indexer selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tessera.layers.attention import RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.indexer import Indexer, IndexerShape, SelectedTokens, query_shard
+from tessera.layers.latent import LatentAttention, LatentShape
+from tessera.layers.linear import Bounds, WeightShard
+from tessera.layers.norm import AddNorm, Norm, NormLinear
+from tessera.platform.attention import Caches, SparseLatentLayerSpec
+from tessera.platform.latent import LatentInput
+from tessera.platform.launch import Launch
+from tessera.platform.sparse_attention import SparseLatentInput
+
+
+@dataclass(frozen=True)
+class SparseLatentShape(LatentShape):
+    """One such block of a model, over all ranks. Queries are not computed from x."""
+
+    limit: int = 0  # tokens that are selected for a query, at most
+    indexer: IndexerShape | None = None  # None: what an earlier layer's selected is used
+    selected: SelectedTokens | None = None  # that of the model, in every layer
+
+    def spec(self, **values: Any) -> SparseLatentLayerSpec:
+        return SparseLatentLayerSpec(**values, limit=self.limit)
+
+    def block(
+        self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable
+    ) -> SparseLatentAttention:
+        assert norm is not None, "the models that have such blocks begin them with a norm"
+        return SparseLatentAttention(build, prefix, norm, self, tables)
+
+
+class SparseLatentAttention(LatentAttention):
+    """An AttentionBlock. norm: the input norm and its name."""
+
+    def __init__(
+        self, build: Build, prefix: str, norm: tuple[str, Norm], shape: SparseLatentShape, tables: RotaryTable
+    ) -> None:
+        assert shape.selected is not None
+        assert shape.query_rank is not None
+        self.selected = shape.selected
+        self.indexer: Indexer | None = None
+        self.norm: AddNorm | None = None
+        if shape.indexer is not None:
+            self.indexer = Indexer(build, f"{prefix}.indexer", shape.indexer, tables)
+            self.norm = AddNorm(build, norm[0], shape.hidden, norm[1])
+        super().__init__(build, prefix, norm if self.norm is None else None, shape, tables)
+        self.selected.last = self.spec.layer
+
+    def _query(
+        self, build: Build, prefix: str, shape: LatentShape, heads: Bounds, others: Sequence[WeightShard] = ()
+    ) -> NormLinear | None:
+        """With the indexer's queries behind those of attention."""
+        assert isinstance(shape, SparseLatentShape)
+        if shape.indexer is not None:
+            others = [*others, query_shard(f"{prefix}.indexer", shape.indexer)]
+        return super()._query(build, prefix, shape, heads, others)
+
+    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
+        if self.norm is not None:
+            x, residual = self.norm(x, residual)
+        projected, residual = self.input(x, residual)
+        queries, latent = projected.split(self.sizes, dim=-1)
+        assert self.query is not None
+        queries, _ = self.query(queries, None)
+        if self.indexer is not None:
+            own = self.spec.num_heads * self.spec.query_dim
+            queries, of_indexer = queries[:, :own], queries[:, own:]
+            self.selected.tokens = self.indexer(x, of_indexer, launch, caches)
+        read = SparseLatentInput(LatentInput(queries, latent), self.selected.used(self.spec.layer))
+        return self.mixer.fused(read, launch.positions, caches, launch.plans[self.spec.layer]), residual
