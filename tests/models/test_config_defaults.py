@@ -43,6 +43,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
+    RecurrentGemmaConfig,
     SmolLM3Config,
     YoutuConfig,
 )
@@ -119,6 +120,7 @@ MAMBA2_SIZES = {
 MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaConfig}
 JAMBA = "JambaForCausalLM"
 KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
+RECURRENT_GEMMA = "RecurrentGemmaForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -137,7 +139,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR, LLAMA4}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -499,6 +501,30 @@ def test_left_out_of_jamba(more):
         assert (route.experts, route.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
         assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, 0)
         assert not route.renormalise
+
+
+@pytest.mark.parametrize("more", [{}, {"lru_width": 40, "block_types": ["attention", "recurrent"]}])
+def test_left_out_of_recurrent_gemma(more):
+    said = {"vocab_size": 30, "hidden_size": 64, "intermediate_size": 20, "num_hidden_layers": 5} | {
+        "num_attention_heads": 8,
+        **more,
+    }
+    theirs, ours = RecurrentGemmaConfig(**said), config_of(RECURRENT_GEMMA, said)
+    for kind, layer in zip(theirs.layers_block_type, ours.layers, strict=True):
+        if kind == "sliding_attention":
+            rope = theirs.rope_parameters
+            assert (layer.window, layer.kv_heads) == (theirs.attention_window_size, theirs.num_key_value_heads)
+            assert (layer.rope.dim, layer.rope.theta) == (8 * rope["partial_rotary_factor"], rope["rope_theta"])
+            assert (layer.bias, layer.output_bias) == (theirs.attention_bias, True)
+        else:
+            assert (layer.channels, layer.heads) == (theirs.lru_width, theirs.num_attention_heads)
+            assert layer.kernel == theirs.conv1d_width
+    assert (ours.tied, ours.eps, ours.logits_cap) == (
+        theirs.tie_word_embeddings,
+        theirs.rms_norm_eps,
+        theirs.logits_soft_cap,
+    )
+    assert ours.activation == ACTIVATIONS[theirs.hidden_activation]
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

@@ -89,6 +89,8 @@ WRONG = {
     "no biases of mamba's projections": ("mamba", {"use_bias": False}),
     "another eps of Jamba": ("jamba", {"rms_norm_eps": 1e-2}),
     "one expert of Jamba less": ("jamba", {"num_experts_per_tok": 1}),
+    "a wider window of RecurrentGemma": ("recurrent-gemma", {"attention_window_size": 21}),
+    "another soft cap of RecurrentGemma": ("recurrent-gemma", {"logits_soft_cap": 2.1}),
     "another eps of Kimi delta attention": ("kimi-linear", {"rms_norm_eps": 1e-3}),
     "another factor of Kimi's shares": ("kimi-linear", {"routed_scaling_factor": 2.5}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),

@@ -31,6 +31,7 @@ class DecoderNames:
     embedding: str = "model.embed_tokens"
     layers: str = "model.layers"  # in front of a layer's number
     attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead, behind the layer's name
+    mixer: str = ""  # what mixes tokens, behind the layer's name; "": as its BlockShape.name
     mlp_norm: str = "post_attention_layernorm"  # before the MLP, behind the layer's name
     mlp: str = "mlp"  # a layer's MLP, behind the layer's name
     gated: GatedNames = GATED  # its weights
@@ -164,7 +165,7 @@ class PreNormBlock:
         norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
         named_norm = f"{prefix}.{config.names.attention_norm}", norm
         shape = config.layers[number]
-        self.attention = shape.block(build, f"{prefix}.{shape.name}", named_norm, tables)
+        self.attention = shape.block(build, f"{prefix}.{config.names.mixer or shape.name}", named_norm, tables)
         self.mlp = mlp_of(build, config, number)
         self.norm = AddNorm(build, f"{prefix}.{config.names.mlp_norm}", config.hidden, norm, emit=self.mlp.wants)
 

@@ -48,6 +48,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen3NextForCausalLM": "tessera.models.qwen_next:qwen3_next",
     "Qwen3_5ForCausalLM": "tessera.models.qwen_next:qwen3_5",
     "Qwen3_5MoeForCausalLM": "tessera.models.qwen_next:qwen3_5_moe",
+    "RecurrentGemmaForCausalLM": "tessera.models.recurrent_gemma:recurrent_gemma",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
     "YoutuForCausalLM": "tessera.models.deepseek:youtu",
 }

@@ -12,6 +12,7 @@ from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.rg_lru import ReferenceRGLRU
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.sparse_attention import ReferenceIndexer, ReferenceSparseLatentAttention
 from tessera.reference.state import ReferenceLinearAttention
@@ -29,6 +30,7 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceGatedDeltaNet(),
         ReferenceKimiDelta(),
         ReferenceShortConvolution(),
+        ReferenceRGLRU(),
         ReferenceMamba2(),
         ReferenceMambaConvolution(),
         ReferenceSelectiveScan(),

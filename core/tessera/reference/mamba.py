@@ -22,6 +22,7 @@ from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.platform.selective_scan import ScanInput
 from tessera.reference.convolution import causal_convolution
+from tessera.reference.parallel_scan import scanned
 from tessera.reference.state import StateBackend, StatePlan
 
 CONVOLUTION, SCAN = "mamba_convolution", "selective_scan"
@@ -110,20 +111,11 @@ def recurrent(c: Tensor, b: Tensor, x: Tensor, step: Tensor, rate: Tensor, state
 
 
 def chunked(c: Tensor, b: Tensor, x: Tensor, step: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for CHUNK tokens at once: what a token adds to the state and what it leaves of it are joined with those
-    of the tokens before it, of twice as many each time (parallel scan)."""
+    """The same for CHUNK tokens at once."""
     results = []
     for reads, writes, inputs, steps in zip(*(one.split(CHUNK, dim=1) for one in (c, b, x, step)), strict=True):
-        left = (steps[..., None] * rate).exp()  # [R, size, channels, N]: of the state from before `reach` tokens
-        added = inputs[..., None] * writes[..., None, :]  # by these tokens
-        reach = 1
-        while reach < left.shape[1]:
-            own, earlier = slice(reach, None), slice(None, -reach)
-            joined = added[:, own] + left[:, own] * added[:, earlier]
-            added = torch.cat([added[:, :reach], joined], dim=1)
-            left = torch.cat([left[:, :reach], left[:, own] * left[:, earlier]], dim=1)
-            reach *= 2
-        states = left * state[:, None] + added
+        left = (steps[..., None] * rate).exp()  # [R, size, channels, N]
+        states = scanned(left, inputs[..., None] * writes[..., None, :], state)
         results.append((states @ reads[..., None])[..., 0])
         state = states[:, -1]
     return torch.cat(results, dim=1), state

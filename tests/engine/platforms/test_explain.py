@@ -32,6 +32,7 @@ OTHERS = (
     "reference_gated_delta_net",
     "reference_kimi_delta_attention",
     "reference_short_convolution",
+    "reference_rg_lru",
     "reference_mamba2",
     "reference_mamba_convolution",
     "reference_selective_scan",

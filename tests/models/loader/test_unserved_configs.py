@@ -45,6 +45,7 @@ JAMBA = {
     "attn_layer_period": 2,
     "attn_layer_offset": 1,
 }
+GRIFFIN = {"architectures": ["RecurrentGemmaForCausalLM"], "head_dim": 8}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
     "kv_lora_rank": 12,
@@ -238,6 +239,9 @@ REFUSED = [
     ({**JAMBA, "attn_layer_offset": 2}, "attn_layer_offset (2) is not below attn_layer_period (2)."),
     ({**JAMBA, "expert_layer_period": 0}, "expert_layer_period has an invalid value"),
     ({**JAMBA, "num_experts_per_tok": 4}, "num_experts_per_tok (4) is more than num_experts (3)."),
+    ({**GRIFFIN, "hidden_activation": "silu"}, "a hidden_activation other than gelu_pytorch_tanh is not supported for"),
+    ({**GRIFFIN, "block_types": ["conv"]}, "block_types in config.json must be a list of recurrent and attention."),
+    ({**GRIFFIN, "lru_width": 21}, "lru_width (21) is not a multiple of num_attention_heads (4)."),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -275,6 +279,7 @@ NEEDED = {
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,
     "Qwen3_5MoeForCausalLM": {**DELTA_NET, "num_experts": 12},
+    "RecurrentGemmaForCausalLM": GRIFFIN,
     "YoutuForCausalLM": LATENT,
 }
 

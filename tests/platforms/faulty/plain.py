@@ -40,6 +40,7 @@ from tessera.reference.mamba import (
     SelectiveScanLayer,
 )
 from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
+from tessera.reference.rg_lru import ReferenceRGLRU, RGLRULayer
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
 from tessera.reference.sparse_attention import (
     ReferenceIndexer,
@@ -163,6 +164,15 @@ class PlainShortConvolution(ReferenceShortConvolution):
         return self.layer(spec, weights)
 
 
+class PlainRGLRU(ReferenceRGLRU):
+    name = "plain-rg-lru"
+    fallback = False
+    layer: type[RGLRULayer] = RGLRULayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainMamba2(ReferenceMamba2):
     name = "plain-mamba2"
     fallback = False
@@ -206,6 +216,7 @@ class PlainPlatform(ReferencePlatform):
             PlainSparseLatents(),
             PlainKimiDelta(),
             PlainShortConvolution(),
+            PlainRGLRU(),
             PlainMamba2(),
             PlainMambaConvolution(),
             PlainScan(),

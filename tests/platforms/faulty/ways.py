@@ -38,6 +38,7 @@ from tessera.reference.kimi_delta import KimiDeltaLayer
 from tessera.reference.latent import ReferenceLatentLayer
 from tessera.reference.mamba import MambaConvolutionLayer, SelectiveScanLayer
 from tessera.reference.mamba2 import Mamba2Layer
+from tessera.reference.rg_lru import RGLRULayer
 from tessera.reference.short_convolution import ShortConvolutionLayer
 from tessera.reference.sparse_attention import ReferenceIndexerLayer, ReferenceSparseLatentLayer
 from tessera.reference.state import LinearAttentionLayer
@@ -53,6 +54,7 @@ from tests.platforms.faulty.plain import (
     PlainLatents,
     PlainMamba2,
     PlainMambaConvolution,
+    PlainRGLRU,
     PlainScan,
     PlainShortConvolution,
     PlainSparseLatents,
@@ -538,6 +540,65 @@ def ScanLeavesInputsOut(base: Base) -> Base:
 def ScanGatedBySigmoid(base: Base) -> Base:
     """the gate of a scan is a sigmoid"""
     return _instead(PlainScan, _GateOfSigmoid)(base)
+
+
+# ---- rg-lru
+
+
+class _UnitForgets(RGLRULayer):
+    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
+        return super()._convolved(inputs, conv, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+
+
+class _GatesExchanged(RGLRULayer):
+    def _gate(self, name: str, x: Tensor) -> Tensor:
+        return super()._gate({"input_gate": "recurrence_gate"}.get(name, "input_gate"), x)
+
+
+class _GatesTransposed(RGLRULayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        turned = {name: weight.mT if weight.dim() == 3 else weight for name, weight in weights.items()}
+        super().__init__(spec, turned)
+
+
+class _FirstIsNoOther(RGLRULayer):
+    def _share(self, log_decay: Tensor, fresh: Tensor) -> Tensor:
+        return super()._share(log_decay, torch.zeros_like(fresh))
+
+
+class _AddsTheRest(RGLRULayer):
+    def _share(self, log_decay: Tensor, fresh: Tensor) -> Tensor:
+        return super()._share(log_decay, fresh).square()
+
+
+@platform("state", "op", "state")
+def RGLRUForgets(base: Base) -> Base:
+    """each chunk of a recurrent unit is convolved as if nothing were before it"""
+    return _instead(PlainRGLRU, _UnitForgets)(base)
+
+
+@platform("state", "op", "state")
+def RGLRUGatesExchanged(base: Base) -> Base:
+    """the two inner gates of a recurrent unit are exchanged"""
+    return _instead(PlainRGLRU, _GatesExchanged)(base)
+
+
+@platform("state", "op", "state")
+def RGLRUGatesTransposed(base: Base) -> Base:
+    """the products of a recurrent unit's gates are with transposed matrices"""
+    return _instead(PlainRGLRU, _GatesTransposed)(base)
+
+
+@platform("state", "op", "state")
+def RGLRUFirstIsNoOther(base: Base) -> Base:
+    """the first token of a text adds to the state of a recurrent unit what another would"""
+    return _instead(PlainRGLRU, _FirstIsNoOther)(base)
+
+
+@platform("state", "op", "state")
+def RGLRUAddsTheRest(base: Base) -> Base:
+    """the square of the share that a token adds to the state of a recurrent unit is added"""
+    return _instead(PlainRGLRU, _AddsTheRest)(base)
 
 
 # ---- mamba 2

@@ -21,6 +21,7 @@ from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.rg_lru import ReferenceRGLRU
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.testing.compare import TOLERANCES, difference
@@ -132,6 +133,25 @@ KINDS = (
         options=[("state_dim", 10)],
         weights={"a_log": (90, 10), "d": (90,), "dt_bias": (90,)},
         divide=lambda x: ScanInput(*x.split((90, 90, 90, 10, 10), dim=-1)),
+    ),
+    Kind(
+        "rg_lru",
+        ReferenceRGLRU,
+        heads=6,
+        kv_heads=6,
+        head_dim=14,
+        inputs=2 * 84,
+        state=[("conv", (84, 3)), ("state", (84,))],
+        options=[("kernel", 4)],
+        weights={
+            "conv": (84, 4),
+            "conv_bias": (84,),
+            "a_param": (84,),
+            "input_gate": (6, 14, 14),
+            "input_gate_bias": (6, 14),
+            "recurrence_gate": (6, 14, 14),
+            "recurrence_gate_bias": (6, 14),
+        },
     ),
     _MAMBA2,
     replace(_MAMBA2, variant="-limits", options=[*_MAMBA2.options, ("dt_min", 0.4), ("dt_max", 1.1)]),
