@@ -12,6 +12,7 @@ from transformers import (
     DeepseekV3Config,
     DeepseekV32Config,
     FalconConfig,
+    FalconH1Config,
     FalconMambaConfig,
     Gemma2Config,
     Gemma3TextConfig,
@@ -53,8 +54,10 @@ from tessera.errors import ModelError
 from tessera.layers.attention import Temperature
 from tessera.layers.build import Build
 from tessera.layers.rotary import LinearScaling
+from tessera.models import falcon_h1
 from tessera.models.alibi import alibi_slopes
 from tessera.models.fields import ACTIVATIONS
+from tessera.models.granite_hybrid import read_mamba2
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
 from tessera.plugins import load_path
@@ -105,6 +108,7 @@ MAMBA2 = {
     "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
     "BambaForCausalLM": BambaConfig,
 }
+FALCON_H1 = "FalconH1ForCausalLM"
 SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
 ALIBI = {"BloomForCausalLM": BloomConfig, "MptForCausalLM": MptConfig}
 MAMBA2_SIZES = {
@@ -139,7 +143,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -525,6 +529,34 @@ def test_left_out_of_recurrent_gemma(more):
         theirs.logits_soft_cap,
     )
     assert ours.activation == ACTIVATIONS[theirs.hidden_activation]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"mamba_d_ssm": None, "mamba_expand": 4}, {"mamba_rms_norm": True, "mamba_norm_before_gate": False}]
+)
+def test_left_out_of_falcon_h1(monkeypatch, more):
+    made = []
+
+    def seen(*args, **more):
+        made.append(read_mamba2(*args, **more))
+        return made[0]
+
+    monkeypatch.setattr(falcon_h1, "read_mamba2", seen)
+    said = {name: value for name, value in SPARSE.items() if name != "rms_norm_eps"} | {
+        "num_attention_heads": 8,
+        **more,
+    }
+    theirs, ours, (mamba,) = FalconH1Config(**said), config_of(FALCON_H1, said), made
+    assert {own: getattr(mamba, own) for own in MAMBA2_SIZES} == {
+        own: getattr(theirs, name) for own, name in MAMBA2_SIZES.items()
+    }
+    assert (mamba.normed, mamba.gate_first) == (theirs.mamba_rms_norm, not theirs.mamba_norm_before_gate)
+    assert (mamba.output_bias, mamba.multipliers) == (theirs.projectors_bias, (1.0,) * 5)
+    for layer in ours.layers:
+        assert (layer.kv_heads, layer.scale) == (theirs.num_key_value_heads, 8**-0.5)
+        assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
+    assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
+    assert (ours.embedding_scale, ours.residual_multiplier, ours.logits_scale) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

@@ -19,6 +19,8 @@ from transformers import (
     DeepseekV32ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     FalconMambaConfig,
     FalconMambaForCausalLM,
     Gemma2Config,
@@ -144,6 +146,7 @@ _MAMBA2: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 9,
 }
+_FALCON_H1 = {**_MAMBA2, "mamba_expand": 2, "mamba_d_ssm": 216, "num_hidden_layers": 2}
 _JAMBA: dict[str, Any] = {"hidden_size": 68, "head_dim": 18, "mamba_expand": 3, "mamba_d_state": 9}
 
 
@@ -502,6 +505,45 @@ FAMILIES = {
                 mamba_conv_bias=False,
                 attention_bias=True,
                 mlp_bias=True,
+            ),
+        ),
+        Family(
+            "falcon-h1",
+            maker(
+                FalconH1Config,
+                FalconH1ForCausalLM,
+                **_FALCON_H1,
+                num_key_value_heads=2,
+                embedding_multiplier=1.7,
+                lm_head_multiplier=0.6,
+                mlp_multipliers=[0.7, 1.3],
+                key_multiplier=0.6,
+                attention_in_multiplier=1.2,
+                attention_out_multiplier=0.8,
+                ssm_multipliers=[0.8, 1.3, 0.7, 1.1, 1.4],
+                ssm_in_multiplier=0.9,
+                ssm_out_multiplier=0.6,
+                time_step_limit=[0.2, 0.9],
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "falcon-h1-biases",
+            maker(
+                FalconH1Config,
+                FalconH1ForCausalLM,
+                **_FALCON_H1,
+                mamba_rms_norm=True,
+                mamba_conv_bias=False,
+                mamba_proj_bias=True,
+                projectors_bias=True,
+                attention_bias=True,
+                mlp_bias=True,
+                mlp_multipliers=[1.0, 1.3],
+                key_multiplier=0.6,
+                attention_out_multiplier=0.8,
+                ssm_multipliers=[0.8, 1.3, 0.7, 1.1, 1.4],
+                ssm_out_multiplier=0.6,
             ),
         ),
         Family(

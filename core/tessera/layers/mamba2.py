@@ -34,13 +34,22 @@ class Mamba2Shape:
     kernel: int  # tokens that the convolution sees
     eps: float
     max_positions: int
-    bias: bool = False  # of both projections
+    bias: bool = False  # of the input projection
+    output_bias: bool = False
     conv_bias: bool = True
+    normed: bool = True  # whether the result is normed
+    gate_first: bool = True  # the norm is behind the gate, not before it
+    # of what the input projection returns for gates, inputs, B, C and dt, bias included
+    multipliers: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
     step_limits: tuple[float, float] = (0.0, math.inf)  # of dt
     norm_offset: float = 0.0  # of the norm before the block
     name: ClassVar[str] = "mamba"
     causal: ClassVar[bool] = True
     rope: ClassVar[Rope | None] = None
+
+    @property
+    def multiplied(self) -> bool:
+        return any(one != 1.0 for one in self.multipliers)
 
     @property
     def inner(self) -> int:
@@ -93,8 +102,12 @@ class _Share:
         shape = self.shape
         if self.groups == (0, shape.groups):
             return [(0, shape.inner + shape.channels + shape.heads)]
-        last = shape.inner + shape.channels
-        return [self.inner, *self.channels(shape.inner), (last + self.heads[0], last + self.heads[1])]
+        return self.parts()
+
+    def parts(self) -> list[Bounds]:
+        """The same, each of the five by itself."""
+        last = self.shape.inner + self.shape.channels
+        return [self.inner, *self.channels(self.shape.inner), (last + self.heads[0], last + self.heads[1])]
 
 
 class Mamba2:
@@ -109,7 +122,7 @@ class Mamba2:
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
         columns = build.shard(shape.inner, "the inner size of the mamba mixer")
         output = WeightShard(f"{prefix}.out_proj", shape.hidden, shape.inner, columns=columns)
-        self.output = Linear(build, [output], bias=shape.bias)
+        self.output = Linear(build, [output], bias=shape.output_bias)
         self.columns = None if share.inner == columns else slice(*columns)
         self.spec = _spec(build, share)
         self.mixer = build.mixer(self.spec, _weights(build, prefix, share))
@@ -140,6 +153,9 @@ def _spec(build: Build, share: _Share) -> LayerSpec:
             ("kernel", shape.kernel),
             ("eps", shape.eps),
             *((name, limit) for name, limit, none in limits if limit != none),
+            *([] if shape.normed else [("normed", 0.0)]),
+            *([] if shape.gate_first else [("gate_first", 0.0)]),
+            *([("multiplied", 1.0)] if shape.multiplied else []),
         ),
     )
 
@@ -152,12 +168,17 @@ def _weights(build: Build, prefix: str, share: _Share) -> LateWeights:
         "a_log": [Part(f"{prefix}.A_log", (shape.heads,), share.heads)],
         "d": [Part(f"{prefix}.D", (shape.heads,), share.heads)],
         "dt_bias": [Part(f"{prefix}.dt_bias", (shape.heads,), share.heads)],
-        "norm": [Part(f"{prefix}.norm.weight", (shape.inner,), share.inner, fill=1.0)],
     }
+    if shape.normed:
+        joins["norm"] = [Part(f"{prefix}.norm.weight", (shape.inner,), share.inner, fill=1.0)]
     if shape.conv_bias:
         joins["conv_bias"] = [Part(f"{prefix}.conv1d.bias", whole[:1], part) for part in rows]
     weights = state_weights(build, joins)
     if not shape.conv_bias:
         channels = sum(stop - start for start, stop in rows)
         weights["conv_bias"] = torch.zeros(channels, device=build.device.target)
+    if shape.multiplied:
+        each = zip(share.parts(), shape.multipliers, strict=True)
+        of_all = [torch.full((stop - start,), one) for (start, stop), one in each]
+        weights["multipliers"] = torch.cat(of_all).to(build.device.target)
     return weights

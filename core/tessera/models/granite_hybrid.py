@@ -90,31 +90,37 @@ def _layers(fields: ConfigFields, attention: AttentionShape, attends: Sequence[b
     return [attention if one else mamba for one in attends]
 
 
-def read_mamba2(fields: ConfigFields, attention: AttentionShape) -> Mamba2Shape:
-    """The mixer of a layer. attention: of other layers of the model. Raises ModelError for a missing or invalid field,
-    and for sizes that do not divide evenly."""
+def read_mamba2(
+    fields: ConfigFields, attention: AttentionShape, inner: int | None = None, **differs: Any
+) -> Mamba2Shape:
+    """The mixer of a layer. attention: of the same model. inner: elements of all heads; None: mamba_expand says.
+    differs: fields of Mamba2Shape to override. Raises ModelError for a missing or invalid field, and for sizes that do
+    not divide evenly."""
     heads, groups = fields.count("mamba_n_heads"), fields.count("mamba_n_groups")
-    inner = fields.count("mamba_expand") * attention.hidden
+    said = "mamba_expand times hidden_size" if inner is None else "mamba_d_ssm"
+    inner = fields.count("mamba_expand") * attention.hidden if inner is None else inner
     head_dim = inner // heads if fields.get("mamba_d_head") == "auto" else fields.count("mamba_d_head")
     if heads * head_dim != inner:
-        raise ModelError(f"mamba_n_heads ({heads}) heads are not mamba_expand times hidden_size ({inner}) elements.")
+        raise ModelError(f"mamba_n_heads ({heads}) heads are not {said} ({inner}) elements.")
     if heads % groups:
         raise ModelError(f"mamba_n_heads ({heads}) is not a multiple of mamba_n_groups ({groups}).")
     if fields.activation("hidden_act", "silu") != "silu":
         raise ModelError("a hidden_act other than silu is not supported with mamba.")
-    return Mamba2Shape(
-        hidden=attention.hidden,
-        heads=heads,
-        head_dim=head_dim,
-        groups=groups,
-        state_dim=fields.count("mamba_d_state"),
-        kernel=fields.count("mamba_d_conv", least=2),
-        eps=attention.eps,
-        max_positions=attention.max_positions,
-        bias=fields.flag("mamba_proj_bias"),
-        conv_bias=fields.flag("mamba_conv_bias"),
-        step_limits=read_step_limits(fields),
-    )
+    values: dict[str, Any] = {
+        "hidden": attention.hidden,
+        "heads": heads,
+        "head_dim": head_dim,
+        "groups": groups,
+        "state_dim": fields.count("mamba_d_state"),
+        "kernel": fields.count("mamba_d_conv", least=2),
+        "eps": attention.eps,
+        "max_positions": attention.max_positions,
+        "bias": fields.flag("mamba_proj_bias"),
+        "output_bias": fields.flag("mamba_proj_bias"),
+        "conv_bias": fields.flag("mamba_conv_bias"),
+        "step_limits": read_step_limits(fields),
+    }
+    return Mamba2Shape(**{**values, **differs})
 
 
 def read_step_limits(fields: ConfigFields) -> tuple[float, float]:

@@ -113,6 +113,7 @@ def _mamba2(fields: ConfigFields, max_model_len: int, *, act: str, **differs: An
         eps=fields.number("layer_norm_epsilon"),
         max_positions=max_model_len,
         bias=fields.flag("use_bias"),
+        output_bias=fields.flag("use_bias"),
         conv_bias=fields.flag("use_conv_bias"),
         **differs,
     )

@@ -17,6 +17,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "DeepseekV32ForCausalLM": "tessera.models.deepseek_sparse:deepseek_v32",
     "FalconForCausalLM": "tessera.models.falcon:falcon",
+    "FalconH1ForCausalLM": "tessera.models.falcon_h1:falcon_h1",
     "FalconMambaForCausalLM": "tessera.models.mamba:falcon_mamba",
     "Gemma2ForCausalLM": "tessera.models.gemma:gemma2",
     "Gemma3ForCausalLM": "tessera.models.gemma:gemma3",

@@ -6,7 +6,8 @@ Inputs x, B and C pass a short causal convolution and SiLU. Then, for each head,
     S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t^T;  y_t = S_t C_t + D x_t
 
 with A = -exp(a_log) and dt = softplus(dt + dt_bias) within limits (structured state space duality, arXiv:2405.21060).
-The result is the RMS norm, over each group's heads, of y times SiLU of a gate.
+The result is the RMS norm, over each group's heads, of y times SiLU of a gate. Some models gate behind the norm, or
+have no norm (Falcon-H1, arXiv:2507.22448).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class ReferenceMamba2(StateBackend):
 class Mamba2Layer(Mixer):
     """x [T, 2 H P + 2 G N + H]: gates, inputs, B, C and dt, each ordered by head or group. Planes: conv [channels,
     kernel - 1], the last inputs of the convolution, and state [H, P, N]. Weights beside conv: conv_bias [channels];
-    a_log, d and dt_bias [H]; norm [H P]. Options: state_dim N; eps of the norm; dt_min and dt_max, limits of dt, if it
-    has some."""
+    a_log, d and dt_bias [H]; norm [H P]; multipliers of x, of its size. Options: state_dim N; eps of the norm; dt_min
+    and dt_max, limits of dt, if it has some; normed and gate_first, 0 if they are not so; multiplied, if x is."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights, self.options = spec, weights, dict(spec.options)
@@ -49,6 +50,7 @@ class Mamba2Layer(Mixer):
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
         spec, grid, slot = self.spec, plan.grid, plan.slot
         laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+        laid = self._multiplied(laid)
         gate, mixed, dt = laid.split((self.inner, self.inner + 2 * self.wide, spec.num_heads), dim=-1)
         conv, states = caches[spec.layer]
         values, b, c = self._heads(F.silu(self._convolved(mixed, conv, plan)))
@@ -60,6 +62,9 @@ class Mamba2Layer(Mixer):
         states.index_put_((slot,), after.to(states.dtype))
         result = self._normed(read + self.weights["d"][:, None] * values, gate)
         return result[grid.row, grid.place].to(x.dtype)
+
+    def _multiplied(self, x: Tensor) -> Tensor:
+        return x * self.weights["multipliers"] if self.options.get("multiplied") else x
 
     def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
         return causal_convolution(inputs, self.weights["conv"], conv, plan) + self.weights["conv_bias"]
@@ -78,7 +83,10 @@ class Mamba2Layer(Mixer):
 
     def _normed(self, mixed: Tensor, gate: Tensor) -> Tensor:
         """[R, W, H, P] and [R, W, H P] -> [R, W, H P]"""
-        return self._norm(mixed.flatten(2) * F.silu(gate))
+        mixed, gate = mixed.flatten(2), F.silu(gate)
+        if not self.options.get("normed", 1.0):
+            return mixed * gate
+        return self._norm(mixed * gate) if self.options.get("gate_first", 1.0) else self._norm(mixed) * gate
 
     def _norm(self, x: Tensor) -> Tensor:
         grouped = x.unflatten(-1, (self.spec.num_kv_heads, -1))

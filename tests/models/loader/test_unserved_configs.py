@@ -27,6 +27,8 @@ LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "head_dim": 8, "num_key_value_
 MAMBA2 = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6}
 BAMBA = {"architectures": ["BambaForCausalLM"], **MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
 GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], **MAMBA2}
+FALCON_H1 = {**MAMBA2, "mamba_d_ssm": 24, "num_key_value_heads": 1}
+HYBRID = {"architectures": ["FalconH1ForCausalLM"], **FALCON_H1}
 NEMOTRON_H = {
     "layers_block_type": ["mamba", "mlp"],
     "mamba_num_heads": 4,
@@ -218,6 +220,13 @@ REFUSED = [
     ({**BAMBA, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with mamba."),
     ({**BAMBA, "time_step_limit": [0.0]}, "time_step_limit in config.json is not a list of two numbers."),
     ({**GRANITE_HYBRID, "layer_types": ["mamba", "?"]}, "layer_types in config.json must say mamba or attention"),
+    ({**HYBRID, "mamba_d_head": 7}, "mamba_n_heads (4) heads are not mamba_d_ssm (24) elements."),
+    ({**HYBRID, "key_multiplier": 0}, "key_multiplier has an invalid value"),
+    ({**HYBRID, "ssm_multipliers": [1.0] * 4}, "ssm_multipliers in config.json is not a list of 5 numbers."),
+    (
+        {**HYBRID, "attention_in_multiplier": 0.5, "attention_bias": True},
+        "attention_bias is not supported with attention_in_multiplier in config.json.",
+    ),
     ({**NEMOTRON, "layers_block_type": ["mamba", "?"]}, "layers_block_type in config.json must say mamba, attention"),
     (
         {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "M?"},
@@ -264,6 +273,7 @@ NEEDED = {
     "DeepseekV3ForCausalLM": LATENT,
     "DeepseekV32ForCausalLM": INDEXED,
     "FalconForCausalLM": {"hidden_size": 24},
+    "FalconH1ForCausalLM": FALCON_H1,
     "Glm4MoeForCausalLM": {"head_dim": 8},
     "Glm4MoeLiteForCausalLM": LATENT,
     "GlmMoeDsaForCausalLM": INDEXED,

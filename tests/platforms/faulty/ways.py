@@ -628,6 +628,17 @@ class _GateAfterNorm(Mamba2Layer):
         return self._norm(mixed.flatten(2)) * torch.nn.functional.silu(gate)
 
 
+class _GateBeforeNorm(Mamba2Layer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(spec, weights)
+        self.options["gate_first"] = 1.0
+
+
+class _Unmultiplied(Mamba2Layer):
+    def _multiplied(self, x: Tensor) -> Tensor:
+        return x
+
+
 class _StepsUnlimited(Mamba2Layer):
     def _step(self, dt: Tensor) -> Tensor:
         return torch.nn.functional.softplus(dt + self.weights["dt_bias"])
@@ -655,6 +666,18 @@ def Mamba2NormsAllGroups(base: Base) -> Base:
 def Mamba2GatesAfterNorm(base: Base) -> Base:
     """the result is normed before it is gated"""
     return _instead(PlainMamba2, _GateAfterNorm)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2GatesBeforeNorm(base: Base) -> Base:
+    """the result is gated before it is normed where the gate is behind the norm"""
+    return _instead(PlainMamba2, _GateBeforeNorm)(base)
+
+
+@platform("state", "op", "state")
+def Mamba2Unmultiplied(base: Base) -> Base:
+    """multipliers of what the input projection returns are left out"""
+    return _instead(PlainMamba2, _Unmultiplied)(base)
 
 
 @platform("state", "op", "state")

@@ -154,6 +154,13 @@ KINDS = (
         },
     ),
     _MAMBA2,
+    replace(
+        _MAMBA2,
+        variant="-multipliers",
+        options=[*_MAMBA2.options, ("normed", 0), ("multiplied", 1)],
+        weights={**_MAMBA2.weights, "multipliers": (84 + 124 + 6,)},
+    ),
+    replace(_MAMBA2, variant="-gate-last", options=[*_MAMBA2.options, ("gate_first", 0)]),
     replace(_MAMBA2, variant="-limits", options=[*_MAMBA2.options, ("dt_min", 0.4), ("dt_max", 1.1)]),
 )
 
