@@ -47,6 +47,7 @@ from transformers import (
     RecurrentGemmaConfig,
     SmolLM3Config,
     YoutuConfig,
+    Zamba2Config,
 )
 from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 
@@ -109,6 +110,7 @@ MAMBA2 = {
     "BambaForCausalLM": BambaConfig,
 }
 FALCON_H1 = "FalconH1ForCausalLM"
+ZAMBA2 = "Zamba2ForCausalLM"
 SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
 ALIBI = {"BloomForCausalLM": BloomConfig, "MptForCausalLM": MptConfig}
 MAMBA2_SIZES = {
@@ -143,7 +145,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA, ZAMBA2}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -557,6 +559,30 @@ def test_left_out_of_falcon_h1(monkeypatch, more):
         assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
     assert (ours.embedding_scale, ours.residual_multiplier, ours.logits_scale) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"layers_block_type": ["mamba", "hybrid"], "num_hidden_layers": 2, "use_mem_rope": True}]
+)
+def test_left_out_of_zamba2(more):
+    said = {"vocab_size": 30, "hidden_size": 64, "num_attention_heads": 8, **more}
+    theirs, ours = Zamba2Config(**said), config_of(ZAMBA2, said)
+    for kind, layer in zip(theirs.layers_block_type, ours.layers, strict=True):
+        if kind == "hybrid":
+            assert (layer.kv_heads, layer.head_dim) == (theirs.num_key_value_heads, theirs.attention_head_dim)
+            assert layer.scale == (theirs.attention_head_dim / 2) ** -0.5
+            turned = theirs.rope_parameters["rope_theta"] if theirs.use_mem_rope else None
+            assert (layer.rope and layer.rope.theta) == turned
+            continue
+        assert (layer.heads, layer.head_dim, layer.groups) == (
+            theirs.n_mamba_heads,
+            theirs.mamba_headdim,
+            theirs.mamba_ngroups,
+        )
+        assert (layer.state_dim, layer.kernel) == (theirs.mamba_d_state, theirs.mamba_d_conv)
+        assert (layer.bias, layer.conv_bias) == (theirs.add_bias_linear, True)
+        assert layer.step_limits == (theirs.time_step_min, float("inf"))
+    assert (ours.tied, ours.eps, ours.inner) == (True, theirs.rms_norm_eps, theirs.intermediate_size)
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

@@ -89,6 +89,8 @@ from transformers import (
     SmolLM3ForCausalLM,
     YoutuConfig,
     YoutuForCausalLM,
+    Zamba2Config,
+    Zamba2ForCausalLM,
 )
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
@@ -146,6 +148,7 @@ _MAMBA2: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 9,
 }
+_ZAMBA2: dict[str, Any] = {"num_key_value_heads": 6, "mamba_d_state": 9, "mamba_expand": 3, "adapter_rank": 10}
 _FALCON_H1 = {**_MAMBA2, "mamba_expand": 2, "mamba_d_ssm": 216, "num_hidden_layers": 2}
 _JAMBA: dict[str, Any] = {"hidden_size": 68, "head_dim": 18, "mamba_expand": 3, "mamba_d_state": 9}
 
@@ -544,6 +547,35 @@ FAMILIES = {
                 attention_out_multiplier=0.8,
                 ssm_multipliers=[0.8, 1.3, 0.7, 1.1, 1.4],
                 ssm_out_multiplier=0.6,
+            ),
+        ),
+        Family(
+            "zamba2",
+            maker(
+                Zamba2Config,
+                Zamba2ForCausalLM,
+                **_ZAMBA2,
+                num_hidden_layers=6,
+                layers_block_type=["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid", "hybrid"],
+                num_mem_blocks=2,
+                n_mamba_heads=6,
+                mamba_ngroups=2,
+                time_step_min=0.5,
+                add_bias_linear=True,
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "zamba2-adapters",
+            maker(
+                Zamba2Config,
+                Zamba2ForCausalLM,
+                **_ZAMBA2,
+                num_hidden_layers=3,
+                layers_block_type=["hybrid", "linear_attention", "hybrid"],
+                use_shared_attention_adapter=True,
+                use_mem_rope=True,
+                tie_word_embeddings=True,
             ),
         ),
         Family(

@@ -4,6 +4,7 @@ the ranks."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -33,6 +34,10 @@ class AttentionBlock(Protocol):
     def output(self) -> Callable[[Tensor], Tensor]: ...
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]: ...
+
+
+AttentionInput = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""Norm and projection, or the projection alone: (x, residual) -> (queries, keys and values, residual)."""
 
 
 class BlockShape(Protocol):
@@ -108,6 +113,7 @@ class AttentionShape:
     clip: float | None = None  # largest absolute number in queries, keys and values
     layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
+    inputs: int | None = None  # elements of the input; None: as many as of the result
     name: ClassVar[str] = "self_attn"
 
     def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> Attention:
@@ -161,12 +167,15 @@ class Attention:
     ) -> None:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
-        sources = shape.layout.sources(prefix, shape.hidden, heads)
+        sources = shape.layout.sources(prefix, shape.inputs or shape.hidden, heads)
+        self.sources = sources
         self.gate = OutputGate(build, shape, heads) if shape.gated else None
         if self.gate is not None:
-            sources = [*self.gate.queries(sources[0]), *sources[1:], *self.gate.gates(sources[0])]
-        linear = Linear(build, sources, bias=shape.bias)
-        self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
+            self.sources = [*self.gate.queries(sources[0]), *sources[1:], *self.gate.gates(sources[0])]
+        self.linear = Linear(build, self.sources, bias=shape.bias)
+        self.input: AttentionInput = PlainInput(self.linear)
+        if norm is not None:
+            self.input = NormLinear(build, *norm, self.linear)
         wide = shape.heads * shape.head_dim
         output = WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=q_rows)
         self.output = Linear(build, [output], bias=shape.output_bias)
@@ -206,7 +215,15 @@ class Attention:
             weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:
             weights.add_head_norms(build, prefix, head_norm, shape.norm_names)
+        self.weights = weights
         self.mixer = build.mixer(self.spec, weights)
+
+    def again(self, build: Build) -> Attention:
+        """The same weights with keys and values of their own, for a model that calls them several times."""
+        other = copy(self)
+        other.spec = replace(self.spec, layer=len(build.mixers))
+        other.mixer = build.mixer(other.spec, self.weights)
+        return other
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         qkv, residual = self.input(x, residual)

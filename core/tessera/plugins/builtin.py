@@ -52,6 +52,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "RecurrentGemmaForCausalLM": "tessera.models.recurrent_gemma:recurrent_gemma",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
     "YoutuForCausalLM": "tessera.models.deepseek:youtu",
+    "Zamba2ForCausalLM": "tessera.models.zamba:zamba2",
 }
 """Architectures that generate and that core implements, by their name in config.json."""
 

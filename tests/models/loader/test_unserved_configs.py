@@ -36,6 +36,14 @@ NEMOTRON_H = {
     "n_groups": 2,
     "ssm_state_size": 6,
 }
+ZAMBA2 = {
+    "layers_block_type": ["mamba", "hybrid"],
+    "n_mamba_heads": 4,
+    "mamba_d_state": 6,
+    "adapter_rank": 3,
+    "tie_word_embeddings": True,
+}
+ZAMBA = {"architectures": ["Zamba2ForCausalLM"], **ZAMBA2}
 MAMBA2_ALONE = {"num_heads": 4, "head_dim": 10, "n_groups": 2, "state_size": 6}
 NEMOTRON = {"architectures": ["NemotronHForCausalLM"], **NEMOTRON_H}
 CODESTRAL = {"architectures": ["Mamba2ForCausalLM"], **MAMBA2_ALONE}
@@ -227,6 +235,10 @@ REFUSED = [
         {**HYBRID, "attention_in_multiplier": 0.5, "attention_bias": True},
         "attention_bias is not supported with attention_in_multiplier in config.json.",
     ),
+    ({**ZAMBA, "layers_block_type": ["hybrid", "?"]}, "layers_block_type in config.json must say mamba or hybrid"),
+    ({**ZAMBA, "n_mamba_heads": 3}, "mamba_expand times hidden_size (40) is not a multiple of n_mamba_heads (3)"),
+    ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings must be true in config.json: without it, Zamba 2"),
+    ({**ZAMBA, "use_long_context": True}, "use_long_context is not supported."),
     ({**NEMOTRON, "layers_block_type": ["mamba", "?"]}, "layers_block_type in config.json must say mamba, attention"),
     (
         {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "M?"},
@@ -291,6 +303,7 @@ NEEDED = {
     "Qwen3_5MoeForCausalLM": {**DELTA_NET, "num_experts": 12},
     "RecurrentGemmaForCausalLM": GRIFFIN,
     "YoutuForCausalLM": LATENT,
+    "Zamba2ForCausalLM": ZAMBA2,
 }
 
 

@@ -1,0 +1,255 @@
+"""Zamba 2: every layer has a Mamba 2. In front of it, some have a transformer whose weights they share with others, and
+which sees the embeddings beside the layer's input (arXiv:2411.15242).
+
+What is between layers is complete on every rank, and the embeddings go with it in the place of a residual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.errors import ModelError
+from tessera.layers.attention import Attention, AttentionShape, RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.embedding import vocabulary_ends
+from tessera.layers.linear import Linear, WeightShard
+from tessera.layers.mamba2 import Mamba2, Mamba2Shape
+from tessera.layers.mlp import GatedNames
+from tessera.layers.norm import AddNorm, Norm
+from tessera.models.decoder import Decoder, DecoderConfig, DecoderNames
+from tessera.models.fields import Checkpoint, ConfigFields
+from tessera.models.reading import read_attention, read_decoder
+from tessera.models.rope import RopeReader
+from tessera.ops import AddSpec, GateSpec
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
+_ZAMBA2: dict[str, Any] = {
+    "max_position_embeddings": 4096,
+    "mamba_d_state": 64,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_ngroups": 1,
+    "n_mamba_heads": 8,
+    "time_step_min": 0.001,
+    "rms_norm_eps": 1e-5,
+    "num_mem_blocks": 1,
+    "adapter_rank": 128,
+    "tie_word_embeddings": True,
+}
+_DEFAULT = [
+    "mamba",
+    *(["mamba"] * 5 + ["hybrid"]) * 7,
+    *["mamba"] * 4,
+    "hybrid",
+    *["mamba"] * 3,
+    "hybrid",
+    *["mamba"] * 2,
+]
+_KINDS = {"mamba": False, "linear_attention": False, "hybrid": True}
+"""What layers_block_type says of layers, then and now, and whether these have a transformer."""
+_NAMES = DecoderNames(norm="model.final_layernorm")
+_GATE_EPS = 1e-5  # of the norm of Mamba 2's result
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """What the calls of shared transformers have in common."""
+
+    attention: AttentionShape
+    inner: int  # of the MLP
+    activation: str
+    bias: bool  # of the MLP's products
+    rank: int  # of the adapters that each call has of its own
+    adapts_attention: bool  # the products of queries, keys and values have some too
+
+
+class CallAdapter:
+    """up(down(x)), which a call of shared weights adds to their products. parts: the name of each, in the order of the
+    products, and the shards that this rank has of the weight it is for."""
+
+    def __init__(self, build: Build, k: int, rank: int, parts: Sequence[tuple[str, Sequence[WeightShard]]]) -> None:
+        self.rank = rank
+        self.down = Linear(build, [WeightShard(f"{name}.0", rank, k) for name, _ in parts])
+        self.ups = [
+            Linear(build, [WeightShard(f"{name}.1", shard.n, rank, shard.rows) for shard in shards])
+            for name, shards in parts
+        ]
+        n = sum(shard.shape[0] for _, shards in parts for shard in shards)
+        self.add = build.ops.bind("add", AddSpec(n, build.dtype))
+
+    def __call__(self, x: Tensor, products: Tensor) -> Tensor:
+        """products: of x."""
+        made = [up(part) for up, part in zip(self.ups, self.down(x).split(self.rank, dim=-1), strict=True)]
+        result: Tensor = self.add(products, made[0] if len(made) == 1 else torch.cat(made, dim=-1))
+        return result
+
+
+class AdaptedInput:
+    """Has NormLinear's signature, but no norm."""
+
+    def __init__(self, linear: Linear, adapter: CallAdapter) -> None:
+        self.linear, self.adapter = linear, adapter
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.adapter(x, self.linear(x)), x
+
+
+class Shared:
+    """The weights of a transformer: a norm, attention, a norm and an MLP, with nothing added between them. prefix: of
+    their names."""
+
+    def __init__(self, build: Build, prefix: str, shape: Transformer, tables: RotaryTable) -> None:
+        self.prefix, self.shape, hidden, inner = prefix, shape, shape.attention.hidden, shape.inner
+        eps = shape.attention.eps
+        self.norm = AddNorm(build, f"{prefix}.input_layernorm", 2 * hidden, Norm(eps, whole=True))
+        self.attention = Attention(build, f"{prefix}.self_attn", None, shape.attention, tables)
+        self.mlp_norm = AddNorm(build, f"{prefix}.pre_ff_layernorm", hidden, Norm(eps))
+        mlp, part = f"{prefix}.feed_forward", build.shard(inner, "the inner size of the MLP")
+        self.wide = GatedNames(joined="gate_up_proj").gate_up(mlp, inner, hidden, part)
+        self.gate_up = Linear(build, self.wide, bias=shape.bias)
+        self.gate = build.ops.bind("gate", GateSpec(part[1] - part[0], build.dtype, shape.activation))
+        self.down = Linear(build, [WeightShard(f"{mlp}.down_proj", hidden, inner, columns=part)], bias=shape.bias)
+
+
+class SharedCall:
+    """A call of a transformer: keys and values, and adapters, of its own. number: among the model's calls. first: of
+    this transformer's on this stage."""
+
+    def __init__(self, build: Build, shared: Shared, number: int, *, first: bool) -> None:
+        self.shared, shape, prefix = shared, shared.shape, shared.prefix
+        self.attention = shared.attention if first else shared.attention.again(build)
+        if shape.adapts_attention:
+            name = f"{prefix}.self_attn.linear_{{}}_adapter_list.{number}"
+            named = [(name.format(one), [shard]) for one, shard in zip("qkv", shared.attention.sources, strict=True)]
+            adapter = CallAdapter(build, 2 * shape.attention.hidden, shape.rank, named)
+            self.attention.input = AdaptedInput(shared.attention.linear, adapter)
+        name = f"{prefix}.feed_forward.gate_up_proj_adapter_list.{number}"
+        self.adapter = CallAdapter(build, shape.attention.hidden, shape.rank, [(name, shared.wide)])
+
+    def __call__(self, x: Tensor, embedded: Tensor, launch: Launch, caches: Caches) -> Tensor:
+        """Returns this rank's partial sum."""
+        shared = self.shared
+        normed, _ = shared.norm(torch.cat([x, embedded], dim=-1), None)
+        mixed, _ = self.attention(normed, None, launch, caches)
+        normed, _ = shared.mlp_norm(self.attention.output(mixed), None)
+        return shared.down(shared.gate(self.adapter(normed, shared.gate_up(normed))))
+
+
+class ZambaBlock:
+    """x + mamba(norm(x)); or, with a call, x + mamba(norm(x + linear(call(x, embeddings))))."""
+
+    def __init__(
+        self, build: Build, prefix: str, config: DecoderConfig, mamba: Mamba2Shape, call: SharedCall | None
+    ) -> None:
+        hidden, self.call = config.hidden, call
+        within = prefix if call is None else f"{prefix}.mamba_decoder"
+        self.linear = None if call is None else Linear(build, [WeightShard(f"{prefix}.linear", hidden, hidden)])
+        norm = f"{within}.{config.names.attention_norm}", Norm(config.eps, whole=call is None)
+        self.mamba = Mamba2(build, f"{within}.{mamba.name}", norm, mamba)
+        self.complete, self.add = build.group.all_reduce, build.ops.bind("add", AddSpec(hidden, build.dtype))
+
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        embedded = x if residual is None else residual
+        if self.call is None or self.linear is None:
+            return self.mamba(x, None, launch, caches)[0], x, embedded
+        added = self.linear(self.call(x, embedded, launch, caches))
+        return self.mamba(added, x, launch, caches)[0], x, embedded
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, x, embedded = states
+        return self.add(x, self.complete(self.mamba.output(mixed))), embedded
+
+
+class LastNorm:
+    """Of x alone."""
+
+    def __init__(self, build: Build, config: DecoderConfig) -> None:
+        self.norm = AddNorm(build, config.names.norm, config.hidden, Norm(config.eps, whole=True))
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.norm(x, None)
+
+
+def zamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = ConfigFields(checkpoint, _ZAMBA2)
+    if fields.flag("use_long_context"):
+        raise ModelError("use_long_context is not supported.")
+    if not fields.flag("tie_word_embeddings"):
+        raise ModelError("tie_word_embeddings must be true in config.json: without it, Zamba 2 shares no transformers.")
+    shape, mamba, kinds = _transformer(fields, max_model_len), _mamba2(fields, max_model_len), _kinds(fields)
+    layers = [shape.attention if calls else mamba for calls in kinds]
+    config = read_decoder(fields, layers, eps=shape.attention.eps, inner=shape.inner, activation="", names=_NAMES)
+    ends = vocabulary_ends(build, _NAMES.embedding, config.vocab, config.hidden, tied=config.tied, whole=True)
+    tables, shared = RotaryTable(build), dict[str, Shared]()
+    calling, number = [layer for layer, calls in enumerate(kinds) if calls], fields.count("num_mem_blocks")
+
+    def block(layer: int) -> ZambaBlock:
+        """The calls take turns at the transformers, whose weights have the name of the first layer that calls them."""
+        call, prefix = None, f"{_NAMES.layers}.{layer}"
+        if kinds[layer]:
+            at = calling.index(layer)
+            name = f"{_NAMES.layers}.{calling[at % number]}.shared_transformer"
+            first = name not in shared
+            if first:
+                shared[name] = Shared(build, name, shape, tables)
+            call = SharedCall(build, shared[name], at, first=first)
+        return ZambaBlock(build, prefix, config, mamba, call)
+
+    blocks = [block(layer) for layer in build.layers(len(kinds))]
+    norm = LastNorm(build, config) if build.is_last_stage else None
+    return Decoder(build, config, embedding=ends[0], blocks=blocks, norm=norm, head=ends[1])
+
+
+def _kinds(fields: ConfigFields) -> Sequence[bool]:
+    """Whether each layer calls a transformer."""
+    said = fields.get("layers_block_type")
+    named = _DEFAULT if said is None else said
+    if not isinstance(named, list) or not named or not all(str(kind) in _KINDS for kind in named):
+        raise ModelError("layers_block_type in config.json must say mamba or hybrid for each layer.")
+    return [_KINDS[str(kind)] for kind in named]
+
+
+def _transformer(fields: ConfigFields, max_model_len: int) -> Transformer:
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_dim = 2 * hidden // heads
+    sized = ConfigFields({**fields.values, "head_dim": head_dim})
+    rope = RopeReader(sized, head_dim, max_model_len).read() if fields.flag("use_mem_rope") else None
+    return Transformer(
+        attention=read_attention(sized, max_model_len, rope=rope, scale=(head_dim / 2) ** -0.5, inputs=2 * hidden),
+        inner=fields.count("intermediate_size", 4 * hidden),
+        activation=fields.activation("hidden_act", "gelu"),
+        bias=fields.flag("add_bias_linear"),
+        rank=fields.count("adapter_rank"),
+        adapts_attention=fields.flag("use_shared_attention_adapter"),
+    )
+
+
+def _mamba2(fields: ConfigFields, max_model_len: int) -> Mamba2Shape:
+    heads, groups, hidden = fields.count("n_mamba_heads"), fields.count("mamba_ngroups"), fields.count("hidden_size")
+    inner = fields.count("mamba_expand") * hidden
+    if inner % heads or heads % groups:
+        raise ModelError(
+            f"mamba_expand times hidden_size ({inner}) is not a multiple of n_mamba_heads ({heads}), or this not of "
+            f"mamba_ngroups ({groups})."
+        )
+    return Mamba2Shape(
+        hidden=hidden,
+        heads=heads,
+        head_dim=inner // heads,
+        groups=groups,
+        state_dim=fields.count("mamba_d_state"),
+        kernel=fields.count("mamba_d_conv", least=2),
+        eps=_GATE_EPS,
+        max_positions=max_model_len,
+        bias=fields.flag("add_bias_linear"),
+        output_bias=fields.flag("add_bias_linear"),
+        step_limits=(fields.number("time_step_min"), math.inf),
+    )
