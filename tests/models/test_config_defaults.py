@@ -31,6 +31,7 @@ from transformers import (
     Mamba2Config,
     MambaConfig,
     MiniCPM3Config,
+    MiniMaxConfig,
     MistralConfig,
     MixtralConfig,
     MptConfig,
@@ -50,6 +51,7 @@ from transformers import (
     Zamba2Config,
 )
 from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
+from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
 from tessera.errors import ModelError
 from tessera.layers.attention import Temperature
@@ -111,6 +113,7 @@ MAMBA2 = {
 }
 FALCON_H1 = "FalconH1ForCausalLM"
 ZAMBA2 = "Zamba2ForCausalLM"
+MINIMAX = "MiniMaxForCausalLM"
 SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
 ALIBI = {"BloomForCausalLM": BloomConfig, "MptForCausalLM": MptConfig}
 MAMBA2_SIZES = {
@@ -145,7 +148,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, RECURRENT_GEMMA, ZAMBA2}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -583,6 +586,44 @@ def test_left_out_of_zamba2(more):
         assert (layer.bias, layer.conv_bias) == (theirs.add_bias_linear, True)
         assert layer.step_limits == (theirs.time_step_min, float("inf"))
     assert (ours.tied, ours.eps, ours.inner) == (True, theirs.rms_norm_eps, theirs.intermediate_size)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"layer_types": ["linear_attention"] * 6 + ["full_attention"], "mlp_alpha_factor": 2, "sliding_window": 9}],
+)
+def test_left_out_of_minimax(more):
+    said = {name: value for name, value in SPARSE.items() if name != "rms_norm_eps"} | {
+        "num_attention_heads": 8,
+        **more,
+    }
+    theirs, ours = MiniMaxConfig(**said), config_of(MINIMAX, said)
+    for number, (kind, layer) in enumerate(zip(theirs.layer_types, ours.layers, strict=True)):
+        if kind == "full_attention":
+            assert (layer.kv_heads, layer.head_dim, layer.window) == (
+                theirs.num_key_value_heads,
+                8,
+                theirs.sliding_window,
+            )
+            assert (layer.rope.theta, layer.rope.dim) == (theirs.rope_parameters["rope_theta"], 8)
+            continue
+        rate = MiniMaxLightningAttention(theirs, number).slope_rate.flatten()
+        assert layer.log_decay == pytest.approx((-rate).tolist())
+        assert (layer.heads, layer.head_dim) == (8, 8)
+    assert ours.tied == theirs.tie_word_embeddings
+    assert ours.eps == theirs.rms_norm_eps / theirs.mlp_alpha_factor**2
+    assert ours.residual_multiplier == theirs.mlp_beta_factor / theirs.mlp_alpha_factor
+    route = ours.experts.route
+    assert (route.experts, route.top_k, route.renormalise) == (
+        theirs.num_local_experts,
+        theirs.num_experts_per_tok,
+        True,
+    )
+    assert ours.experts.inner == theirs.intermediate_size
+
+
+def test_minimax_turns_as_much_of_a_head_as_it_says():
+    assert config_of(MINIMAX, {**SPARSE, "num_attention_heads": 8, "rotary_dim": 4}).layers[0].rope.dim == 4
 
 
 @pytest.mark.parametrize("architecture", MAMBA2)

@@ -45,6 +45,9 @@ _SMOLLM3: dict[str, Any] = {
 }
 _PHI3 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
 
+_SPARSE = "model.layers.{layer}.block_sparse_moe"
+MIXTRAL_NAMES = ExpertNames(f"{_SPARSE}.gate", *(f"{_SPARSE}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
+
 
 def llama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint)
@@ -88,9 +91,7 @@ def mistral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _MIXTRAL)
     layers = windowed(read_attention(fields, max_model_len), everywhere(fields))
-    moe = "model.layers.{layer}.block_sparse_moe"
-    names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
-    experts = read_experts(fields, "num_local_experts", names, fields.count("intermediate_size"))
+    experts = read_experts(fields, "num_local_experts", MIXTRAL_NAMES, fields.count("intermediate_size"))
     return build_decoder(build, read_decoder(fields, layers, experts=experts))
 
 

@@ -35,6 +35,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MambaForCausalLM": "tessera.models.mamba:mamba",
     "Mamba2ForCausalLM": "tessera.models.nemotron_h:mamba2",
+    "MiniMaxForCausalLM": "tessera.models.minimax:minimax",
     "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",
     "MixtralForCausalLM": "tessera.models.llama:mixtral",

@@ -10,6 +10,7 @@ from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention
+from tessera.reference.lightning import ReferenceLightningAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.rg_lru import ReferenceRGLRU
@@ -34,4 +35,5 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceMamba2(),
         ReferenceMambaConvolution(),
         ReferenceSelectiveScan(),
+        ReferenceLightningAttention(),
     )

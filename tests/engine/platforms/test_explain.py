@@ -36,6 +36,7 @@ OTHERS = (
     "reference_mamba2",
     "reference_mamba_convolution",
     "reference_selective_scan",
+    "reference_lightning_attention",
 )
 
 

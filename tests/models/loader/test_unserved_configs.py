@@ -13,6 +13,7 @@ MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in
 FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
+MINIMAX = {"architectures": ["MiniMaxForCausalLM"], "num_key_value_heads": 1}
 BLOOM, MPT = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Bloom", "Mpt"))
 LFM2, LFM2_MOE = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Lfm2", "Lfm2Moe"))
 QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "head_dim": 8}
@@ -239,6 +240,9 @@ REFUSED = [
     ({**ZAMBA, "n_mamba_heads": 3}, "mamba_expand times hidden_size (40) is not a multiple of n_mamba_heads (3)"),
     ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings must be true in config.json: without it, Zamba 2"),
     ({**ZAMBA, "use_long_context": True}, "use_long_context is not supported."),
+    ({**MINIMAX, "layer_types": ["full_attention", "?"]}, "layer_types in config.json must say linear_attention or"),
+    ({**MINIMAX, "mlp_alpha_factor": 0}, "mlp_alpha_factor has an invalid value"),
+    ({**MINIMAX, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with lightning attention."),
     ({**NEMOTRON, "layers_block_type": ["mamba", "?"]}, "layers_block_type in config.json must say mamba, attention"),
     (
         {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "M?"},
@@ -296,6 +300,7 @@ NEEDED = {
     "GraniteMoeHybridForCausalLM": MAMBA2,
     "Llama4ForCausalLM": LLAMA4,
     "Mamba2ForCausalLM": MAMBA2_ALONE,
+    "MiniMaxForCausalLM": MINIMAX,
     "NemotronHForCausalLM": NEMOTRON_H,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},

@@ -33,6 +33,7 @@ from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaN
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer, ReferenceKimiDelta
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
+from tessera.reference.lightning import LightningLayer, ReferenceLightningAttention
 from tessera.reference.mamba import (
     MambaConvolutionLayer,
     ReferenceMambaConvolution,
@@ -169,6 +170,12 @@ class PlainRGLRU(ReferenceRGLRU):
     fallback = False
     layer: type[RGLRULayer] = RGLRULayer
 
+
+class PlainLightning(ReferenceLightningAttention):
+    name = "plain-lightning-attention"
+    fallback = False
+    layer: type[LightningLayer] = LightningLayer
+
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
         return self.layer(spec, weights)
 
@@ -220,6 +227,7 @@ class PlainPlatform(ReferencePlatform):
             PlainMamba2(),
             PlainMambaConvolution(),
             PlainScan(),
+            PlainLightning(),
             PlainDeltaNet(),
             PlainState(),
         )

@@ -36,6 +36,7 @@ from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer
 from tessera.reference.latent import ReferenceLatentLayer
+from tessera.reference.lightning import LightningLayer
 from tessera.reference.mamba import MambaConvolutionLayer, SelectiveScanLayer
 from tessera.reference.mamba2 import Mamba2Layer
 from tessera.reference.rg_lru import RGLRULayer
@@ -52,6 +53,7 @@ from tests.platforms.faulty.plain import (
     PlainIndexer,
     PlainKimiDelta,
     PlainLatents,
+    PlainLightning,
     PlainMamba2,
     PlainMambaConvolution,
     PlainRGLRU,
@@ -684,6 +686,34 @@ def Mamba2Unmultiplied(base: Base) -> Base:
 def Mamba2StepsUnlimited(base: Base) -> Base:
     """steps go beyond their limits"""
     return _instead(PlainMamba2, _StepsUnlimited)(base)
+
+
+# ---- lightning attention
+
+
+class _UnactivatedQueries(LightningLayer):
+    def _activated(self, x: Tensor) -> Tensor:
+        own = super()._activated(x).unflatten(-1, (self.spec.num_heads, -1))
+        queries = x.unflatten(-1, (self.spec.num_heads, -1))[..., : self.spec.head_dim]
+        return torch.cat([queries, own[..., self.spec.head_dim :]], dim=-1).flatten(-2)
+
+
+class _FadesAsTheNext(LightningLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        self.weights = {"log_decay": self.weights["log_decay"].roll(1, 0)}
+        return super().fused(x, positions, caches, plan)
+
+
+@platform("state", "op", "state")
+def LightningWithoutActivation(base: Base) -> Base:
+    """queries of lightning attention are what is projected"""
+    return _instead(PlainLightning, _UnactivatedQueries)(base)
+
+
+@platform("state", "op", "state")
+def LightningFadesAsTheNext(base: Base) -> Base:
+    """a head's state fades as that of the next"""
+    return _instead(PlainLightning, _FadesAsTheNext)(base)
 
 
 # ---- whole texts

@@ -19,6 +19,7 @@ from tessera.platform.ops import BoundOps
 from tessera.platform.selective_scan import ScanInput
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.kimi_delta import ReferenceKimiDelta
+from tessera.reference.lightning import ReferenceLightningAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
 from tessera.reference.rg_lru import ReferenceRGLRU
@@ -99,6 +100,16 @@ KINDS = (
         state=[("conv", (126, 3)), ("state", (3, 14, 14))],
         options=[("kernel", 4), ("eps", 1e-5)],
         weights={"conv": (126, 4), "a_log": (3,), "dt_bias": (42,), "norm": (14,)},
+    ),
+    Kind(
+        "lightning_attention",
+        ReferenceLightningAttention,
+        heads=3,
+        kv_heads=3,
+        head_dim=14,
+        inputs=3 * 3 * 14,
+        state=[("state", (3, 14, 14))],
+        weights={"log_decay": (3,)},
     ),
     Kind(
         "short_convolution",
