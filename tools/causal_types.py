@@ -36,8 +36,8 @@ LAYERS = 8
 POSITIONS = 16
 
 _DECODERS = (
-    "bert", "bert-generation", "camembert", "data2vec-text", "electra", "ernie", "roberta", "roberta-prelayernorm",
-    "roc_bert", "xlm-roberta", "xlm-roberta-xl",
+    "bert", "bert-generation", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
 )  # fmt: skip
 """Types that encode by default; a checkpoint of the class that generates says is_decoder."""
 

@@ -40,8 +40,11 @@ THROUGH_TRANSFORMERS: Mapping[str, str] = MappingProxyType(
     {
         "Data2VecText": "",
         "Ernie": "ERNIE 1, 2 and 3",
+        "MegatronBert": "",
+        "RemBert": "",
         "RobertaPreLayerNorm": "",
         "RoCBert": "",
+        "RoFormer": "",
         "Ultrabert": "",
         "XLMRobertaXL": "",
         "Xmod": "its `default_language` alone",

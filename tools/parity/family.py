@@ -74,9 +74,9 @@ def padded(config: Any) -> bool:
 
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
-    deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also those
-    that are buffers, such as the biases for choosing experts. Convolutions of a few tokens have larger weights, as
-    vectors that are then divided by their length would be next to nothing, and states fade slowly."""
+    deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also saved buffers, such as the biases for
+    choosing experts. Convolutions of a few tokens have larger weights, as vectors that are then divided by their length
+    would be next to nothing, and states fade slowly."""
     model = family.make().eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -91,8 +91,9 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
                 weight.uniform_(0.5, 1.5, generator=generator)
             else:
                 weight.normal_(std=MATRIX_STD, generator=generator)
+        saved = model.state_dict()
         for name, buffer in model.named_buffers():
-            if name.endswith("bias") and buffer.is_floating_point():
+            if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if padded(model.config):
             model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it

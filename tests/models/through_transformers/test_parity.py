@@ -13,7 +13,7 @@ EVERY_MODE = ("gpt2", "cohere2", "olmoe")
 ALWAYS = (
     "apertus", "bart", "biogpt", "dots1", "electra", "ernie4_5_moe", "exaone4", "gemma4_text", "glm4",
     "gpt_neo", "gpt_neox", "gpt_oss", "mimo_v2_flash", "modernbert-decoder", "nanochat", "nemotron", "olmo",
-    "opt", "phimoe", "roberta", "seed_oss", "stablelm", "starcoder2", "vaultgemma",
+    "openai-gpt", "opt", "phimoe", "roberta", "roformer", "seed_oss", "stablelm", "starcoder2", "vaultgemma",
 )  # fmt: skip
 """In chunks in every run."""
 EVERY_POINT = "preempted every point"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers.models.arcee.modeling_arcee import ArceeMLP
 from transformers.models.gptj.modeling_gptj import GPTJAttention
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
@@ -43,7 +44,7 @@ def typed(architecture, model_type, **differs):
 
 
 REFUSED = [
-    (typed("RemBertForCausalLM", "rembert", is_decoder=True), "it does not take attention from transformers'"),
+    (typed("BigBirdForCausalLM", "big_bird", is_decoder=True), "it does not take attention from transformers'"),
     (typed("RwkvForCausalLM", "rwkv"), "it keeps a state beside keys and values"),
     (
         typed("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text", layer_types=["minimax_m3_sparse"] * 2),
@@ -143,6 +144,18 @@ def test_a_method_that_attends_in_another_way(monkeypatch, changes):
     monkeypatch.setattr(GPTJAttention, "_attn", changed)
     with pytest.raises(RefusedTypeError, match="does not take attention from transformers' attention interface"):
         through_transformers(build(), typed("GPTJForCausalLM", "gptj", rotary_dim=4), 16)
+
+
+def test_a_forward_that_attends_in_another_way(monkeypatch):
+    """A module that computes attention in the midst of its forward."""
+    forward = RoFormerSelfAttention.forward
+
+    def changed(self, hidden_states, attention_mask=None, sinusoidal_pos=None, **named):
+        return forward(self, hidden_states, attention_mask, sinusoidal_pos.flip(-2), **named)
+
+    monkeypatch.setattr(RoFormerSelfAttention, "forward", changed)
+    with pytest.raises(RefusedTypeError, match="does not take attention from transformers' attention interface"):
+        through_transformers(build(), typed("RoFormerForCausalLM", "roformer", is_decoder=True), 16)
 
 
 def test_a_head_that_does_more(monkeypatch):

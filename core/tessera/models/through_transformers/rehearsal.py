@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall, fit
+from tessera.models.through_transformers.inline_attention import route_inline
 from tessera.models.through_transformers.older_attention import route_methods
 from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.skeleton import (
@@ -75,6 +76,7 @@ class Rehearsed:
 def rehearse(anatomy: Anatomy, positions: Positions) -> Rehearsed:
     """Leaves the model ready to serve. Raises RefusedTypeError with the first reason why it cannot be served."""
     route_methods(anatomy.model)
+    route_inline(anatomy.model)
     try:
         return _rehearsed(_Rehearsal(anatomy, positions, by_tokens=False))
     except RefusedTypeError as refused:
