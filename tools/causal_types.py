@@ -59,6 +59,7 @@ _TYPICAL: Mapping[str, dict[str, Any]] = {
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"] * 4},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+    "xmod": {"is_decoder": True, "default_language": "en_XX"},
 }
 """Fields that a class leaves out but published models have."""
 

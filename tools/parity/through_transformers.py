@@ -104,6 +104,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "ctrl": {"dff": 84, "n_ctx": 96},
     "cwm": {**_WINDOWS, "head_dim": 18, "bos_token_id": 1},
     "data2vec-text": {**_PADDED},
+    "diffllama": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
     "electra": {**_DECODER, "embedding_size": 40},
     "ernie": {**_DECODER},
@@ -160,6 +161,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "granitemoe": {"num_local_experts": 5, "logits_scaling": 3.0, "attention_multiplier": 0.2},
     "granitemoeshared": {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 52},
     "helium": {"head_dim": 12},
+    "hrm_text": {"head_dim": 18, "H_cycles": 2, "L_cycles": 2, "prefix_lm": False},
     "hunyuan_v1_dense": {"head_dim": 18},
     "hunyuan_v1_moe": {"num_experts": 5, "moe_topk": 2, "head_dim": 18, "num_shared_expert": 1},
     "hy_v3": {**_EXPERTS, "num_experts": 5, "head_dim": 18, "first_k_dense_replace": 1, "num_shared_experts": 1},
@@ -221,6 +223,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "xglm": {"d_model": 72, "ffn_dim": 84, "num_layers": 2, "attention_heads": 6, "pad_token_id": 1},
     "xlm-roberta": {**_PADDED},
     "xlm-roberta-xl": {**_PADDED},
+    "xmod": {**_PADDED, "languages": ("en_XX", "de_DE"), "default_language": "de_DE"},
 }
 """model_type -> differences of its configuration from SIZES."""
 

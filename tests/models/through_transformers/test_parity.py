@@ -11,7 +11,7 @@ from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 EVERY_MODE = ("gpt2", "cohere2", "olmoe")
 """With learned positions, with windows, with experts: in every mode but the longest in every run."""
 ALWAYS = (
-    "apertus", "bart", "biogpt", "dots1", "electra", "ernie4_5_moe", "exaone4", "gemma4_text", "glm4",
+    "apertus", "bart", "biogpt", "diffllama", "dots1", "electra", "ernie4_5_moe", "exaone4", "gemma4_text", "glm4",
     "gpt_neo", "gpt_neox", "gpt_oss", "mimo_v2_flash", "modernbert-decoder", "nanochat", "nemotron", "olmo",
     "openai-gpt", "opt", "phimoe", "roberta", "roformer", "seed_oss", "stablelm", "starcoder2", "vaultgemma",
 )  # fmt: skip

@@ -51,7 +51,11 @@ REFUSED = [
         "it has layers of minimax_m3_sparse",
     ),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
-    (typed("DiffLlamaForCausalLM", "diffllama"), "a layer attends more than once"),
+    (
+        typed("HrmTextForCausalLM", "hrm_text", hidden_size=24),
+        "each token of a prompt sees the whole prompt (prefix_lm)",
+    ),
+    (typed("XmodForCausalLM", "xmod", is_decoder=True), "its config.json names no default_language"),
     (typed("DogeForCausalLM", "doge"), "it makes a mask or bias of attention by itself"),
     (typed("CTRLLMHeadModel", "ctrl", n_positions="many"), "transformers does not accept its config.json"),
     (arcee(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "'dynamic' would depend on"),

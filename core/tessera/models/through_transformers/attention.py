@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,11 @@ class Step:
 
     launch: Launch | None = None
     caches: Caches | None = None
+    # Of launches so far.
+    count: int = 0
+
+    def begin(self, launch: Launch, caches: Caches) -> None:
+        self.launch, self.caches, self.count = launch, caches, self.count + 1
 
 
 class BoundAttention:
@@ -167,6 +172,25 @@ class BoundEncoderAttention:
 def bind_attention(build: Build, name: str, call: AttentionCall, step: Step) -> BoundAttention | BoundEncoderAttention:
     """name: of the module."""
     return BoundEncoderAttention(build, call, step) if call.sight.ahead else BoundAttention(build, name, call, step)
+
+
+class AttentionInTurn:
+    """Of a module that attends more than once in a step: each of its calls is a layer of its own, with its own keys and
+    values in the cache."""
+
+    def __init__(self, layers: Sequence[BoundAttention | BoundEncoderAttention], step: Step) -> None:
+        self.layers, self.step = layers, step
+        # The step of the last call, and the number of calls in it.
+        self.count, self.turn = 0, 0
+
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
+    ) -> Tensor:
+        if self.count != self.step.count:
+            self.count, self.turn = self.step.count, 0
+        layer = self.layers[self.turn]
+        self.turn += 1
+        return layer(module, query, key, value, mask, arguments)
 
 
 def _spec(build: Build, call: AttentionCall) -> LayerSpec:

@@ -108,7 +108,7 @@ class ThroughTransformers:
         return result
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        self.step.launch, self.step.caches = launch, caches
+        self.step.begin(launch, caches)
         positions = self.positions.arguments(launch.positions.long() + self.first_position)
         states = self.base(**{self.takes: x[None]}, **positions, use_cache=False)[0][0]
         return Hidden(launch.select_logits(states))

@@ -72,7 +72,7 @@ class PoolingThroughTransformers:
         return result
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        self.step.launch, self.step.caches = launch, caches
+        self.step.begin(launch, caches)
         positions = launch.positions.long()
         inputs = {"inputs_embeds": x[None], **self.positions.arguments(positions + self.first_position)}
         if self.has_types:

@@ -51,8 +51,8 @@ class Rehearsed:
 
     # The name of the model below the head.
     base: str = ""
-    # The call of each layer, in call order.
-    attention: dict[nn.Module, AttentionCall] = field(default_factory=dict)
+    # The calls of attention in order, each with its module, which may have several.
+    attention: list[tuple[nn.Module, AttentionCall]] = field(default_factory=list)
     # How many experts each expert module uses per token.
     experts: dict[nn.Module, int] = field(default_factory=dict)
     # Of a model that generates.
@@ -70,7 +70,7 @@ class Rehearsed:
     @property
     def looks_ahead(self) -> bool:
         """Whether each token sees its whole text."""
-        return all(call.sight.ahead for call in self.attention.values())
+        return all(call.sight.ahead for _, call in self.attention)
 
 
 def rehearse(anatomy: Anatomy, positions: Positions) -> Rehearsed:
@@ -112,6 +112,8 @@ class _Rehearsal:
         self.draw = torch.Generator().manual_seed(0)
         self.hidden_size = anatomy.embedding.weight.shape[1]
         self.reached: set[nn.Module] = set()
+        # The modules of attention of the current run, in the order of their calls.
+        self.attended: list[nn.Module] = []
         self.heard: dict[str, Tensor] = {}
         # The inputs and the output of the last call of each module outside of the bases, by its name.
         self.calls: dict[str, tuple[Any, Any]] = {}
@@ -140,10 +142,9 @@ class _Rehearsal:
             self._find_head(hidden_of, output.logits)
 
     def _check_attention(self) -> None:
-        calls = [*self.rehearsed.attention.values()]
-        if not calls:
+        if not self.rehearsed.attention:
             raise RefusedTypeError(NO_INTERFACE)
-        ahead = [call.sight.ahead for call in calls]
+        ahead = [call.sight.ahead for _, call in self.rehearsed.attention]
         if self.anatomy.head is not None and any(ahead):
             encodes = getattr(self.anatomy.model.config, "is_decoder", None) is False
             hint = "; the config.json of a decoder says is_decoder: true" if encodes else ""
@@ -226,7 +227,11 @@ class _Rehearsal:
 
     def _run(self, name: str, places: Tensor | None, **inputs: Any) -> Any:
         inputs |= {**self.positions.arguments(places), "use_cache": False}
-        return functional_call(self.anatomy.model.get_submodule(name), self._weights_of(name), kwargs=inputs)
+        self.attended = []
+        output = functional_call(self.anatomy.model.get_submodule(name), self._weights_of(name), kwargs=inputs)
+        if self.attended != [module for module, _ in self.rehearsed.attention]:
+            raise RefusedTypeError("its layers do not attend in the same order each time")
+        return output
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
         prefix = f"{name}." if name else ""
@@ -266,9 +271,9 @@ class _Rehearsal:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
     ) -> Tensor:
         if self.anatomy.model.config._attn_implementation != SERVED:
-            if module in self.rehearsed.attention:
-                raise RefusedTypeError("a layer attends more than once")
-            self.rehearsed.attention[module] = AttentionCall.from_arguments(module, query, key, value, mask, arguments)
+            call = AttentionCall.from_arguments(module, query, key, value, mask, arguments)
+            self.rehearsed.attention.append((module, call))
+        self.attended.append(module)
         group = query.shape[1] // key.shape[1]
         key, query = fit(key, value.shape[-1]), fit(query, value.shape[-1])
         own = value.repeat_interleave(group, 1) + 0.3 * key.repeat_interleave(group, 1) + 0.3 * query

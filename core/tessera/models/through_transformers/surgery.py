@@ -3,7 +3,8 @@ registers every weight that its code still uses as a parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Products, product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
-from tessera.models.through_transformers.attention import AttentionCall, Step, bind_attention
+from tessera.models.through_transformers.attention import AttentionInTurn, Step, bind_attention
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.models.through_transformers.skeleton import Anatomy, sizes
@@ -133,10 +134,12 @@ def exchange(
 ) -> tuple[BoundProduct | None, Any]:
     """Returns the head over the vocabulary, if the model has one, and a callable from token ids [T] to [T, hidden], or
     to themselves if the model's code takes them. Afterwards the model is ready to be served by its own code."""
-    attention: Mapping[Any, AttentionCall] = rehearsed.attention
     named = {module: name for name, module in anatomy.model.named_modules()}
-    for module, call in attention.items():
-        module.tessera_attention = bind_attention(build, named[module], call, step)
+    layers: dict[Any, list[Any]] = defaultdict(list)
+    for module, call in rehearsed.attention:
+        layers[module].append(bind_attention(build, named[module], call, step))
+    for module, bound in layers.items():
+        module.tessera_attention = bound[0] if len(bound) == 1 else AttentionInTurn(bound, step)
     for module, top_k in rehearsed.experts.items():
         exchange_experts(build, names, module, top_k)
     for name, module in anatomy.linears.items():

@@ -129,6 +129,10 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
         raise RefusedTypeError("it needs image or audio inputs")
     if config.is_encoder_decoder:
         raise RefusedTypeError("it is the decoder of a model that has an encoder")
+    if getattr(config, "prefix_lm", False):
+        raise RefusedTypeError("each token of a prompt sees the whole prompt (prefix_lm)")
+    if getattr(config, "default_language", "") is None:
+        raise RefusedTypeError("its config.json names no default_language")
     if model_class._is_stateful:
         raise RefusedTypeError("it keeps a state beside keys and values")
     text = config.get_text_config()
