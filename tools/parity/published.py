@@ -61,3 +61,17 @@ def as_bloom(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["n_embed"] = config.pop("hidden_size")
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def as_longcat_flash(folder: Path) -> None:
+    """transformers saves weights for experts that have none."""
+    file = folder / "model.safetensors"
+    routed = json.loads((folder / "config.json").read_text())["n_routed_experts"]
+    tensors = {name: tensor for name, tensor in load_file(file).items() if _expert(name) < routed}
+    save_file(tensors, file, {"format": "pt"})
+
+
+def _expert(name: str) -> int:
+    """The number of the expert that a tensor is of; -1 for others."""
+    _, _, rest = name.partition(".experts.")
+    return int(rest.partition(".")[0] or -1)

@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tools.parity.family import MAX_POSITIONS, SIZES, Family
+from tools.parity.published import as_longcat_flash
 
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _ROUTED = {"n_routed_experts": 6, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
@@ -170,6 +171,22 @@ TYPES: dict[str, dict[str, Any]] = {
     "jetmoe": {"kv_channels": 18, "num_local_experts": 4, "num_experts_per_tok": 2},
     "kolibri1": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
     "laguna": {**_EXPERTS, "num_experts": 5, "head_dim": 18},
+    "longcat_flash": {
+        "num_layers": 2,
+        "num_hidden_layers": 4,
+        "ffn_hidden_size": 84,
+        "expert_ffn_hidden_size": 44,
+        "n_routed_experts": 5,
+        "zero_expert_num": 3,
+        "moe_topk": 3,
+        "kv_lora_rank": 20,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 10,
+        "v_head_dim": 14,
+        "head_dim": 8,
+        "num_key_value_heads": 6,
+    },
     "marian": {**_BART},
     "mbart": {**_BART},
     "megatron-bert": {**_DECODER},
@@ -238,4 +255,9 @@ def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
     return make
 
 
-THROUGH_TRANSFORMERS = {name: Family(name, _maker(name, differs)) for name, differs in TYPES.items()}
+_PUBLISHED = {"longcat_flash": as_longcat_flash}
+"""What gives a saved checkpoint the form of published ones, where transformers saves another."""
+
+THROUGH_TRANSFORMERS = {
+    name: Family(name, _maker(name, differs), publish=_PUBLISHED.get(name)) for name, differs in TYPES.items()
+}

@@ -3,7 +3,7 @@ with transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -123,7 +123,11 @@ class Anatomy:
             {name: module for name, module in named.items() if name and isinstance(module, PreTrainedModel)},
             embedding,
             head,
-            {name: module for name, module in named.items() if is_product(module) and module is not head},
+            {
+                name: module
+                for name, module in named.items()
+                if is_product(module) and module is not head and not _is_read(named, name)
+            },
             {name: module for name, module in named.items() if hasattr(module, "_is_expert_parallel")},
         )
 
@@ -145,6 +149,15 @@ class Anatomy:
         return modules | ({self.embedding} if type(self.embedding) is nn.Embedding else set())
 
 
+_READ = frozenset({("LongcatFlashTopkRouter", "classifier")})
+"""Linear layers, by the class of the module above them, which does not call them: it multiplies with their weight."""
+
+
+def _is_read(named: Mapping[str, nn.Module], name: str) -> bool:
+    owner, _, key = name.rpartition(".")
+    return (type(named[owner]).__name__, key) in _READ
+
+
 def is_product(module: nn.Module) -> bool:
     """Exactly a linear layer; a subclass may compute something else."""
     return type(module) in (nn.Linear, Conv1D)
@@ -162,6 +175,7 @@ def make_skeleton(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
     kind.config.use_cache = False
     try:
         model = _make(kind, dtype)
+        _trim_experts(model)
         _check_rotary(model)
         _compute_buffers(model)
     except RefusedTypeError:
@@ -182,6 +196,15 @@ def _make(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
         model = make(attn_implementation="eager")  # it has a table of its own of classes for attention
     set_attention(model, REHEARSED)
     return model
+
+
+def _trim_experts(model: PreTrainedModel) -> None:
+    """LongCat's experts that give back what they take have rows in transformers' tensor and no weights in
+    checkpoints."""
+    for module in model.modules():
+        if type(module).__name__ == "LongcatFlashExperts":
+            count = module.num_routed_experts
+            module.gate_up_proj = nn.Parameter(module.gate_up_proj[:count], requires_grad=False)
 
 
 def set_attention(model: PreTrainedModel, implementation: str) -> None:
