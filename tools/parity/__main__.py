@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from tools.parity.compare import MAX_EXCUSED, TOLERANCE, Cell
 from tools.parity.families import FAMILIES
-from tools.parity.family import padded, save_model
+from tools.parity.family import num_prompt_tokens, save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
 from tools.parity.rounding import (
@@ -63,7 +63,7 @@ def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]
     _progress(f"{family}: asking transformers")
     asked = {**FAMILIES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
-    answers = ask(model, make_prompts(model.config.vocab_size - padded(model.config), options.prompts))
+    answers = ask(model, make_prompts(num_prompt_tokens(model.config), options.prompts))
     cells: list[Any] = []
     for platform in options.platform:
         subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)

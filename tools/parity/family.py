@@ -72,6 +72,11 @@ def padded(config: Any) -> bool:
     return bool(text.pad_token_id == text.vocab_size - 1)
 
 
+def num_prompt_tokens(config: Any) -> int:
+    """How many tokens prompts are made of: the first ones of the vocabulary."""
+    return int(config.get_text_config().vocab_size) - padded(config)
+
+
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
     deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also saved buffers, such as the biases for

@@ -28,6 +28,8 @@ _YARN = {
     "llama_4_scaling_beta": 0.1,
 }
 
+_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
 _SHORT = {**{name: _YARN[name] for name in _YARN if name != "llama_4_scaling_beta"}, "truncate": False}
 
 _DECODER = {"is_decoder": True}
@@ -60,6 +62,27 @@ _GEMMA = {
     "vocab_size_per_layer_input": 101,
 }
 """With an embedding of tokens for each layer, and layers that share keys and values."""
+
+_TEXT = {**SIZES, **_WINDOWS, "head_dim": 18, "global_head_dim": 24, "pad_token_id": 0}
+_SIGHT = {
+    "hidden_size": 24,
+    "intermediate_size": 28,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+"""Of what sees images, which texts do not reach."""
+_HEARING = {
+    "hidden_size": 24,
+    "intermediate_size": 28,
+    "num_attention_heads": 2,
+    "num_blocks": 1,
+    "ext_pw_out_channel": 24,
+    "depthwise_separable_out_channel": 24,
+    "nemo_conv_channels": 8,
+    "input_size": 16,
+}
 
 TYPES: dict[str, dict[str, Any]] = {
     "afmoe": {
@@ -124,6 +147,8 @@ TYPES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense", "sparse"],
     },
     "flex_olmo": {"num_experts": 5, "num_experts_per_tok": 2},
+    "fuyu": {},
+    "gemma4_unified": {"text_config": _TEXT, "vision_config": {"mm_embed_dim": 24, "mm_posemb_size": 12}},
     "gemma4_unified_text": {**_WINDOWS, "head_dim": 18},
     "gemma3n_text": {
         **_GEMMA,
@@ -143,6 +168,7 @@ TYPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 44,
         "final_logit_softcapping": 3.0,
     },
+    "git": {"vision_config": _SIGHT, "num_image_with_embedding": 2},
     "glm": {"head_dim": 18},
     "glm4": {"head_dim": 18},
     "gpt2": {"num_hidden_layers": 3},
@@ -203,6 +229,22 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "ministral": {**_WINDOWS, "head_dim": 18},
     "ministral3": {"head_dim": 18, "rope_parameters": _YARN},
+    "mllama": {
+        "text_config": {
+            **SIZES,
+            "num_hidden_layers": 3,
+            "cross_attention_layers": [1],
+            "rope_parameters": _PLAIN,
+            "bos_token_id": 1,
+        },
+        "vision_config": {
+            **_SIGHT,
+            "attention_heads": 2,
+            "num_global_layers": 1,
+            "intermediate_layers_indices": [0],
+            "vision_output_dim": 48,
+        },
+    },
     "modernbert-decoder": {
         "pad_token_id": 0,
         "bos_token_id": 1,
@@ -222,6 +264,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "pegasus": {**_BART},
     "persimmon": {"partial_rotary_factor": 0.5},
     "phi": {},
+    "phi4_multimodal": {"vision_config": {**_SIGHT, "crop_size": 28}, "audio_config": _HEARING},
     "phimoe": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "plbart": {**_BART},
     "qwen2_moe": {**_EXPERTS, "num_experts": 5, "shared_expert_intermediate_size": 52},
@@ -245,10 +288,15 @@ TYPES: dict[str, dict[str, Any]] = {
 """model_type -> differences of its configuration from SIZES."""
 
 
+_WHOLE = {"mllama": "MllamaForConditionalGeneration"}
+"""The class of published checkpoints, where it is not that of the type's text model."""
+
+
 def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
     def make() -> Any:
         config = CONFIG_MAPPING[model_type](**{**SIZES, **differs})
-        model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
+        known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **_WHOLE}
+        model_class = getattr(transformers, known[model_type])
         config._attn_implementation, config._experts_implementation = "eager", "eager"  # noqa: SLF001 - as arguments
         return model_class(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -160,6 +161,20 @@ def test_a_forward_that_attends_in_another_way(monkeypatch):
     monkeypatch.setattr(RoFormerSelfAttention, "forward", changed)
     with pytest.raises(RefusedTypeError, match="does not take attention from transformers' attention interface"):
         through_transformers(build(), typed("RoFormerForCausalLM", "roformer", is_decoder=True), 16)
+
+
+@pytest.mark.parametrize(("name", "refused"), [("more", True), ("image_encoder", False)])
+def test_what_text_does_not_reach(monkeypatch, name, refused):
+    make = ArceeMLP.__init__
+
+    def changed(self, config):
+        make(self, config)
+        setattr(self, name, torch.nn.Linear(3, 3))
+
+    monkeypatch.setattr(ArceeMLP, "__init__", changed)
+    expected = pytest.raises(RefusedTypeError, match="does not reach all of it .'model.layers.0.mlp.more'")
+    with expected if refused else nullcontext():
+        through_transformers(build(), arcee(), 16)
 
 
 def test_a_head_that_does_more(monkeypatch):

@@ -54,6 +54,7 @@ class AttentionForm:
 _BERT = AttentionForm(("query", "key", "value"), "num_attention_heads")
 _BART = AttentionForm(("q_proj", "k_proj", "v_proj"), "num_heads", "out_proj")
 _FORMS: Mapping[str, AttentionForm] = {
+    "git.GitSelfAttention": _BERT,
     "megatron_bert.MegatronBertSelfAttention": _BERT,
     "mvp.MvpAttention": _BART,
     "openai.Attention": AttentionForm(("c_attn",), "n_head", "c_proj", causal=True),

@@ -39,8 +39,9 @@ from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6
 TOLERANCE = 1e-3
-CROSS_ATTENTION = "encoder_attn"
-"""What decoders call their attention to the text of an encoder, which is left out where there is none."""
+BESIDE_TEXT = frozenset({"cross_attn", "embed_tokens_extend", "encoder_attn", "image_encoder", "visual_projection"})
+"""What parts are called that a text alone does not enter: attention to another text or to images, and what makes
+embeddings of images or sound. Where they stand idle, they are left out, with the layers that are made for them."""
 _WHOLE = 2**22  # the most elements of a parameter that is filled with random values throughout
 _TABLE = 4096  # tables up to this length are exceeded by the number of tokens
 
@@ -103,6 +104,7 @@ def _rehearsed(rehearsal: _Rehearsal) -> Rehearsed:
         raise RefusedTypeError(
             f"its code does not run on embeddings and positions alone ({first_line(error)})"
         ) from error
+    anatomy.remove(rehearsal.idle)
     return rehearsal.rehearsed
 
 
@@ -111,7 +113,11 @@ class _Rehearsal:
         self.anatomy, self.positions, self.rehearsed = anatomy, positions, Rehearsed(by_tokens=by_tokens)
         self.draw = torch.Generator().manual_seed(0)
         self.hidden_size = anatomy.embedding.weight.shape[1]
+        # Modules called in listen(), and linear layers called so far.
+        self.called: set[nn.Module] = set()
         self.reached: set[nn.Module] = set()
+        # Parts that a text does not enter.
+        self.idle: set[str] = set()
         # The modules of attention of the current run, in the order of their calls.
         self.attended: list[nn.Module] = []
         self.heard: dict[str, Tensor] = {}
@@ -129,17 +135,33 @@ class _Rehearsal:
                 hear = partial(_hear, hidden_of, name)
                 hooks.enter_context(base.register_forward_hook(hear))
             for name, module in self.anatomy.model.named_modules():
+                hooks.enter_context(module.register_forward_hook(self._call))
                 if name and not any(f"{name}.".startswith(f"{base}.") for base in self.anatomy.bases):
                     hooks.enter_context(module.register_forward_hook(partial(_note, self.calls, name)))
             output = self._run("", torch.arange(TOKENS), **self._inputs(TOKENS))
         self._check_attention()
-        idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
-        if self.anatomy.head is None or all(CROSS_ATTENTION in name.split(".") for name in idle):
-            self.anatomy.remove(idle)
-        else:
-            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
+        self._find_idle()
         if self.anatomy.head is not None:
             self._find_head(hidden_of, output.logits)
+
+    def _find_idle(self) -> None:
+        idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
+        parts = idle if self.anatomy.head is None else [self._part(name) for name in idle]
+        for name, part in zip(idle, parts, strict=True):
+            if self.anatomy.head is not None and not self._is_beside_text(part):
+                raise RefusedTypeError(f"text alone does not reach all of it ('{name}')")
+        self.idle.update(parts)
+
+    def _part(self, name: str) -> str:
+        """The outermost module around a linear layer of which nothing was called."""
+        keys = name.split(".")
+        outer = (".".join(keys[: count + 1]) for count in range(len(keys)))
+        idle = (part for part in outer if self.called.isdisjoint(self.anatomy.model.get_submodule(part).modules()))
+        return next(idle)
+
+    def _is_beside_text(self, part: str) -> bool:
+        inside = (name.split(".") for name, _ in self.anatomy.model.get_submodule(part).named_modules())
+        return not BESIDE_TEXT.isdisjoint(part.split(".")) or any(not BESIDE_TEXT.isdisjoint(name) for name in inside)
 
     def _check_attention(self) -> None:
         if not self.rehearsed.attention:
@@ -236,6 +258,9 @@ class _Rehearsal:
     def _weights_of(self, name: str) -> dict[str, Tensor]:
         prefix = f"{name}." if name else ""
         return {key.removeprefix(prefix): value for key, value in self.weights.items() if key.startswith(prefix)}
+
+    def _call(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        self.called.add(module)
 
     # ---- stand-ins
 

@@ -73,21 +73,23 @@ def _mask(
     *, q_length: int, kv_length: int, mask_function: Any, device: Any, local_size: int | None = None, **_: Any
 ) -> Tensor:
     """A mask whose every element is its number, so that any slice of it shows it: [1, 1, queries, keys] int64."""
-    sight = mask_sight(mask_function, local_size)
+    sight = mask_sight(mask_function, local_size, q_length)
     number = FOREIGN if sight is None else sight.number
     return torch.full((1, 1, q_length, kv_length), number, dtype=torch.int64, device=device)
 
 
-def mask_sight(mask_function: Any, local_size: int | None) -> Sight | None:
+def mask_sight(mask_function: Any, local_size: int | None, length: int) -> Sight | None:
     """None for a mask of another kind. mask_function: (batch, head, query, key) -> visible, as transformers composes
-    it."""
+    it. length: of the text that it is made for."""
     keys = torch.arange(max(4096, 3 * (local_size or 0) + 2))
     queries = torch.tensor([0, 1, len(keys) // 2, len(keys) - 1])[:, None]
     try:
-        seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys[None, :]))
-        seen = seen.expand(len(queries), len(keys))
-    except (IndexError, RuntimeError, TypeError):  # the function looks up tokens of a real batch
-        return None
+        seen = _seen(mask_function, queries, keys)
+    except (IndexError, RuntimeError, TypeError):  # the function looks up the text's tokens: some may be of images
+        keys = torch.arange(length)
+        seen = _seen(mask_function, keys[:, None], keys)
+        causal = local_size is None and bool((seen == (keys <= keys[:, None])).all())
+        return Sight(None, ahead=False) if causal else None
     window = int(seen[-1].sum())
     near = (keys - queries).abs() < window
     for sight, expected in (
@@ -99,6 +101,12 @@ def mask_sight(mask_function: Any, local_size: int | None) -> Sight | None:
         if bool((seen == expected).all()):
             return sight
     return None
+
+
+def _seen(mask_function: Any, queries: Tensor, keys: Tensor) -> Tensor:
+    """queries [Q, 1], keys [K] -> [Q, K]."""
+    seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys[None, :]))
+    return seen.expand(len(queries), len(keys))
 
 
 @dataclass(frozen=True)
@@ -137,11 +145,13 @@ class Anatomy:
         return self.head is not None and self.head.weight is self.embedding.weight
 
     def remove(self, names: Iterable[str]) -> None:
-        """Linear layers that texts do not reach, so that their weights are not loaded."""
+        """Modules that texts do not reach, so that their weights are not loaded."""
         for name in names:
             owner, _, key = name.rpartition(".")
             setattr(self.model.get_submodule(owner), key, None)
-            del self.linears[name]
+        kept = set(self.model.modules())
+        for key in [key for key, module in self.linears.items() if module not in kept]:
+            del self.linears[key]
 
     def exchanged(self) -> set[nn.Module]:
         """Modules that transformers' code calls without accessing their weights."""

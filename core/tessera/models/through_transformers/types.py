@@ -24,6 +24,8 @@ from tessera.models.fields import RefusedTypeError
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")
 
+_TEXT_CLASSES = {"MllamaForConditionalGeneration": "MllamaForCausalLM"}
+"""The class of the text model, where published checkpoints name that of the whole."""
 
 _CLASSIFIERS = (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES)
 _WITHOUT_USED_HEAD = (MODEL_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_PRETRAINING_MAPPING_NAMES)
@@ -60,18 +62,20 @@ def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
     """The type that config.json names; None if transformers has no such causal type. auto_map is ignored. Raises
     RefusedTypeError for a configuration that transformers rejects and for kinds of models that cannot be served."""
     architecture = str((checkpoint.get("architectures") or ["?"])[0])
-    types = [name for name, known in causal_types().items() if known == architecture]
+    causal = _TEXT_CLASSES.get(architecture, architecture)
+    types = [name for name, known in causal_types().items() if known == causal]
     named = checkpoint.get("model_type", types[0] if types else None)
     if named not in types or named not in CONFIG_MAPPING:
         return None
-    model_class = getattr(transformers, architecture)
+    model_class = getattr(transformers, causal)
     config = _config(str(named), model_class, checkpoint)
     config.is_encoder_decoder = False  # such a class is the decoder alone, and says so itself
     text = _text_type(config)
     if text is not None:
         model_class, config = text, config.get_text_config()
     _check_kind(model_class, config)
-    return ModelType(str(named), architecture, model_class, config, text is not None)
+    beside = any(checkpoint.get(name) is not None for name in _OTHER_INPUTS)
+    return ModelType(str(named), architecture, model_class, config, text is not None or beside)
 
 
 def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
@@ -94,6 +98,8 @@ def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
         return None
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
+    if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
+        raise RefusedTypeError("it needs image or audio inputs")
     _check_kind(model_class, config)
     return PoolingType(str(named), architecture, model_class, config, classifies=bool(classifies))
 
@@ -125,8 +131,6 @@ def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Map
 
 def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     """Refuses what the class or the configuration declares to be unsupported."""
-    if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
-        raise RefusedTypeError("it needs image or audio inputs")
     if config.is_encoder_decoder:
         raise RefusedTypeError("it is the decoder of a model that has an encoder")
     if getattr(config, "prefix_lm", False):
