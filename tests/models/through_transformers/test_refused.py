@@ -115,6 +115,12 @@ def test_no_more_positions_than_there_are():
         through_transformers(build(), arcee(), 64)
 
 
+def test_no_more_than_sparse_attention_sees_whole():
+    sparse = {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_topk_blocks": 2, "index_block_size": 4}
+    with pytest.raises(ModelError, match="max_model_len is 9, but .* up to 8 tokens; give at most that"):
+        through_transformers(build(), typed("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text", **sparse), 9)
+
+
 @pytest.mark.parametrize(
     "mixes",
     [

@@ -19,6 +19,7 @@ from tessera.models.through_transformers.pooling import PoolingThroughTransforme
 from tessera.models.through_transformers.positions import Positions
 from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
+from tessera.models.through_transformers.sparse_attention import seen_whole
 from tessera.models.through_transformers.surgery import BoundProduct, exchange
 from tessera.models.through_transformers.types import ModelType, PoolingType, find_pooling_type, find_type
 from tessera.ops import LogitsSampleSpec, SampleSpec
@@ -62,6 +63,12 @@ def _check_limits(build: Build, kind: ModelType, checkpoint: Mapping[str, Any], 
             raise ModelError(
                 f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that."
             )
+    whole = seen_whole(kind.config)
+    if whole is not None and whole < max_model_len:
+        raise ModelError(
+            f"max_model_len is {max_model_len}, but the model's sparse attention is served only where it sees a text "
+            f"whole, up to {whole} tokens; give at most that."
+        )
 
 
 def _causal(build: Build, kind: ModelType, max_model_len: int) -> ThroughTransformers:

@@ -15,6 +15,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
 from tessera.models.fields import RefusedTypeError
+from tessera.models.through_transformers.sparse_attention import drop_indexers
 from tessera.models.through_transformers.types import ModelType, first_line
 
 SERVED = "tessera"
@@ -186,6 +187,7 @@ def make_skeleton(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
     try:
         model = _make(kind, dtype)
         _trim_experts(model)
+        drop_indexers(model)
         _check_rotary(model)
         _compute_buffers(model)
     except RefusedTypeError:

@@ -20,8 +20,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from tessera.models.fields import RefusedTypeError
+from tessera.models.through_transformers import sparse_attention
 
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", sparse_attention.LAYER_TYPE})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")
 
 _TEXT_CLASSES = {"MllamaForConditionalGeneration": "MllamaForCausalLM"}
