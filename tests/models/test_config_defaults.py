@@ -148,7 +148,16 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2}
+    families = (
+        CLASSES,
+        LATENT,
+        CONVOLUTIONS,
+        MAMBA2,
+        SINGLE,
+        MAMBA,
+        ALIBI,
+        {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2},
+    )
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
