@@ -116,7 +116,8 @@ inline void join(const Attention &task, int64_t first, int64_t last) {
         total += part[dim + 1] * largest(weight);
         for (int64_t d = 0; d < dim; d += W) store(mixed + d, fma(load(part + d), weight, load(mixed + d)));
       }
-      put(mixed, dim, total, task.out + place_of(task, share, share.first + m));
+      float factor = with_sink(task, share, share.first + m, most, total);
+      put(mixed, dim, factor, total, task.out + place_of(task, share, share.first + m));
     }
   }
 }

@@ -2,6 +2,7 @@
 // (online softmax, arXiv:1805.02867; tiles as in FlashAttention, arXiv:2205.14135).
 #pragma once
 #include "kept.h"
+#include "single.h"
 
 namespace VARIANT::attention {
 
@@ -16,10 +17,26 @@ inline int64_t place_of(const Attention &task, const Share &share, int64_t numbe
   return (token * layer.heads + share.kv_head * group + number % group) * layer.cache.dim;
 }
 
-// Stores a pair's result. mixed: the sum of weighted values; total: of weights. Adding 0 leaves no -0, which would depend on
+// The head of that pair.
+inline int64_t head_of(const Attention &task, const Share &share, int64_t number) {
+  int64_t group = task.layer->heads / task.layer->cache.kv_heads;
+  return share.kv_head * group + number % group;
+}
+
+// Adds the sink of a pair's head, if it has one, to the total of weights. peak: the largest score so far, from which weights
+// are; returns the factor by which the sum of weighted values changes.
+inline float with_sink(const Attention &task, const Share &share, int64_t number, float peak, float &total) {
+  if (!task.layer->sinks) return 1.0f;
+  float sink = single::widened(task.layer->sinks[head_of(task, share, number)]), most = peak > sink ? peak : sink;
+  float factor = largest(exp(set(peak - most)));
+  total = total * factor + largest(exp(set(sink - most)));
+  return factor;
+}
+
+// Stores a pair's result. mixed: the sum of weighted values; total: of weights; scale: a factor of mixed. Adding 0 leaves no -0, which would depend on
 // whether keys that the pair does not attend to were processed too.
-inline void put(const float *mixed, int64_t dim, float total, bf16 *out) {
-  Float factor = set(total > 0.0f ? 1.0f / total : 0.0f);
+inline void put(const float *mixed, int64_t dim, float scale, float total, bf16 *out) {
+  Float factor = set(total > 0.0f ? scale / total : 0.0f);
   for (int64_t i = 0; i < dim; i += W) store_bf16(out + i, add(mul(load(mixed + i), factor), zero()));
 }
 
@@ -46,7 +63,7 @@ template <template <int> class Kept, int M> struct Tile {
       int64_t token = (share.first + m) / group;
       kept.ask(m, task.q + place(m), cache.dim);
       end[m] = before + token + 1;
-      begin[m] = layer.window && end[m] > layer.window ? end[m] - layer.window : 0;
+      begin[m] = first_key(layer, end[m] - 1);
       peak[m] = NEVER;
       total[m] = 0.0f;
       for (int64_t i = 0; i < cache.dim; i += W) store(mixed[m] + i, zero());
@@ -73,6 +90,13 @@ template <template <int> class Kept, int M> struct Tile {
     if (!layer.soft_cap) return mul(x, set(layer.scale));
     Float twice = exp(mul(x, set(2 * layer.scale / layer.soft_cap)));  // tanh x = 1 - 2 / (exp 2x + 1)
     return mul(set(layer.soft_cap), sub(set(1.0f), div(set(2.0f), add(twice, set(1.0f)))));
+  }
+
+  // Adds the linear bias of a pair's head to its scores.
+  void tilt(int m, int64_t from, int64_t padded) {
+    float slope = layer.slopes[head_of(task, share, share.first + m)];
+    int64_t before = from - (end[m] - 1);
+    for (int64_t i = 0; i < padded; i++) scores[m][i] += slope * (float)(before + i);
   }
 
   // Masks the scores of keys that a pair does not attend to. padded: count rounded up to whole vectors.
@@ -135,6 +159,7 @@ template <template <int> class Kept, int M> struct Tile {
     kept.begin(head, count);
     score(count);
     for (int m = 0; m < M; m++) {
+      if (layer.slopes) tilt(m, from, padded);
       if (begin[m] > from || end[m] < from + padded) hide(m, from, count, padded);
       soften(m, padded);
     }
@@ -145,7 +170,8 @@ template <template <int> class Kept, int M> struct Tile {
     int64_t dim = cache.dim;
     for (int m = 0; m < M; m++) {
       if (share.part < 0) {
-        put(mixed[m], dim, total[m], task.out + place(m));
+        float factor = with_sink(task, share, share.first + m, peak[m], total[m]);
+        put(mixed[m], dim, factor, total[m], task.out + place(m));
         continue;
       }
       float *to = task.partial + (share.part * TILE + m) * (dim + 2);

@@ -229,7 +229,16 @@ struct Layer {
   float scale, soft_cap;  // of the scores; 0: no cap
   int32_t neighbours;     // rotates elements 2i and 2i + 1; otherwise i and i + turned / 2
   int32_t in_order;       // a query's keys are processed in one order, whatever else is in the launch
+  int64_t chunk;          // a query sees keys of its own chunk of so many tokens; 0: no chunks
+  const float *slopes;    // [heads]: for each token that a query comes after its key, its score is less by this; or null
+  const bf16 *sinks;      // [heads]: a score of a key without a value; or null
 };
+
+// The first key that the query in a position sees.
+inline int64_t first_key(const Layer &layer, int64_t position) {
+  if (layer.chunk) return position / layer.chunk * layer.chunk;
+  return layer.window && position >= layer.window ? position + 1 - layer.window : 0;
+}
 
 // The constants of a launch. start, length: a row's tokens in the launch; kv_len: the number of its keys, including those of the
 // launch, of which the last is that of its last token. slots: where each token's keys and values are stored.

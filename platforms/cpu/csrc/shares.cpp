@@ -20,13 +20,13 @@ struct Deal {
 
   void row(int32_t row) {
     const Launch &launch = *task.launch;
-    int64_t group = group_of(task), pairs = launch.length[row] * group, window = task.layer->window;
+    int64_t group = group_of(task), pairs = launch.length[row] * group;
     int64_t tiles = (pairs + tile - 1) / tile, before = launch.kv_len[row] - launch.length[row];
     for (int32_t head = 0; head < task.layer->cache.kv_heads; head++)
       for (int64_t t = 0; t < tiles; t++) {
         int64_t first = pairs * t / tiles, last = pairs * (t + 1) / tiles;
-        int64_t to = before + (last - 1) / group + 1, oldest = before + first / group + 1 - window;
-        int64_t from = window && oldest > 0 ? oldest / TOKENS * TOKENS : 0;
+        int64_t to = before + (last - 1) / group + 1;
+        int64_t from = first_key(*task.layer, before + first / group) / TOKENS * TOKENS;
         keys(Share{row, head, (int32_t)first, (int32_t)(last - first), (int32_t)from, (int32_t)to, -1, 1});
       }
   }

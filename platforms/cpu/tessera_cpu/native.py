@@ -254,6 +254,9 @@ class Layer(ctypes.Structure):
         ("soft_cap", c_float),
         ("neighbours", c_int32),
         ("in_order", c_int32),
+        ("chunk", c_int64),
+        ("slopes", c_void_p),
+        ("sinks", c_void_p),
     ]
 
 

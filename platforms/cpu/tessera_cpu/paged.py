@@ -35,6 +35,7 @@ from tessera_cpu.products import rows_apart
 TOKENS = 16  # keys are packed in groups of this many tokens
 BLOCK = 32  # tokens: one head's keys fill a memory page, and processors prefetch within a page
 WIDEST = 256  # the largest head dimension
+KINDS = "attention", "alibi_attention", "chunked_attention"
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,8 @@ class PagedAttention(AttentionBackend):
         self.library = library
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
+        if spec.kind not in KINDS or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
-        if spec.sinks:
-            return "no kernel for sinks"
         kept = spec.cache.dtype, spec.cache.quant
         if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
             return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
@@ -103,8 +102,9 @@ class PagedLayer(HeadsLayer):
         super().__init__(spec, weights, ops)
         self.library, self.layer, self.in_order = library, native.Layer(), ops.batch_invariant
         self.standing: tuple[Tensor, ...] = ()  # the tensors that the layer's description points into
-        has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
+        has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm, "sinks": spec.sinks or None}
         self.names = tuple(name for name, what in has.items() if what is not None)
+        self.slopes = torch.tensor(spec.slopes)
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
         layer = self._described(caches, plan)
@@ -158,6 +158,9 @@ class PagedLayer(HeadsLayer):
             spec.softcap or 0.0,
             spec.rotary is not None and spec.rotary.style == "pairs",
             self.in_order,
+            spec.chunk or 0,
+            self.slopes.data_ptr() if spec.slopes else None,
+            self._address("sinks"),
         )
         return self.layer
 
