@@ -454,12 +454,12 @@ def test_left_out_of_mamba2(architecture, attends):
         assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, theirs.shared_intermediate_size)
 
 
-@pytest.mark.parametrize("pattern", ["M*-", ["mamba", "attention", "mlp"]])
+@pytest.mark.parametrize("pattern", ["M*-E", ["mamba", "attention", "mlp", "moe"]])
 def test_left_out_of_nemotron_h(pattern):
     name = "hybrid_override_pattern" if isinstance(pattern, str) else "layers_block_type"
     said = {"vocab_size": 30, "hidden_size": 64, "num_attention_heads": 8, name: pattern}
     theirs, ours = NemotronHConfig(**said), config_of("NemotronHForCausalLM", said)
-    mamba, attention, mlp = ours.layers
+    mamba, attention, mlp, moe = ours.layers
     sizes = mamba.heads, mamba.head_dim, mamba.groups, mamba.state_dim, mamba.kernel
     assert sizes[:2] == (theirs.mamba_num_heads, theirs.mamba_head_dim)
     assert sizes[2:] == (theirs.n_groups, theirs.ssm_state_size, theirs.conv_kernel)
@@ -468,6 +468,11 @@ def test_left_out_of_nemotron_h(pattern):
     assert (attention.kv_heads, attention.head_dim) == (theirs.num_key_value_heads, theirs.head_dim)
     assert attention.rope is None
     assert (mlp.inner, mlp.activation, mlp.bias) == (theirs.intermediate_size, theirs.mlp_hidden_act, theirs.mlp_bias)
+    experts, route = moe.experts, moe.experts.route
+    assert (route.experts, route.top_k) == (theirs.n_routed_experts, theirs.num_experts_per_tok)
+    assert (route.renormalise, route.scale) == (theirs.norm_topk_prob, theirs.routed_scaling_factor)
+    assert (experts.inner, experts.latent) == (theirs.moe_intermediate_size, theirs.moe_latent_size or 0)
+    assert experts.shared == theirs.moe_shared_expert_intermediate_size
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
 
 

@@ -93,6 +93,8 @@ WRONG = {
     "another factor behind lightning attention": ("minimax", {"linear_attn_beta_factor": 1.25}),
     "another factor of what is added to an MLP": ("minimax", {"mlp_alpha_factor": 1.75}),
     "another eps of MiniMax": ("minimax", {"rms_norm_eps": 1.2e-2}),
+    "another factor of Nemotron's shares": ("nemotron-3", {"routed_scaling_factor": 2.55}),
+    "shares of experts over a latent renormalised": ("nemotron-3-latent", {"norm_topk_prob": True}),
     "norms of dt, B and C with another eps": ("falcon-mamba", {"mixer_rms_eps": 1e-2}),
     "dt, B and C unnormed": ("falcon-mamba", {"architectures": ["MambaForCausalLM"]}),
     "no biases of mamba's projections": ("mamba", {"use_bias": False}),

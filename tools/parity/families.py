@@ -150,6 +150,19 @@ _MAMBA2: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 9,
 }
+_NEMOTRON_3: dict[str, Any] = {
+    "num_hidden_layers": None,
+    "head_dim": 20,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 18,
+    "n_groups": 2,
+    "ssm_state_size": 11,
+    "n_routed_experts": 9,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 44,
+    "moe_shared_expert_intermediate_size": 36,
+    "experts_implementation": "eager",
+}
 _ZAMBA2: dict[str, Any] = {"num_key_value_heads": 6, "mamba_d_state": 9, "mamba_expand": 3, "adapter_rank": 10}
 _FALCON_H1 = {**_MAMBA2, "mamba_expand": 2, "mamba_d_ssm": 216, "num_hidden_layers": 2}
 _JAMBA: dict[str, Any] = {"hidden_size": 68, "head_dim": 18, "mamba_expand": 3, "mamba_d_state": 9}
@@ -595,6 +608,30 @@ FAMILIES = {
                 time_step_min=0.5,
                 mlp_bias=True,
                 use_bias=True,
+            ),
+        ),
+        Family(
+            "nemotron-3",
+            maker(
+                NemotronHConfig,
+                NemotronHForCausalLM,
+                **_NEMOTRON_3,
+                layers_block_type=["linear_attention", "moe", "full_attention", "moe"],
+                n_group=3,
+                topk_group=2,
+                routed_scaling_factor=2.5,
+                mlp_bias=True,
+            ),
+        ),
+        Family(
+            "nemotron-3-latent",
+            maker(
+                NemotronHConfig,
+                NemotronHForCausalLM,
+                **_NEMOTRON_3,
+                layers_block_type=["linear_attention", "moe", "mlp", "moe"],
+                moe_latent_size=30,
+                norm_topk_prob=False,
             ),
         ),
         Family(

@@ -22,7 +22,8 @@ from tessera.ops import (
     RouteSpec,
     SigmoidGateSpec,
 )
-from tessera.platform.ops import HotCall
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.ops import HotCall, Packed
 from tessera.platform.quantization import Part
 
 ROUTER = "routers choose, and are small"
@@ -109,19 +110,25 @@ class MLP:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """The names of a router's and the experts' weights in a checkpoint; {layer} stands for the layer's number and {}
-    for the expert's. bias: the tensor that is added to scores for choosing. shared: the MLP of the shared experts.
-    shared_gate: of the number whose sigmoid a token multiplies their result by. "": there is none."""
+    """The names of a mixture's weights in a checkpoint; {layer} stands for the layer's number, or what precedes the
+    names of its weights, and {} for the expert's number. "": there is none."""
 
     router: str
+    # of an expert; without gate, its MLP has none
     gate: str
     up: str
     down: str
+    # the tensor that is added to scores for choosing
     bias: str = ""
+    # the MLP of the shared experts
     shared: str = ""
+    # of the number whose sigmoid a token multiplies their result by
     shared_gate: str = ""
+    # the products before and behind all experts
+    latent_in: str = ""
+    latent_out: str = ""
 
-    def for_layer(self, layer: int) -> ExpertNames:
+    def for_layer(self, layer: int | str) -> ExpertNames:
         """Those of one layer."""
         return ExpertNames(**{name: said.replace("{layer}", str(layer)) for name, said in vars(self).items()})
 
@@ -142,17 +149,27 @@ class Experts:
     router_dtype: str | None = None
     # whether weights multiply what experts are given, not their results (MoESpec.weighs_inputs)
     weighs_inputs: bool = False
+    # elements of what experts take and return instead of x; 0: they take x
+    latent: int = 0
+    # of that MLP's products, if it has no gate
+    shared_bias: bool = False
 
 
 class MixtureOfExperts:
-    def __init__(self, build: Build, experts: Experts, layer: int, hidden: int, activation: str) -> None:
+    """layer: what {layer} stands for in the names."""
+
+    def __init__(self, build: Build, experts: Experts, layer: int | str, hidden: int, activation: str) -> None:
         names, route = experts.names.for_layer(layer), experts.route
         router = WeightShard(names.router, route.experts, hidden)
         self.router = Linear(build, [router], keep=ROUTER, dtype=experts.router_dtype)
         self.bias = _bias_parameter(build, names.bias, route) if route.bias else None
-        spec = self._experts(build, experts, names, hidden, activation)
+        spec = self._experts(build, experts, names, experts.latent or hidden, activation)
         self.wants = None  # routing and experts both use the unquantized activation
-        self.call = build.ops.bind("moe", MoESpec(self.router.single, route, spec, experts.weighs_inputs))
+        self.call = (
+            self._through_latent(build, experts, names, hidden, spec)
+            if experts.latent
+            else build.ops.bind("moe", MoESpec(self.router.single, route, spec, experts.weighs_inputs))
+        )
         self.shared = _shared(build, experts, names.shared, hidden, activation)
         self.shared_gate = SharedGate(build, names.shared_gate, hidden) if names.shared_gate else None
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
@@ -161,17 +178,31 @@ class MixtureOfExperts:
         number, inner = experts.route.experts, experts.inner
         start, stop = build.shard(inner, "the inner size of the experts")
         n, part = stop - start, (start, stop) if build.group.size > 1 else None
-        wide = [
-            [Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in (names.gate, names.up)]
-            for e in range(number)
-        ]
+        first = [names.gate, names.up] if names.gate else [names.up]
+        wide = [[Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in first] for e in range(number)]
         back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(number)]
-        asked = LinearSpec(2 * n, hidden, build.dtype, experts=number)
+        asked = LinearSpec(len(first) * n, hidden, build.dtype, experts=number)
         gate_up, self.gate_up = product_parameter(build, asked, {"weight": wide}, stacked=True)
         asked = LinearSpec(hidden, n, build.dtype, experts=number)
         down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
+        gate = (GateSpec if names.gate else ActivationSpec)(n, build.dtype, activation)
         top_k = 1 if experts.weighs_inputs else experts.route.top_k
-        return ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
+        return ExpertsSpec(gate_up, gate, down, top_k)
+
+    def _through_latent(
+        self, build: Build, experts: Experts, names: ExpertNames, hidden: int, spec: ExpertsSpec
+    ) -> HotCall:
+        """The parts of a mixture whose experts take a product of what the router takes."""
+        enter = Linear(build, [WeightShard(names.latent_in, experts.latent, hidden)])
+        leave = Linear(build, [WeightShard(names.latent_out, hidden, experts.latent)])
+        choose, run = build.ops.bind("route", experts.route), build.ops.bind("experts", spec)
+        wide = torch_dtype(self.router.single.dtype)
+
+        def call(x: Tensor, router: Packed, gate_up: Packed, down: Packed, *bias: Tensor) -> Tensor:
+            weights, ids = choose(self.router.call(x.to(wide), router), *bias)
+            return leave(run(enter(x), weights, ids, gate_up, down))
+
+        return call
 
     def __call__(self, x: Tensor) -> Tensor:
         weights = *self.router.weights, self.gate_up.packed, self.down.packed
@@ -183,9 +214,12 @@ class MixtureOfExperts:
         return both
 
 
-def _shared(build: Build, experts: Experts, prefix: str, hidden: int, activation: str) -> GatedMLP | None:
+def _shared(build: Build, experts: Experts, prefix: str, hidden: int, activation: str) -> GatedMLP | MLP | None:
     if not experts.shared:
         return None
+    if not experts.names.gate:
+        up, down = (f"{prefix}.{name}" for name in (experts.shared_names.up, experts.shared_names.down))
+        return MLP(build, up, down, hidden, experts.shared, activation, bias=experts.shared_bias)
     return GatedMLP(build, prefix, hidden, experts.shared, activation, names=experts.shared_names)
 
 

@@ -1,10 +1,11 @@
-"""Nemotron-H, whose layers each are a Mamba 2, attention or an MLP alone, and models of nothing but Mamba 2 (Codestral
-Mamba)."""
+"""Nemotron-H, whose layers each are a Mamba 2, attention, an MLP or experts alone, and models of nothing but Mamba 2
+(Codestral Mamba)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +14,14 @@ from tessera.errors import ModelError
 from tessera.layers.attention import BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.mamba2 import Mamba2Shape
-from tessera.layers.mlp_block import MLPShape
+from tessera.layers.mlp import ExpertNames, Experts
+from tessera.layers.mlp_block import ExpertsShape, MLPShape
 from tessera.layers.norm import Norm
 from tessera.models.decoder import Decoder, DecoderConfig, DecoderNames, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
+from tessera.models.glm import read_groups
 from tessera.models.granite_hybrid import read_step_limits
+from tessera.models.llama import read_experts
 from tessera.models.reading import read_attention, read_decoder
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
@@ -35,6 +39,12 @@ _NEMOTRON_H: dict[str, Any] = {
     "mamba_num_heads": 128,
     "mamba_head_dim": 64,
     "time_step_min": 0.001,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
 }
 _MAMBA2: dict[str, Any] = {**_ALIKE, "num_heads": 128, "head_dim": 64, "state_size": 128, "expand": 2}
 _NAMES = DecoderNames(embedding="backbone.embeddings", layers="backbone.layers", norm="backbone.norm_f")
@@ -78,8 +88,46 @@ def nemotron_h(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Deco
         raise ModelError("an mlp_hidden_act other than relu2 is not supported.")
     inner, bias = fields.count("intermediate_size"), fields.flag("mlp_bias")
     mlp = MLPShape(attention.hidden, inner, "relu2", bias, attention.eps, max_model_len)
+    kinds = _kinds(fields)
     shapes: dict[str, BlockShape] = {"mamba": mamba, "attention": attention, "mlp": mlp}
-    return single_decoder(build, fields, [shapes[kind] for kind in _kinds(fields)])
+    if "moe" in kinds:
+        shapes["moe"] = ExpertsShape(mlp.hidden, _experts(fields), "relu2", mlp.eps, max_model_len)
+    return single_decoder(build, fields, [shapes[kind] for kind in kinds])
+
+
+def _experts(fields: ConfigFields) -> Experts:
+    """They have no gate. In some models they take a latent, a product of x. Raises ModelError."""
+    latent = 0 if fields.get("moe_latent_size") is None else fields.count("moe_latent_size")
+    if latent and fields.flag("mlp_bias"):
+        raise ModelError("mlp_bias is not supported with moe_latent_size in config.json.")
+    names = ExpertNames(
+        "{layer}.gate",
+        gate="",
+        up="{layer}.experts.{}.up_proj",
+        down="{layer}.experts.{}.down_proj",
+        bias="{layer}.gate.e_score_correction_bias",
+        shared="{layer}.shared_experts",
+        latent_in="{layer}.fc1_latent_proj",
+        latent_out="{layer}.fc2_latent_proj",
+    )
+    experts = read_experts(
+        fields,
+        "n_routed_experts",
+        names,
+        fields.count("moe_intermediate_size"),
+        scoring="sigmoid",
+        bias=True,
+        renormalise=fields.flag("norm_topk_prob"),
+        scale=fields.number("routed_scaling_factor"),
+        **read_groups(fields, scored_by=2),
+    )
+    return replace(
+        experts,
+        shared=fields.count("moe_shared_expert_intermediate_size"),
+        shared_bias=fields.flag("mlp_bias"),
+        router_dtype="float32",
+        latent=latent,
+    )
 
 
 def mamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -127,8 +175,6 @@ def _kinds(fields: ConfigFields) -> list[str]:
     kinds = [_KINDS.get(str(kind)) for kind in named] if isinstance(named, list) else []
     if not kinds or None in kinds:
         raise ModelError("layers_block_type in config.json must say mamba, attention, mlp or moe for each layer.")
-    if "moe" in kinds:
-        raise ModelError("Nemotron-H with layers of experts (moe) is not supported, whose experts have no gate.")
     return [str(kind) for kind in kinds]
 
 

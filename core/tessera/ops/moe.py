@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.ops.linear import LinearSpec, linear
-from tessera.ops.mlp import GateSpec, gate
+from tessera.ops.mlp import ActivationSpec, GateSpec, activation, gate
 from tessera.ops.quantize import Activation, plain
 from tessera.ops.tensors import DTYPES, EXPERTS, HIDDEN, into, torch_dtype
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
@@ -111,11 +111,12 @@ def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class ExpertsSpec:
-    """The gated MLPs of this rank's experts, which are numbers first..first+gate_up.experts of all. A token's result is
-    the weighted sum over its experts on this rank."""
+    """The MLPs of this rank's experts, which are numbers first..first+gate_up.experts of all. A token's result is the
+    weighted sum over its experts on this rank. gate: an ActivationSpec, if the MLPs have no gate; then gate_up is their
+    first product alone."""
 
     gate_up: LinearSpec
-    gate: GateSpec
+    gate: GateSpec | ActivationSpec
     down: LinearSpec
     top_k: int
     first: int = 0
@@ -132,7 +133,7 @@ def experts(
     out: Tensor | None = None,
 ) -> Tensor:
     """x [T, k] act or Quantized; weights [T, K] float32; ids [T, K] int32 among all experts; gate_up Packed, [E, 2n,
-    k]; down Packed, [E, k, n] -> [T, k] act; the sum over a token's experts on this rank
+    k], or [E, n, k] without gates; down Packed, [E, k, n] -> [T, k] act; the sum over a token's experts on this rank
 
     Every expert computes every token, with weight 0 if it was not chosen, so that shapes are static."""
     x = plain(x, torch_dtype(spec.gate.dtype))
@@ -140,9 +141,13 @@ def experts(
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(spec.gate_up.experts):
         share = (weights * (ids == spec.first + expert)).sum(-1, keepdim=True)
-        hidden = gate(spec.gate, linear(wide, x, _of_expert(gate_up, expert)))
+        hidden = _activated(spec.gate, linear(wide, x, _of_expert(gate_up, expert)))
         total += share * linear(back, hidden, _of_expert(down, expert)).float()
     return into(total.to(x.dtype), out)
+
+
+def _activated(spec: GateSpec | ActivationSpec, x: Tensor) -> Activation:
+    return gate(spec, x) if isinstance(spec, GateSpec) else activation(spec, x)
 
 
 def _of_expert(weights: Packed, expert: int) -> Packed:
@@ -154,14 +159,16 @@ def _experts() -> Iterator[ExpertsSpec]:
         yield ExpertsSpec(
             LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), top_k=2
         )
+        up, down = LinearSpec(44, 40, dtype, experts=5), LinearSpec(40, 44, dtype, experts=5)
+        yield ExpertsSpec(up, ActivationSpec(44, dtype, "relu2"), down, top_k=2)
 
 
 def _large_experts() -> Iterator[tuple[ExpertsSpec, int]]:
     """Other activations, many experts, and inner sizes at which kernels change their path."""
     for dtype in DTYPES:
-        for number, n, k, activation in ((5, 44, 40, "gelu_tanh"), (70, 8, 16, "silu"), (2, 1032, 16, "silu")):
+        for number, n, k, name in ((5, 44, 40, "gelu_tanh"), (70, 8, 16, "silu"), (2, 1032, 16, "silu")):
             up, down = LinearSpec(2 * n, k, dtype, experts=number), LinearSpec(k, n, dtype, experts=number)
-            yield ExpertsSpec(up, GateSpec(n, dtype, activation), down, top_k=min(number, 4)), 19
+            yield ExpertsSpec(up, GateSpec(n, dtype, name), down, top_k=min(number, 4)), 19
 
 
 def _experts_inputs(spec: ExpertsSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -201,8 +208,8 @@ class MoESpec:
 
 
 def moe(spec: MoESpec, ops: BoundOps) -> HotCall:
-    """x [T, k] act; router_weight Packed, [all experts, k]; gate_up Packed, [E, 2n, k]; down Packed, [E, k, n]; bias
-    [all experts] float32 if spec.route.bias -> [T, k] act"""
+    """x [T, k] act; router_weight Packed, [all experts, k]; gate_up Packed, [E, 2n, k], or [E, n, k] without gates;
+    down Packed, [E, k, n]; bias [all experts] float32 if spec.route.bias -> [T, k] act"""
     router = ops.bind("linear", spec.router)
     choose = ops.bind("route", spec.route)
     run = ops.bind("experts", spec.experts)

@@ -396,10 +396,10 @@ class TiledExperts(Kernel[ExpertsSpec]):
     """The reference over weights with rows of whole tiles."""
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> HotCall:
-        k, n = _whole(spec.gate_up.k), _whole(spec.down.k)
+        k, n, parts = _whole(spec.gate_up.k), _whole(spec.down.k), spec.gate_up.n // spec.down.k
         wide = dataclasses.replace(
             spec,
-            gate_up=dataclasses.replace(spec.gate_up, n=2 * n, k=k),
+            gate_up=dataclasses.replace(spec.gate_up, n=parts * n, k=k),
             gate=dataclasses.replace(spec.gate, n=n),
             down=dataclasses.replace(spec.down, n=k, k=n),
         )
@@ -408,7 +408,7 @@ class TiledExperts(Kernel[ExpertsSpec]):
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
         ) -> Tensor:
-            up, back = gate_up["weight"].unflatten(1, (2, -1)), down["weight"]
+            up, back = gate_up["weight"].unflatten(1, (parts, -1)), down["weight"]
             up = F.pad(up, (0, k - up.shape[-1], 0, n - up.shape[-2])).flatten(1, 2)
             back = F.pad(back, (0, n - back.shape[-1], 0, k - back.shape[-2]))
             total = compute(_whole_tiles(x), weights, ids, {"weight": up}, {"weight": back})[:, : spec.down.n]

@@ -146,6 +146,8 @@ class Experts(VendorKernel[ExpertsSpec]):
             return "no quantized weights"
         if spec.gate_up.bias or spec.down.bias:
             return "no biases"
+        if not isinstance(spec.gate, GateSpec):
+            return "no experts without gates"
         return None if spec.gate.dtype != "float32" else "no products in float32"
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tessera.platform import (
+    ActivationSpec,
     ActSpec,
     AddNormSpec,
     ExpertsSpec,
@@ -128,6 +129,11 @@ WIDE = LinearSpec(64, 96, "bfloat16", experts=3)
             Experts(OP, OP, OP),
             ExpertsSpec(replace(WIDE, scheme=INT8), GateSpec(32, "bfloat16"), WIDE, 2),
             "no quantized weights",
+        ),
+        (
+            Experts(OP, OP, OP),
+            ExpertsSpec(WIDE, ActivationSpec(64, "bfloat16", "relu2"), WIDE, 2),
+            "no experts without gates",
         ),
         (Linear(OP, OP, OP), PRODUCT, None),
         (Linear(OP, OP, OP), WIDE, "no products of experts"),

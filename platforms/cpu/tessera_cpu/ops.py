@@ -163,7 +163,7 @@ class Experts(Kernel[ExpertsSpec]):
         return next((reason for reason in found if isinstance(reason, str)), None)
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
-        activation = _ACTIVATIONS[spec.gate.activation]
+        activation, gated = _ACTIVATIONS[spec.gate.activation], isinstance(spec.gate, GateSpec)
         wide, back = (product_of(one) for one in (spec.gate_up, spec.down))
 
         def experts(
@@ -175,8 +175,13 @@ class Experts(Kernel[ExpertsSpec]):
                     continue
                 name = expert_name(expert)
                 tokens, choice = torch.where(ids == spec.first + expert)
-                left, right = wide(x[tokens], gate_up[name]).chunk(2, dim=-1)
-                mixed = back(activation(left) * right, down[name])
+                hidden = wide(x[tokens], gate_up[name])
+                if gated:
+                    left, right = hidden.chunk(2, dim=-1)
+                    hidden = activation(left) * right
+                else:
+                    hidden = activation(hidden)
+                mixed = back(hidden, down[name])
                 result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
             return into(result.to(x.dtype), out)
 

@@ -10,6 +10,7 @@ from tessera.platform import (
     BoundOps,
     Device,
     ExpertsSpec,
+    GateSpec,
     NormSpec,
     Packed,
     Reason,
@@ -78,6 +79,8 @@ class Experts(VendorKernel[ExpertsSpec]):
             return "no quantized weights"
         if spec.gate_up.bias or spec.down.bias:
             return "no biases"
+        if not isinstance(spec.gate, GateSpec):
+            return "no experts without gates"
         return None if spec.gate.activation in _ACTIVATIONS else f"no gate of {spec.gate.activation}"
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:

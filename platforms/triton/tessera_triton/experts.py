@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, ExpertsSpec, Kernel, LinearSpec, Packed, Quantized
+from tessera.platform import BoundOps, Device, ExpertsSpec, GateSpec, Kernel, LinearSpec, Packed, Quantized
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.permutation import Tiles, tiles_of
 from tessera_triton.tiles import warps_of
@@ -126,6 +126,8 @@ class Experts(Kernel[ExpertsSpec]):
     def supports(self, spec: ExpertsSpec) -> str | None:
         if spec.gate_up.scheme is not None or spec.down.scheme is not None:
             return "no quantized experts"
+        if not isinstance(spec.gate, GateSpec):
+            return "no experts without gates"
         if spec.gate.activation not in _GATES or spec.gate.emit is not None:
             return f"gates of {', '.join(_GATES)}, which are not quantized"
         return None

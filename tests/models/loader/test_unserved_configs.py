@@ -249,8 +249,8 @@ REFUSED = [
         "layers_block_type in config.json must say mamba, attention",
     ),
     (
-        {**NEMOTRON, "layers_block_type": None, "hybrid_override_pattern": "ME"},
-        "Nemotron-H with layers of experts (moe) is not supported, whose experts have no gate.",
+        {**NEMOTRON, "layers_block_type": ["moe"], "moe_latent_size": 8, "mlp_bias": True},
+        "mlp_bias is not supported with moe_latent_size in config.json.",
     ),
     ({**NEMOTRON, "layers_block_type": 3}, "layers_block_type in config.json must say mamba, attention"),
     ({**NEMOTRON, "n_groups": 3}, "the number of mamba's heads (4) is not a multiple of n_groups (3)."),

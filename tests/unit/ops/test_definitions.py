@@ -13,6 +13,7 @@ from tessera.errors import PlatformError
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
 from tessera.platform import (
+    ActivationSpec,
     ActSpec,
     AddNormSpec,
     Alone,
@@ -67,6 +68,18 @@ def test_experts_are_each_token_through_each_of_its_experts(dtype: str) -> None:
         )
         assert_same(found, expected, TOLERANCES[dtype])
         assert not found[0].any()
+
+
+def test_experts_without_gates_are_as_wide_as_their_first_product() -> None:
+    up, down = LinearSpec(44, 40, "float32", experts=3), LinearSpec(40, 44, "float32", experts=3)
+    spec = ExpertsSpec(up, ActivationSpec(44, "float32", "relu2"), down, top_k=2)
+    x, weights, ids, first, second = OpInputs(5).arguments("experts", spec)
+    for token, shares, chosen, found in zip(
+        x, weights, ids.tolist(), reference("experts", spec, x, weights, ids, first, second), strict=True
+    ):
+        hidden = [(first["weight"][one] @ token).clamp(min=0).square() for one in chosen]
+        parts = [second["weight"][one] @ wide for one, wide in zip(chosen, hidden, strict=True)]
+        assert_same(found, shares @ torch.stack(parts), TOLERANCES["float32"])
 
 
 def through_its_experts(spec: ExpertsSpec, x, weights, ids, gate_up, down) -> Tensor:
