@@ -26,6 +26,7 @@ from transformers import (
     KimiLinearConfig,
     Lfm2Config,
     Lfm2MoeConfig,
+    Lfm3Config,
     Llama4TextConfig,
     LlamaConfig,
     Mamba2Config,
@@ -129,6 +130,7 @@ MAMBA2_SIZES = {
 MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaConfig}
 JAMBA = "JambaForCausalLM"
 KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
+LFM3 = "Lfm3ForCausalLM"
 RECURRENT_GEMMA = "RecurrentGemmaForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -156,7 +158,7 @@ def test_every_family_is_looked_at():
         SINGLE,
         MAMBA,
         ALIBI,
-        {FALCON_H1, JAMBA, KIMI_LINEAR, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2},
+        {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2},
     )
     assert set().union(*families) == set(NATIVE_MODELS)
 
@@ -524,6 +526,29 @@ def test_left_out_of_jamba(more):
         assert (route.experts, route.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
         assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, 0)
         assert not route.renormalise
+
+
+def test_left_out_of_lfm3():
+    said = {"vocab_size": 30, "hidden_size": 64, "intermediate_size": 20, "num_hidden_layers": 10} | {
+        "num_attention_heads": 8
+    }
+    theirs, ours = Lfm3Config(**said), config_of(LFM3, said)
+    for kind, layer in zip(theirs.layer_types, ours.layers, strict=True):
+        if kind == "conv":
+            assert (layer.kernel, layer.bias) == (theirs.conv_L_cache, theirs.conv_bias)
+            continue
+        rope = theirs.rope_parameters[kind]
+        share = layer.rope.scaling.share if kind == "full_attention" else None
+        assert (layer.rope.theta, share) == (rope["rope_theta"], rope.get("partial_rotary_factor"))
+        assert layer.window == (theirs.sliding_window if kind == "sliding_attention" else None)
+        assert (layer.head_dim, layer.kv_heads) == (theirs.head_dim, theirs.num_key_value_heads)
+        assert (bool(layer.head_gate), layer.bias) == (theirs.use_attention_gate, theirs.attention_bias)
+    assert (ours.tied, ours.eps, ours.inner) == (
+        theirs.tie_word_embeddings,
+        theirs.norm_eps,
+        theirs.intermediate_size,
+    )
+    assert bool(ours.names.after_mlp) == theirs.use_sandwich_norm
 
 
 @pytest.mark.parametrize("more", [{}, {"lru_width": 40, "block_types": ["attention", "recurrent"]}])

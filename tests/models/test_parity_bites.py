@@ -101,6 +101,8 @@ WRONG = {
     "one expert of Jamba less": ("jamba", {"num_experts_per_tok": 1}),
     "a wider window of RecurrentGemma": ("recurrent-gemma", {"attention_window_size": 21}),
     "another soft cap of RecurrentGemma": ("recurrent-gemma", {"logits_soft_cap": 2.1}),
+    "a share of each head of LFM3": ("lfm3", {"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.4}}}),
+    "windows of LFM3 elsewhere": ("lfm3", {"layer_types": ["conv", "full_attention", "sliding_attention", "conv"]}),
     "another eps of Kimi delta attention": ("kimi-linear", {"rms_norm_eps": 1e-3}),
     "another factor of Kimi's shares": ("kimi-linear", {"routed_scaling_factor": 2.5}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),

@@ -112,6 +112,7 @@ class AttentionShape:
     temperature: Temperature | None = None  # what queries are multiplied by
     clip: float | None = None  # largest absolute number in queries, keys and values
     layout: QKVLayout = APART  # how the checkpoint stores q, k and v
+    head_gate: str = ""  # of the projection to one number per head, whose sigmoid its result is multiplied by; "": none
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
     inputs: int | None = None  # elements of the input; None: as many as of the result
     name: ClassVar[str] = "self_attn"
@@ -168,10 +169,8 @@ class Attention:
         heads = _heads(build, shape)
         q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
         sources = shape.layout.sources(prefix, shape.inputs or shape.hidden, heads)
-        self.sources = sources
-        self.gate = OutputGate(build, shape, heads) if shape.gated else None
-        if self.gate is not None:
-            self.sources = [*self.gate.queries(sources[0]), *sources[1:], *self.gate.gates(sources[0])]
+        self.gate = _output_gate(build, prefix, shape, heads)
+        self.sources = sources if self.gate is None else self.gate.sources(sources)
         self.linear = Linear(build, self.sources, bias=shape.bias)
         self.input: AttentionInput = PlainInput(self.linear)
         if norm is not None:
@@ -248,12 +247,10 @@ class OutputGate:
         self.n = (heads.q[1] - heads.q[0]) * shape.head_dim
         self.call = build.ops.bind("sigmoid_gate", SigmoidGateSpec(self.n, build.dtype, self.n))
 
-    def queries(self, whole: WeightShard) -> list[WeightShard]:
-        """The shards of the projection's queries. whole: the shard of q of a layer without gates."""
-        return self._shards(whole, 0)
-
-    def gates(self, whole: WeightShard) -> list[WeightShard]:
-        return self._shards(whole, self.size)
+    def sources(self, plain: list[WeightShard]) -> list[WeightShard]:
+        """Those of the fused product. plain: of q, k and v of a layer without gates."""
+        whole, *others = plain
+        return [*self._shards(whole, 0), *others, *self._shards(whole, self.size)]
 
     def _shards(self, whole: WeightShard, first: int) -> list[WeightShard]:
         starts = (2 * self.size * head + first for head in range(*self.heads.q))
@@ -266,6 +263,33 @@ class OutputGate:
     def __call__(self, mixed: Tensor, gates: Tensor) -> Tensor:
         result: Tensor = self.call(mixed, gates)
         return result
+
+
+class HeadGate:
+    """One gate for each head of attention's result, behind q, k and v in the fused product. name: of its weight."""
+
+    def __init__(self, build: Build, name: str, shape: AttentionShape, heads: Heads) -> None:
+        self.shard = WeightShard(name, shape.heads, shape.hidden, heads.q)
+        self.n = heads.q[1] - heads.q[0]
+        self.call = build.ops.bind("sigmoid_gate", SigmoidGateSpec(self.n * shape.head_dim, build.dtype, self.n))
+
+    def sources(self, plain: list[WeightShard]) -> list[WeightShard]:
+        """As of OutputGate."""
+        return [*plain, self.shard]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As of OutputGate."""
+        return x[:, : -self.n], x[:, -self.n :]
+
+    def __call__(self, mixed: Tensor, gates: Tensor) -> Tensor:
+        result: Tensor = self.call(mixed, gates)
+        return result
+
+
+def _output_gate(build: Build, prefix: str, shape: AttentionShape, heads: Heads) -> OutputGate | HeadGate | None:
+    if shape.head_gate:
+        return HeadGate(build, f"{prefix}.{shape.head_gate}", shape, heads)
+    return OutputGate(build, shape, heads) if shape.gated else None
 
 
 class PlainInput:

@@ -117,6 +117,20 @@ class Dynamic:
         return unscaled(theta * stretch ** (dim / (dim - 2)), dim)
 
 
+@dataclass(frozen=True)
+class Proportional:
+    """The first `share` of the pairs of elements turn, as if all did, but `factor` times as slow; the others do not."""
+
+    share: float
+    factor: float = 1.0
+    attention_factor: float = 1.0
+    note: str = ""
+
+    def frequencies(self, theta: float, dim: int) -> Tensor:
+        turning = torch.arange(dim // 2) < int(self.share * dim // 2)
+        return torch.where(turning, unscaled(theta, dim) / self.factor, 0.0)
+
+
 def yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """The default if a checkpoint has none. mscale, mscale_all_dim: 0 if omitted."""
     if not (mscale and mscale_all_dim):

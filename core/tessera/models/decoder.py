@@ -33,6 +33,8 @@ class DecoderNames:
     attention_norm: str = "input_layernorm"  # before attention, or what mixes tokens instead, behind the layer's name
     mixer: str = ""  # what mixes tokens, behind the layer's name; "": as its BlockShape.name
     mlp_norm: str = "post_attention_layernorm"  # before the MLP, behind the layer's name
+    after_attention: str = ""  # a norm behind attention, or what mixes tokens instead, behind the layer's name
+    after_mlp: str = ""  # a norm behind the MLP, behind the layer's name
     mlp: str = "mlp"  # a layer's MLP, behind the layer's name
     gated: GatedNames = GATED  # its weights
     norm: str = "model.norm"  # behind the last layer

@@ -3,18 +3,15 @@ some layers and soft caps; Gemma 3 adds per-head norms and a rotary embedding fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tessera.errors import ModelError
-from tessera.layers.attention import AttentionShape, RotaryTable
+from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
-from tessera.layers.norm import AddNorm, Norm, NormAdd
-from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
+from tessera.models.decoder import Decoder, DecoderNames, build_decoder
 from tessera.models.fields import ACTIVATIONS, Checkpoint, ConfigFields
 from tessera.models.reading import (
     FULL,
@@ -29,9 +26,8 @@ from tessera.models.reading import (
     windowed,
 )
 from tessera.models.rope import RopeReader
+from tessera.models.sandwich import SandwichBlock
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import Caches
-from tessera.platform.launch import Launch
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _ALIKE: dict[str, Any] = {
@@ -62,29 +58,11 @@ _GEMMA3 = {
     "rope_local_base_freq": 1e4,
 }
 _TANH = "gelu_pytorch_tanh"
-
-
-class SandwichBlock:
-    """Norms before and after attention and the MLP. The whole sum is passed from block to block."""
-
-    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
-        prefix, hidden = f"model.layers.{number}", config.hidden
-        norm = Norm(config.eps, config.norm_offset, whole=True)
-        named_norm = f"{prefix}.input_layernorm", norm
-        self.attention = config.layers[number].block(build, f"{prefix}.self_attn", named_norm, tables)
-        self.mlp = mlp_of(build, config, number)
-        self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", hidden, norm)
-        self.before_mlp = AddNorm(build, f"{prefix}.pre_feedforward_layernorm", hidden, norm, emit=self.mlp.wants)
-        self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", hidden, norm)
-
-    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        return self.attention(x, None, launch, caches)
-
-    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        mixed, x = states
-        x = self.after_attention(self.attention.output(mixed), x)
-        normed, _ = self.before_mlp(x, None)
-        return self.after_mlp(self.mlp(normed), x), None
+_SANDWICHED = DecoderNames(
+    after_attention="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
 
 
 def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -139,6 +117,7 @@ def _sandwich(build: Build, fields: ConfigFields, layers: Any) -> Decoder:
         activation=fields.activation("hidden_activation", _TANH),
         embedding_scale=_embedding_scale(build, layers[0]),
         logits_cap=fields.positive_or_none("final_logit_softcapping") or 0.0,
+        names=_SANDWICHED,
     )
     return build_decoder(build, config, SandwichBlock, whole=True)
 

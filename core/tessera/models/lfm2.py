@@ -43,7 +43,7 @@ _LFM2_MOE: dict[str, Any] = {
 }
 _OWN_NAMES = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
 _MLP = "feed_forward"
-_NAMES = DecoderNames(
+NAMES = DecoderNames(
     attention_norm="operator_norm",
     mlp_norm="ffn_norm",
     mlp=_MLP,
@@ -54,7 +54,7 @@ _NAMES = DecoderNames(
 
 def lfm2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(renamed(checkpoint, _OWN_NAMES), _LFM2)
-    config = read_decoder(fields, _layers(fields, max_model_len), inner=_inner(fields), activation="silu", names=_NAMES)
+    config = read_decoder(fields, _layers(fields, max_model_len), inner=_inner(fields), activation="silu", names=NAMES)
     return build_decoder(build, config)
 
 
@@ -65,7 +65,7 @@ def lfm2_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
         fields,
         layers,
         activation="silu",
-        names=_NAMES,
+        names=NAMES,
         experts=_experts(fields),
         dense_layers=frozenset(dense),
     )
@@ -74,20 +74,24 @@ def lfm2_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
 
 def _layers(fields: ConfigFields, max_model_len: int) -> list[BlockShape]:
     attention = _attention(fields, max_model_len)
-    convolution = ShortConvolutionShape(
+    number = fields.count("num_hidden_layers")
+    kinds = fields.by_layer("layer_types", number, lambda kind: kind in (CONVOLUTION, FULL), f"{CONVOLUTION} or {FULL}")
+    if kinds is None:
+        full = range(number) if fields.get("full_attn_idxs") is None else fields.numbers("full_attn_idxs")
+        kinds = [FULL if layer in full else CONVOLUTION for layer in range(number)]
+    shapes: dict[str, BlockShape] = {FULL: attention, CONVOLUTION: read_convolution(fields, attention)}
+    return [shapes[kind] for kind in kinds]
+
+
+def read_convolution(fields: ConfigFields, attention: AttentionShape) -> ShortConvolutionShape:
+    """attention: of other layers of the model."""
+    return ShortConvolutionShape(
         hidden=attention.hidden,
         kernel=fields.count("conv_L_cache", least=2),
         bias=fields.flag("conv_bias"),
         eps=attention.eps,
         max_positions=attention.max_positions,
     )
-    number = fields.count("num_hidden_layers")
-    kinds = fields.by_layer("layer_types", number, lambda kind: kind in (CONVOLUTION, FULL), f"{CONVOLUTION} or {FULL}")
-    if kinds is None:
-        full = range(number) if fields.get("full_attn_idxs") is None else fields.numbers("full_attn_idxs")
-        kinds = [FULL if layer in full else CONVOLUTION for layer in range(number)]
-    shapes: dict[str, BlockShape] = {FULL: attention, CONVOLUTION: convolution}
-    return [shapes[kind] for kind in kinds]
 
 
 def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:

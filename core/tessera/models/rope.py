@@ -11,6 +11,7 @@ from tessera.layers.rotary import (
     LinearScaling,
     Llama3,
     LongRope,
+    Proportional,
     Rope,
     Scaling,
     Yarn,
@@ -42,6 +43,7 @@ class RopeReader:
             "yarn": self._yarn,
             "longrope": self._longrope,
             "dynamic": self._dynamic,
+            "proportional": self._proportional,
         }
 
     def read(self) -> Rope:
@@ -56,7 +58,7 @@ class RopeReader:
         kind = self.renamed.get(str(named), str(named))
         if kind not in self.kinds:
             raise ModelError(f"rotary scaling '{kind[:40]}' is not supported; supported are {', '.join(self.kinds)}.")
-        self.dim = self._dim(rope)
+        self.dim = self.head_dim if kind == "proportional" else self._dim(rope)
         return Rope(self.dim, _positive(rope, "rope_theta", theta, above=1.0), self.kinds[kind](rope))
 
     def _dim(self, rope: ConfigFields) -> int:
@@ -115,6 +117,14 @@ class RopeReader:
         length = max(self.max_model_len, original)
         note = f"rotary embedding: dynamic scaling is fixed at {length:.0f} tokens (max_model_len) for every request"
         return Dynamic(_positive(rope, "factor"), original, length, note=note)
+
+    def _proportional(self, rope: ConfigFields) -> Scaling:
+        share = _positive(rope, "partial_rotary_factor", 1.0)
+        if share > 1.0 or self.head_dim % 2:
+            raise ModelError(
+                f"partial_rotary_factor ({share:g}) of heads of {self.head_dim} elements cannot be rotated."
+            )
+        return Proportional(share, _positive(rope, "factor", 1.0))
 
 
 def _positive(fields: ConfigFields, name: str, default: float | None = None, *, above: float = 0.0) -> float:

@@ -141,7 +141,7 @@ def _add_inputs(spec: AddSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class SigmoidGateSpec:
-    """x * sigmoid(gate), in float32. gates: of each token, n or one for all its elements."""
+    """x * sigmoid(gate), in float32. gates: of each token; each is for n / gates elements, one after another."""
 
     n: int
     dtype: str
@@ -152,12 +152,13 @@ def sigmoid_gate(spec: SigmoidGateSpec, x: Tensor, gate: Tensor, *, out: Tensor 
     """x [T, n] act; gate [T, gates] act -> [T, n] act
 
     Rows of both may lie apart in memory."""
-    return into((x.float() * gate.float().sigmoid()).to(x.dtype), out)
+    gated = x.float().unflatten(-1, (spec.gates, -1)) * gate.float().sigmoid()[..., None]
+    return into(gated.flatten(-2).to(x.dtype), out)
 
 
 def _sigmoid_gates() -> Iterator[SigmoidGateSpec]:
     for dtype in DTYPES:
-        for gates in (44, 1):
+        for gates in (44, 4, 1):
             yield SigmoidGateSpec(44, dtype, gates)
 
 

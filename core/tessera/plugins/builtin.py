@@ -30,6 +30,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "KimiLinearForCausalLM": "tessera.models.kimi_linear:kimi_linear",
     "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
     "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
+    "Lfm3ForCausalLM": "tessera.models.lfm3:lfm3",
     "GraniteMoeHybridForCausalLM": "tessera.models.granite_hybrid:granite_hybrid",
     "Llama4ForCausalLM": "tessera.models.llama4:llama4",
     "LlamaForCausalLM": "tessera.models.llama:llama",

@@ -56,6 +56,7 @@ JAMBA = {
     "attn_layer_period": 2,
     "attn_layer_offset": 1,
 }
+LFM3 = {"architectures": ["Lfm3ForCausalLM"]}
 GRIFFIN = {"architectures": ["RecurrentGemmaForCausalLM"], "head_dim": 8}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 LATENT = {
@@ -83,12 +84,12 @@ KIMI_LINEAR = {
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
-KINDS = "default, mrope, linear, llama3, yarn, longrope, dynamic"
+KINDS = "default, mrope, linear, llama3, yarn, longrope, dynamic, proportional"
 FACTORS = {"short_factor": [1.0, 1.0, 1.0], "long_factor": [1.0, 2.0, 3.0]}
 
 REFUSED = [
     ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not supported; supported are {KINDS}.")
-    for kind in ("su", "ntk", "proportional")
+    for kind in ("su", "ntk")
 ] + [
     ({"rope_parameters": {"rope_type": "axial"}}, "rotary scaling 'axial' is not supported"),
     ({"rope_scaling": {**LLAMA3, "factor": None}}, "factor of the rotary embedding is missing in config.json."),
@@ -267,6 +268,12 @@ REFUSED = [
     ({**GRIFFIN, "hidden_activation": "silu"}, "a hidden_activation other than gelu_pytorch_tanh is not supported for"),
     ({**GRIFFIN, "block_types": ["conv"]}, "block_types in config.json must be a list of recurrent and attention."),
     ({**GRIFFIN, "lru_width": 21}, "lru_width (21) is not a multiple of num_attention_heads (4)."),
+    ({**LFM3, "attention_bias": True}, "attention_bias is not supported together with use_attention_gate."),
+    (
+        {**LFM3, "layer_types": ["conv"]},
+        "layer_types in config.json must say conv, sliding_attention, full_attention for",
+    ),
+    ({**LFM3, "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 2}}}, "par"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),

@@ -364,13 +364,15 @@ def test_a_scaled_rotary_embedding_reaches_further(folder, said, usual, most):
         build(path, max_model_len=most + 1)
 
 
-@pytest.mark.parametrize("family", ["bloom", "falcon", "mpt"])
-def test_some_families_do_not_say_how_long_they_are(folder, family):
+@pytest.mark.parametrize(
+    ("family", "length"), [("bloom", 2048), ("falcon", 2048), ("mpt", 2048), ("recurrent_gemma", 8192)]
+)
+def test_some_families_do_not_say_how_long_they_are(folder, family, length):
     config = {
         **{name: value for name, value in CONFIG.items() if name != "max_position_embeddings"},
         "model_type": family,
     }
-    assert build(folder(config__json=config)).model.max_model_len == 2048
+    assert build(folder(config__json=config)).model.max_model_len == length
 
 
 def test_drafts_are_asked_for_as_in_vllm(folder):
