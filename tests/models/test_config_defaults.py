@@ -6,6 +6,7 @@ import json
 
 import pytest
 from transformers import (
+    AXK2Config,
     BambaConfig,
     BloomConfig,
     DeepseekV2Config,
@@ -100,13 +101,14 @@ LINEAR = {
 LATENT = {
     "DeepseekV2ForCausalLM": DeepseekV2Config,
     "DeepseekV3ForCausalLM": DeepseekV3Config,
+    "AXK2ForCausalLM": AXK2Config,
     "DeepseekV32ForCausalLM": DeepseekV32Config,
     "Glm4MoeLiteForCausalLM": Glm4MoeLiteConfig,
     "GlmMoeDsaForCausalLM": GlmMoeDsaConfig,
     "MiniCPM3ForCausalLM": MiniCPM3Config,
     "YoutuForCausalLM": YoutuConfig,
 }
-INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
+INDEXED = ("AXK2ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 CONVOLUTIONS = {"Lfm2ForCausalLM": Lfm2Config, "Lfm2MoeForCausalLM": Lfm2MoeConfig}
 MAMBA2 = {
     "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
@@ -340,6 +342,8 @@ def test_left_out_of_latent_attention(architecture):
         if architecture in INDEXED:
             sizes = layer.indexer.heads, layer.indexer.dim, layer.limit
             assert sizes == (theirs.index_n_heads, theirs.index_head_dim, theirs.index_topk)
+        if architecture == "AXK2ForCausalLM":
+            assert layer.gate_rank == theirs.gated_norm_rank
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
     assert ours.activation == ACTIVATIONS[theirs.hidden_act]
     if architecture == "MiniCPM3ForCausalLM":
@@ -418,6 +422,15 @@ def test_layers_that_have_indexers(said):
         return
     ours = [layer.indexer is not None for layer in config_of("GlmMoeDsaForCausalLM", said).layers]
     assert ours == [kind == "full" for kind in theirs]
+
+
+@pytest.mark.parametrize(
+    "said", [{"first_k_dense_replace": 2, "moe_layer_freq": 3}, {"mlp_layer_types": ["sparse"] * 6 + ["dense"]}]
+)
+def test_dense_layers_of_axk2(said):
+    said = {**SPARSE, **said}
+    dense = config_of("AXK2ForCausalLM", said).dense_layers
+    assert dense == {layer for layer, kind in enumerate(AXK2Config(**said).mlp_layer_types) if kind == "dense"}
 
 
 def test_latent_attention_without_a_query_rank_has_no_biases():

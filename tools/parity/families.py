@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from transformers import (
+    AXK2Config,
+    AXK2ForCausalLM,
     BambaConfig,
     BambaForCausalLM,
     BloomConfig,
@@ -770,6 +772,20 @@ FAMILIES = {
                 first_k_dense_replace=1,
                 n_group=3,
                 topk_group=2,
+                rope_parameters={**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7},
+            ),
+        ),
+        Family(
+            "axk2",
+            maker(
+                AXK2Config,
+                AXK2ForCausalLM,
+                **_LATENT,
+                **_INDEXER,
+                num_hidden_layers=3,
+                mlp_layer_types=["sparse", "dense", "sparse"],
+                gated_norm_rank=10,
+                attention_bias=True,
                 rope_parameters={**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7},
             ),
         ),

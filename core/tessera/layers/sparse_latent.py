@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
+from tessera.layers.gated_norm import GatedNorm
 from tessera.layers.indexer import Indexer, IndexerShape, SelectedTokens, query_shard
 from tessera.layers.latent import LatentAttention, LatentShape
 from tessera.layers.linear import Bounds, WeightShard
@@ -49,12 +50,17 @@ class SparseLatentAttention(LatentAttention):
         assert shape.query_rank is not None
         self.selected = shape.selected
         self.indexer: Indexer | None = None
-        self.norm: AddNorm | None = None
+        self.norm: AddNorm | GatedNorm | None = None
         if shape.indexer is not None:
             self.indexer = Indexer(build, f"{prefix}.indexer", shape.indexer, tables)
-            self.norm = AddNorm(build, norm[0], shape.hidden, norm[1])
+            self.norm = self._norm(build, *norm, shape)
         super().__init__(build, prefix, norm if self.norm is None else None, shape, tables)
         self.selected.last = self.spec.layer
+        self.own = self.spec.num_heads * self.spec.query_dim  # elements of a token's queries
+
+    def _norm(self, build: Build, name: str, norm: Norm, shape: SparseLatentShape) -> AddNorm | GatedNorm:
+        """The norm before the projections, whose result the indexer reads too."""
+        return AddNorm(build, name, shape.hidden, norm)
 
     def _query(
         self, build: Build, prefix: str, shape: LatentShape, heads: Bounds, others: Sequence[WeightShard] = ()
@@ -69,12 +75,22 @@ class SparseLatentAttention(LatentAttention):
         if self.norm is not None:
             x, residual = self.norm(x, residual)
         projected, residual = self.input(x, residual)
-        queries, latent = projected.split(self.sizes, dim=-1)
-        assert self.query is not None
-        queries, _ = self.query(queries, None)
+        compressed, latent = projected.split(self.sizes, dim=-1)
+        both, of_indexer = self.queries(compressed)
         if self.indexer is not None:
-            own = self.spec.num_heads * self.spec.query_dim
-            queries, of_indexer = queries[:, :own], queries[:, own:]
             self.selected.tokens = self.indexer(x, of_indexer, launch, caches)
-        read = SparseLatentInput(LatentInput(queries, latent), self.selected.used(self.spec.layer))
-        return self.mixer.fused(read, launch.positions, caches, launch.plans[self.spec.layer]), residual
+        projections = LatentInput(both[:, : self.own], latent)
+        read = SparseLatentInput(projections, self.selected.used(self.spec.layer))
+        mixed = self.mixer.fused(read, launch.positions, caches, launch.plans[self.spec.layer])
+        return self.gated(mixed, both), residual
+
+    def queries(self, compressed: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries of attention, with whatever gated() reads behind them, and those of the indexer, if there is
+        one."""
+        assert self.query is not None
+        both, _ = self.query(compressed, None)
+        return both, both[:, self.own :]
+
+    def gated(self, mixed: Tensor, both: Tensor) -> Tensor:
+        """What the output projection reads. both: as of queries()."""
+        return mixed

@@ -18,7 +18,7 @@ from tessera.models.glm import read_shared_experts
 from tessera.models.reading import read_decoder
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
-_V32: dict[str, Any] = {
+V32: dict[str, Any] = {
     **V3,
     "max_position_embeddings": 163840,
     "index_topk": 2048,
@@ -26,7 +26,7 @@ _V32: dict[str, Any] = {
     "index_n_heads": 64,
 }
 _GLM: dict[str, Any] = {
-    **_V32,
+    **V32,
     "rms_norm_eps": 1e-5,
     "q_lora_rank": 2048,
     "qk_nope_head_dim": 192,
@@ -36,14 +36,14 @@ _GLM: dict[str, Any] = {
     "topk_group": 1,
     "index_n_heads": 32,
 }
-_FULL, _SHARED = "full", "shared"
-_LETTERS = {"F": _FULL, "S": _SHARED}
+FULL, _SHARED = "full", "shared"
+_LETTERS = {"F": FULL, "S": _SHARED}
 
 
 def deepseek_v32(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers from num_hidden_layers on, which predict further tokens, are not read."""
-    fields = ConfigFields(checkpoint, _V32)
-    kinds = (_FULL,) * fields.count("num_hidden_layers")
+    fields = ConfigFields(checkpoint, V32)
+    kinds = (FULL,) * fields.count("num_hidden_layers")
     return _decoder(build, fields, read_sparse_layers(fields, max_model_len, "half", kinds))
 
 
@@ -65,7 +65,7 @@ def read_sparse_layers(
     selected = SelectedTokens()
     return tuple(
         SparseLatentShape(
-            **vars(latent), limit=indexer.limit, indexer=indexer if kind == _FULL else None, selected=selected
+            **vars(latent), limit=indexer.limit, indexer=indexer if kind == FULL else None, selected=selected
         )
         for kind in kinds
     )
@@ -93,14 +93,14 @@ def read_indexers(fields: ConfigFields) -> Sequence[str]:
     """Of each layer, whether it has an indexer: indexer_types, or else index_topk_pattern, or else index_topk_freq and
     index_skip_topk_offset. Raises ModelError."""
     number = fields.count("num_hidden_layers")
-    kinds = fields.by_layer("indexer_types", number, lambda kind: kind in (_FULL, _SHARED), f"{_FULL} or {_SHARED}")
+    kinds = fields.by_layer("indexer_types", number, lambda kind: kind in (FULL, _SHARED), f"{FULL} or {_SHARED}")
     if kinds is None and fields.get("index_topk_pattern") is not None:
         kinds = _by_pattern(fields, number)
     if kinds is None:
         every = max(fields.count("index_topk_freq", 1, least=0), 1)
         first = fields.count("index_skip_topk_offset", 2, least=0) - 1
-        kinds = [_SHARED if max(layer - first, 0) % every else _FULL for layer in range(number)]
-    if kinds[0] != _FULL:
+        kinds = [_SHARED if max(layer - first, 0) % every else FULL for layer in range(number)]
+    if kinds[0] != FULL:
         raise ModelError("the first layer must have an indexer (indexer_types in config.json).")
     return kinds
 
@@ -110,7 +110,7 @@ def _by_pattern(fields: ConfigFields, number: int) -> Sequence[str]:
     said = fields.get("index_topk_pattern")
     words = [_LETTERS.get(letter) for letter in said] if isinstance(said, str) else said
     read = ConfigFields({"index_topk_pattern": words})
-    kinds = read.by_layer("index_topk_pattern", number, lambda kind: kind in (_FULL, _SHARED), "F or S")
+    kinds = read.by_layer("index_topk_pattern", number, lambda kind: kind in (FULL, _SHARED), "F or S")
     assert kinds is not None, "it is not null"
     return kinds
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
 NATIVE_MODELS: Mapping[str, str] = {
+    "AXK2ForCausalLM": "tessera.models.axk2:axk2",
     "BambaForCausalLM": "tessera.models.granite_hybrid:bamba",
     "BloomForCausalLM": "tessera.models.bloom:bloom",
     "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",

@@ -75,7 +75,9 @@ DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE = (
     {"architectures": [f"{name}ForCausalLM"], **LATENT} for name in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")
 )
 INDEXED = {**LATENT, "index_topk": 4, "index_head_dim": 6, "index_n_heads": 2}
-DEEPSEEK32, GLM_DSA = ({"architectures": [f"{name}ForCausalLM"], **INDEXED} for name in ("DeepseekV32", "GlmMoeDsa"))
+DEEPSEEK32, GLM_DSA, AXK2 = (
+    {"architectures": [f"{name}ForCausalLM"], **INDEXED} for name in ("DeepseekV32", "GlmMoeDsa", "AXK2")
+)
 KIMI_LINEAR = {
     "architectures": ["KimiLinearForCausalLM"],
     **LATENT,
@@ -213,6 +215,7 @@ REFUSED = [
     ({**LFM2_MOE, "num_experts": 3}, "num_experts_per_tok (4) is more than num_experts (3)"),
     ({**DEEPSEEK32, "index_head_dim": 1}, "index_head_dim (1) is less than qk_rope_head_dim (2)."),
     ({**DEEPSEEK32, "index_topk": 0}, "index_topk has an invalid value"),
+    ({**AXK2, "n_group": 3, "topk_group": 2}, "n_group is not supported for A.X-K2"),
     ({**GLM_DSA, "indexer_types": ["full", "?"]}, "indexer_types in config.json must say full or shared"),
     ({**GLM_DSA, "indexer_types": ["shared", "full"]}, "the first layer must have an indexer"),
     ({**GLM_DSA, "index_topk_pattern": "F?"}, "index_topk_pattern in config.json must say F or S"),
@@ -291,6 +294,7 @@ def test_refused_by_name(tmp_path, differs, message):
 
 
 NEEDED = {
+    "AXK2ForCausalLM": INDEXED,
     "BambaForCausalLM": {**MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0},
     "DeepseekV2ForCausalLM": LATENT,
     "DeepseekV3ForCausalLM": LATENT,
