@@ -141,14 +141,14 @@ def falcon_h1(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
         names=_NAMES,
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         residual_multiplier=multipliers.down / multipliers.gate,
-        logits_scale=fields.positive("lm_head_multiplier", 1.0),
+        logits_scale=fields.multiplier("lm_head_multiplier", 1.0),
     )
     return build_decoder(build, config, partial(HybridBlock, mamba=mamba, multipliers=multipliers))
 
 
 def _multipliers(fields: ConfigFields) -> Multipliers:
     gate, down = _listed(fields, "mlp_multipliers", 2)
-    one = {name: fields.positive(f"{name}_multiplier", 1.0) for name in _SINGLE}
+    one = {name: fields.multiplier(f"{name}_multiplier", 1.0) for name in _SINGLE}
     for name, multiplier, bias in (
         ("attention_in_multiplier", one["attention_in"], "attention_bias"),
         ("ssm_in_multiplier", one["ssm_in"], "mamba_proj_bias"),
@@ -168,4 +168,4 @@ def _listed(fields: ConfigFields, name: str, number: int) -> Sequence[float]:
     said = [1.0] * number if fields.get(name) is None else fields.get(name)
     if not isinstance(said, list) or len(said) != number:
         raise ModelError(f"{name} in config.json is not a list of {number} numbers.")
-    return [ConfigFields({name: one}).positive(name) for one in said]
+    return [ConfigFields({name: one}).multiplier(name) for one in said]

@@ -27,6 +27,10 @@ ACTIVATIONS: Mapping[str, str] = {
 """Checkpoints' names of activations to those of the ops."""
 
 
+_SMALLEST = 1e-9
+"""Of multipliers; the largest is its inverse."""
+
+
 def renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
     """With the fields that have names of their own under the common ones too. names: own to common."""
     return {**checkpoint, **{common: checkpoint[own] for own, common in names.items() if own in checkpoint}}
@@ -64,6 +68,14 @@ class ConfigFields:
         """A number above 0. default: used if the field is omitted or null."""
         value = self.number(name, default)
         if value <= 0:
+            raise ModelError(f"{name} {_fault(value)} in config.json.")
+        return value
+
+    def multiplier(self, name: str, default: float | None = None) -> float:
+        """A number above 0 with which products and squares stay finite. default: used if the field is omitted or
+        null."""
+        value = self.positive(name, default)
+        if not _SMALLEST <= value <= 1 / _SMALLEST:
             raise ModelError(f"{name} {_fault(value)} in config.json.")
         return value
 

@@ -82,7 +82,7 @@ def minimax(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 
 def _factors(fields: ConfigFields, name: str) -> tuple[float, float]:
     """Of what is added to the result, and of the result."""
-    return fields.positive(f"{name}_alpha_factor", 1.0), fields.positive(f"{name}_beta_factor", 1.0)
+    return fields.multiplier(f"{name}_alpha_factor", 1.0), fields.multiplier(f"{name}_beta_factor", 1.0)
 
 
 def _norm(eps: float, factors: tuple[float, float]) -> Norm:

@@ -245,7 +245,7 @@ REFUSED = [
     ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings must be true in config.json: without it, Zamba 2"),
     ({**ZAMBA, "use_long_context": True}, "use_long_context is not supported."),
     ({**MINIMAX, "layer_types": ["full_attention", "?"]}, "layer_types in config.json must say linear_attention or"),
-    ({**MINIMAX, "mlp_alpha_factor": 0}, "mlp_alpha_factor has an invalid value"),
+    ({**MINIMAX, "mlp_alpha_factor": 1e-200}, "mlp_alpha_factor has an invalid value"),
     ({**MINIMAX, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with lightning attention."),
     ({**NEMOTRON, "layers_block_type": ["mamba", "?"]}, "layers_block_type in config.json must say mamba, attention"),
     (
