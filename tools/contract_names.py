@@ -26,6 +26,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.latent": "attention",
         "tessera.platform.sparse_attention": "attention",
         "tessera.platform.selective_scan": "attention",
+        "tessera.platform.wkv": "attention",
         "tessera.platform.masked": "attention",
         "tessera.platform.launch": "launch",
         "tessera.platform.shapes": "launch",

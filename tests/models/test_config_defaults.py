@@ -48,9 +48,11 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3NextConfig,
     RecurrentGemmaConfig,
+    RwkvConfig,
     SmolLM3Config,
     YoutuConfig,
     Zamba2Config,
+    xLSTMConfig,
 )
 from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
@@ -133,6 +135,7 @@ MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaC
 JAMBA = "JambaForCausalLM"
 KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
 LFM3 = "Lfm3ForCausalLM"
+RWKV, XLSTM = "RwkvForCausalLM", "xLSTMForCausalLM"
 RECURRENT_GEMMA = "RecurrentGemmaForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -152,16 +155,8 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    families = (
-        CLASSES,
-        LATENT,
-        CONVOLUTIONS,
-        MAMBA2,
-        SINGLE,
-        MAMBA,
-        ALIBI,
-        {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, ZAMBA2},
-    )
+    alone = {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM, ZAMBA2}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, alone
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -539,6 +534,36 @@ def test_left_out_of_jamba(more):
         assert (route.experts, route.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
         assert (ours.experts.inner, ours.experts.shared) == (theirs.intermediate_size, 0)
         assert not route.renormalise
+
+
+@pytest.mark.parametrize("more", [{}, {"attention_hidden_size": 40, "intermediate_size": 50, "rescale_every": 0}])
+def test_left_out_of_rwkv(more):
+    said = {"vocab_size": 30, "hidden_size": 60, "num_hidden_layers": 7, **more}
+    theirs, ours = RwkvConfig(**said), config_of(RWKV, said)
+    assert {layer.channels for layer in ours.layers} == {theirs.attention_hidden_size}
+    assert (ours.inner, ours.eps, ours.tied) == (
+        theirs.intermediate_size,
+        theirs.layer_norm_epsilon,
+        theirs.tie_word_embeddings,
+    )
+
+
+def test_rwkv_is_refused_in_float16_where_its_activations_are_halved():
+    said = {"vocab_size": 30, "hidden_size": 60, "num_hidden_layers": 5}
+    assert len(config_of(RWKV, said, "float16").layers) == 5
+    with pytest.raises(ModelError, match="out of float16's range"):
+        config_of(RWKV, {**said, "num_hidden_layers": 6}, "float16")
+
+
+def test_left_out_of_xlstm():
+    said = {"vocab_size": 30, "num_blocks": 2, "num_heads": 5, "hidden_size": 60}
+    theirs, ours = xLSTMConfig(**said, num_hidden_layers=2), config_of(XLSTM, said)
+    for layer in ours.layers:
+        assert layer.key_dim == int(theirs.hidden_size * theirs.qk_dim_factor) // theirs.num_heads
+        assert layer.head_dim == int(theirs.hidden_size * theirs.v_dim_factor) // theirs.num_heads
+        assert (layer.cap, layer.eps, layer.state_eps) == (theirs.gate_soft_cap, theirs.norm_eps, theirs.eps)
+    assert (len(ours.layers), ours.inner, ours.tied) == (theirs.num_blocks, 192, theirs.tie_word_embeddings)
+    assert (ours.logits_cap, theirs.use_bias) == (theirs.output_logit_soft_cap, False)
 
 
 def test_left_out_of_lfm3():

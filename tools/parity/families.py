@@ -91,12 +91,16 @@ from transformers import (
     Qwen3NextForCausalLM,
     RecurrentGemmaConfig,
     RecurrentGemmaForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
     YoutuConfig,
     YoutuForCausalLM,
     Zamba2Config,
     Zamba2ForCausalLM,
+    xLSTMConfig,
+    xLSTMForCausalLM,
 )
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
@@ -713,6 +717,34 @@ FAMILIES = {
                 conv1d_width=3,
                 logits_soft_cap=2.0,
                 tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "rwkv",
+            maker(
+                RwkvConfig,
+                RwkvForCausalLM,
+                num_hidden_layers=3,
+                attention_hidden_size=60,
+                rescale_every=1,
+                layer_norm_epsilon=1e-2,
+            ),
+        ),
+        Family(
+            "xlstm",
+            maker(
+                xLSTMConfig,
+                xLSTMForCausalLM,
+                num_hidden_layers=3,
+                num_heads=6,
+                v_dim_factor=1.5,
+                ffn_proj_factor=1.2,
+                ffn_round_up_to_multiple_of=9,
+                gate_soft_cap=4.0,
+                output_logit_soft_cap=3.0,
+                norm_eps=1e-3,
+                eps=1e-2,
+                chunk_size=128,  # longer than texts: transformers' own chunks fail
             ),
         ),
         Family(

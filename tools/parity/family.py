@@ -86,11 +86,13 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(".bias"):
+            if name.endswith("fgate_preact.bias"):
+                weight.uniform_(1.0, 5.0, generator=generator)
+            elif name.endswith(".bias"):
                 weight.uniform_(-0.5, 0.5, generator=generator)
             elif name.endswith(("conv1d.weight", "conv_1d.weight", "conv.conv.weight")):
                 weight.normal_(std=0.8, generator=generator)
-            elif name.endswith(("A_log", "recurrent_param")):
+            elif name.endswith(("A_log", "recurrent_param", "time_decay")):
                 weight.uniform_(-4.0, 0.0, generator=generator)
             elif weight.dim() == 1:
                 weight.uniform_(0.5, 1.5, generator=generator)

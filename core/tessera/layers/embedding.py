@@ -196,16 +196,17 @@ def vocabulary_ends(
     whole: bool = False,
     logits_cap: float = 0.0,
     logits_scale: float = 1.0,
+    head_name: str = HEAD,
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
-    """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name:
-    of the embedding's weight. tied: config.json says that the head uses the same weight; both stages load it, unless
+    """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name,
+    head_name: of their weights. tied: config.json says that the head uses the same weight; both stages load it, unless
     the checkpoint has another for the head. whole: the embedding is complete on every rank."""
     first, last = build.is_first_stage, build.is_last_stage and build.generates
-    tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{HEAD}.weight"])
+    tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{head_name}.weight"])
     head = None
     if last or (first and tied):
         before = len(build.parameters)
-        head = Head(build, name if tied else HEAD, vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
+        head = Head(build, name if tied else head_name, vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             spec = head.rows_spec(embedding_scale)
             return PackedEmbedding(build, spec, head.parameter, whole=whole), head if last else None

@@ -4,7 +4,6 @@ over the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,9 +15,9 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.rotary import Rope
-from tessera.layers.state_weights import state_weights
+from tessera.layers.state_mixer import StateMixer
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import Caches, LayerSpec, StateSpec
+from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.quantization import Part
 from tessera.platform.selective_scan import ScanInput
@@ -117,49 +116,22 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-class _StateMixer:
-    """A bound mixer with a state of one tensor, over this rank's channels."""
-
-    def __init__(
-        self,
-        build: Build,
-        kind: str,
-        parts: Mapping[str, Sequence[Part]],
-        state: tuple[str, tuple[int, int]],
-        options: tuple[tuple[str, float], ...],
-    ) -> None:
-        self.spec = LayerSpec(
-            layer=len(build.mixers),
-            kind=kind,
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=state[1][0],
-            scale=1.0,
-            dtype=build.dtype,
-            cache=StateSpec((state,), "float32"),
-            options=options,
-        )
-        self.mixer = build.mixer(self.spec, state_weights(build, parts))
-
-    def __call__(self, x: Tensor | ScanInput, launch: Launch, caches: Caches) -> Tensor:
-        return self.mixer.fused(x, launch.positions, caches, launch.plans[self.spec.layer])
-
-
-def _convolution(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> _StateMixer:
+def _convolution(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> StateMixer:
     parts = {"conv": [Part(f"{prefix}.conv1d.weight", (shape.inner, 1, shape.kernel), channels)]}
     if shape.conv_bias:
         parts["bias"] = [Part(f"{prefix}.conv1d.bias", (shape.inner,), channels)]
-    state = "conv", (channels[1] - channels[0], shape.kernel - 1)
+    number = channels[1] - channels[0]
     options = ("kernel", shape.kernel), ("bias", shape.conv_bias)
-    return _StateMixer(build, "mamba_convolution", parts, state, options)
+    return StateMixer(build, "mamba_convolution", number, parts, ("conv", (number, shape.kernel - 1)), options)
 
 
-def _scan(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> _StateMixer:
+def _scan(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> StateMixer:
     inner, state_dim = shape.inner, shape.state_dim
     parts = {
         "a_log": [Part(f"{prefix}.A_log", (inner, state_dim), channels)],
         "d": [Part(f"{prefix}.D", (inner,), channels)],
         "dt_bias": [Part(f"{prefix}.dt_proj.bias", (inner,), channels)],
     }
-    state = "state", (channels[1] - channels[0], state_dim)
-    return _StateMixer(build, "selective_scan", parts, state, (("state_dim", state_dim),))
+    number = channels[1] - channels[0]
+    state, options = ("state", (number, state_dim)), (("state_dim", state_dim),)
+    return StateMixer(build, "selective_scan", number, parts, state, options)

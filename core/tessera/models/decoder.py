@@ -12,7 +12,7 @@ from torch import Tensor
 from tessera.layers.attention import BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
-from tessera.layers.embedding import Head, vocabulary_ends
+from tessera.layers.embedding import HEAD, Head, vocabulary_ends
 from tessera.layers.mlp import GATED, Experts, GatedMLP, GatedNames, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
@@ -38,6 +38,7 @@ class DecoderNames:
     mlp: str = "mlp"  # a layer's MLP, behind the layer's name
     gated: GatedNames = GATED  # its weights
     norm: str = "model.norm"  # behind the last layer
+    head: str = HEAD
 
 
 NAMES = DecoderNames()
@@ -199,6 +200,7 @@ def build_decoder(
         whole=whole,
         logits_cap=config.logits_cap,
         logits_scale=config.logits_scale,
+        head_name=config.names.head,
     )
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]

@@ -70,16 +70,20 @@ def layer_norm_decoder(
     *,
     embedding_norm: str = "",
     norm_bias: bool = True,
+    last_eps: float | None = None,
 ) -> Decoder:
     """block: makes that of a number. embedding_norm: the name of the norm behind the embedding; "": there is none, and
-    the first block completes the embedding's partial sum. norm_bias: whether the last norm has a bias."""
+    the first block completes the embedding's partial sum. norm_bias: whether the last norm has a bias. last_eps: of
+    that norm; None: as of the others."""
     embedding: Callable[[Tensor], Tensor] | None
-    embedding, head = vocabulary_ends(build, config.names.embedding, config.vocab, config.hidden, tied=config.tied)
+    names, sizes = config.names, (config.vocab, config.hidden)
+    embedding, head = vocabulary_ends(build, names.embedding, *sizes, tied=config.tied, head_name=names.head)
     if embedding is not None and embedding_norm:
         embedding = NormedEmbedding(build, config, embedding, embedding_norm)
     tables = RotaryTable(build)
     blocks = [block(number, tables) for number in build.layers(len(config.layers))]
     norm = None
     if build.is_last_stage:
-        norm = AddLayerNorm(build, config.names.norm, config.hidden, config.eps, bias=norm_bias)
+        eps = config.eps if last_eps is None else last_eps
+        norm = AddLayerNorm(build, names.norm, config.hidden, eps, bias=norm_bias)
     return Decoder(build, config, embedding=embedding, blocks=blocks, norm=norm, head=head)

@@ -136,6 +136,7 @@ from tessera.platform.sparse_attention import (
     SparseLatentLayer,
 )
 from tessera.platform.vendor import VendorKernel, import_vendor, rotary_angles, vendor_object, vendor_op
+from tessera.platform.wkv import WKVInput
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -283,6 +284,7 @@ __all__ = [
     "Transfer",
     "Unpacking",
     "VendorKernel",
+    "WKVInput",
     "WeightFormat",
     "WorkerFeature",
     "WorkerSpec",

@@ -53,9 +53,11 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen3_5ForCausalLM": "tessera.models.qwen_next:qwen3_5",
     "Qwen3_5MoeForCausalLM": "tessera.models.qwen_next:qwen3_5_moe",
     "RecurrentGemmaForCausalLM": "tessera.models.recurrent_gemma:recurrent_gemma",
+    "RwkvForCausalLM": "tessera.models.rwkv:rwkv",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
     "YoutuForCausalLM": "tessera.models.deepseek:youtu",
     "Zamba2ForCausalLM": "tessera.models.zamba:zamba2",
+    "xLSTMForCausalLM": "tessera.models.xlstm:xlstm",
 }
 """Architectures that generate and that core implements, by their name in config.json."""
 

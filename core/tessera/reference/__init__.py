@@ -13,10 +13,13 @@ from tessera.reference.latent import ReferenceLatentAttention
 from tessera.reference.lightning import ReferenceLightningAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.mlstm import ReferenceMLSTM
 from tessera.reference.rg_lru import ReferenceRGLRU
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.sparse_attention import ReferenceIndexer, ReferenceSparseLatentAttention
 from tessera.reference.state import ReferenceLinearAttention
+from tessera.reference.token_shift import ReferenceTokenShift
+from tessera.reference.wkv import ReferenceWKV
 
 
 def reference_backends() -> tuple[MixerBackend[Any], ...]:
@@ -32,6 +35,9 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
         ReferenceKimiDelta(),
         ReferenceShortConvolution(),
         ReferenceRGLRU(),
+        ReferenceMLSTM(),
+        ReferenceTokenShift(),
+        ReferenceWKV(),
         ReferenceMamba2(),
         ReferenceMambaConvolution(),
         ReferenceSelectiveScan(),

@@ -46,6 +46,7 @@ from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.reference.mamba import ReferenceMambaConvolution
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.mlstm import ReferenceMLSTM
 from tessera.reference.sparse_attention import (
     ReferenceIndexer,
     ReferenceIndexerLayer,
@@ -53,6 +54,7 @@ from tessera.reference.sparse_attention import (
     ReferenceSparseLatentLayer,
 )
 from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.token_shift import ReferenceTokenShift
 from tessera.testing.attention import poison
 
 if TYPE_CHECKING:
@@ -298,6 +300,14 @@ class StrictMamba2(StrictState, ReferenceMamba2):
     name = "strict-mamba2"
 
 
+class StrictMLSTM(StrictState, ReferenceMLSTM):
+    name = "strict-mlstm"
+
+
+class StrictTokenShift(StrictState, ReferenceTokenShift):
+    name = "strict-token-shift"
+
+
 class StrictMambaConvolution(StrictState, ReferenceMambaConvolution):
     name = "strict-mamba-convolution"
 
@@ -533,7 +543,7 @@ class StrictPlatform(Platform):
         current = self.current
         blocks = StrictAttention(current), StrictLatentAttention(current)
         sparse = StrictIndexer(current), StrictSparseLatentAttention(current)
-        states = StrictMamba2(current), StrictMambaConvolution(current)
+        states = StrictMamba2(current), StrictMambaConvolution(current), StrictMLSTM(current), StrictTokenShift(current)
         return *blocks, *sparse, StrictEncoderAttention(current), *states
 
     def graph_runner(self, device: Device) -> GraphRunner:

@@ -56,6 +56,8 @@ JAMBA = {
     "attn_layer_period": 2,
     "attn_layer_offset": 1,
 }
+XLSTM = {"architectures": ["xLSTMForCausalLM"], "num_heads": 2}
+RWKV = {"architectures": ["RwkvForCausalLM"]}
 LFM3 = {"architectures": ["Lfm3ForCausalLM"]}
 GRIFFIN = {"architectures": ["RecurrentGemmaForCausalLM"], "head_dim": 8}
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
@@ -271,6 +273,10 @@ REFUSED = [
     ({**GRIFFIN, "hidden_activation": "silu"}, "a hidden_activation other than gelu_pytorch_tanh is not supported for"),
     ({**GRIFFIN, "block_types": ["conv"]}, "block_types in config.json must be a list of recurrent and attention."),
     ({**GRIFFIN, "lru_width": 21}, "lru_width (21) is not a multiple of num_attention_heads (4)."),
+    ({**XLSTM, "use_bias": True}, "use_bias is not supported for xLSTM: its norms would have biases."),
+    ({**XLSTM, "weight_mode": "fused"}, "a weight_mode other than single is not supported."),
+    ({**XLSTM, "num_heads": 3}, "qk_dim_factor of hidden_size is 10 elements, which num_heads (3) do not divide."),
+    ({**RWKV, "rescale_every": 2.5}, "rescale_every in config.json is not a whole number."),
     ({**LFM3, "attention_bias": True}, "attention_bias is not supported together with use_attention_gate."),
     (
         {**LFM3, "layer_types": ["conv"]},
@@ -320,6 +326,7 @@ NEEDED = {
     "RecurrentGemmaForCausalLM": GRIFFIN,
     "YoutuForCausalLM": LATENT,
     "Zamba2ForCausalLM": ZAMBA2,
+    "xLSTMForCausalLM": XLSTM,
 }
 
 

@@ -41,6 +41,7 @@ from tessera.reference.mamba import (
     SelectiveScanLayer,
 )
 from tessera.reference.mamba2 import Mamba2Layer, ReferenceMamba2
+from tessera.reference.mlstm import MLSTMLayer, ReferenceMLSTM
 from tessera.reference.rg_lru import ReferenceRGLRU, RGLRULayer
 from tessera.reference.short_convolution import ReferenceShortConvolution, ShortConvolutionLayer
 from tessera.reference.sparse_attention import (
@@ -50,6 +51,8 @@ from tessera.reference.sparse_attention import (
     ReferenceSparseLatentLayer,
 )
 from tessera.reference.state import LinearAttentionLayer, ReferenceLinearAttention
+from tessera.reference.token_shift import ReferenceTokenShift, TokenShiftLayer
+from tessera.reference.wkv import ReferenceWKV, WKVLayer
 from tessera.testing import ReferencePlatform
 
 Call = Callable[..., Any]
@@ -180,6 +183,33 @@ class PlainLightning(ReferenceLightningAttention):
         return self.layer(spec, weights)
 
 
+class PlainMLSTM(ReferenceMLSTM):
+    name = "plain-mlstm"
+    fallback = False
+    layer: type[MLSTMLayer] = MLSTMLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
+class PlainTokenShift(ReferenceTokenShift):
+    name = "plain-token-shift"
+    fallback = False
+    layer: type[TokenShiftLayer] = TokenShiftLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
+class PlainWKV(ReferenceWKV):
+    name = "plain-wkv"
+    fallback = False
+    layer: type[WKVLayer] = WKVLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
+
 class PlainMamba2(ReferenceMamba2):
     name = "plain-mamba2"
     fallback = False
@@ -224,6 +254,9 @@ class PlainPlatform(ReferencePlatform):
             PlainKimiDelta(),
             PlainShortConvolution(),
             PlainRGLRU(),
+            PlainMLSTM(),
+            PlainTokenShift(),
+            PlainWKV(),
             PlainMamba2(),
             PlainMambaConvolution(),
             PlainScan(),

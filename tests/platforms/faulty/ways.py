@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ from tessera.platform import (
     ShapePolicy,
     StepRules,
     StepShape,
+    WKVInput,
     replace,
 )
 from tessera.reference.attention import ReferenceAttentionLayer
@@ -39,10 +41,13 @@ from tessera.reference.latent import ReferenceLatentLayer
 from tessera.reference.lightning import LightningLayer
 from tessera.reference.mamba import MambaConvolutionLayer, SelectiveScanLayer
 from tessera.reference.mamba2 import Mamba2Layer
+from tessera.reference.mlstm import MLSTMLayer
 from tessera.reference.rg_lru import RGLRULayer
 from tessera.reference.short_convolution import ShortConvolutionLayer
 from tessera.reference.sparse_attention import ReferenceIndexerLayer, ReferenceSparseLatentLayer
 from tessera.reference.state import LinearAttentionLayer
+from tessera.reference.token_shift import TokenShiftLayer
+from tessera.reference.wkv import WKVLayer
 from tests.platforms.faulty.fault import Kinds
 from tests.platforms.faulty.making import Base
 from tests.platforms.faulty.plain import (
@@ -56,11 +61,14 @@ from tests.platforms.faulty.plain import (
     PlainLightning,
     PlainMamba2,
     PlainMambaConvolution,
+    PlainMLSTM,
     PlainRGLRU,
     PlainScan,
     PlainShortConvolution,
     PlainSparseLatents,
     PlainState,
+    PlainTokenShift,
+    PlainWKV,
 )
 from tests.platforms.faulty.steps import _Group
 
@@ -601,6 +609,117 @@ def RGLRUFirstIsNoOther(base: Base) -> Base:
 def RGLRUAddsTheRest(base: Base) -> Base:
     """the square of the share that a token adds to the state of a recurrent unit is added"""
     return _instead(PlainRGLRU, _AddsTheRest)(base)
+
+
+# ---- mlstm
+
+
+class _GatesUncapped(MLSTMLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(spec, weights)
+        self.options["cap"] = 1e6
+
+
+class _Unnormalized(MLSTMLayer):
+    def _normalized(self, read: Tensor, largest: Tensor) -> Tensor:
+        one = torch.zeros_like(read[..., -1:])
+        return super()._normalized(torch.cat([read[..., :-1], one], dim=-1), largest)
+
+
+class _HeadsNormedAsOne(MLSTMLayer):
+    def _gated(self, read: Tensor, gates: Tensor) -> Tensor:
+        return super()._gated(read.flatten(-2)[..., None, :], gates)
+
+
+class _ExponentLost(MLSTMLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        result = super().fused(x, positions, caches, plan)
+        caches[self.spec.layer][1].zero_()
+        return result
+
+
+@platform("state", "op", "state")
+def MLSTMUncapped(base: Base) -> Base:
+    """the gates of an mLSTM's memory are not capped"""
+    return _instead(PlainMLSTM, _GatesUncapped)(base)
+
+
+@platform("state", "op", "state")
+def MLSTMUnnormalized(base: Base) -> Base:
+    """what is read of an mLSTM's memory is divided by the largest exponent alone"""
+    return _instead(PlainMLSTM, _Unnormalized)(base)
+
+
+@platform("state", "op", "state")
+def MLSTMNormsAllHeads(base: Base) -> Base:
+    """the norm of an mLSTM's result is over all heads"""
+    return _instead(PlainMLSTM, _HeadsNormedAsOne)(base)
+
+
+@platform("state", "op", "state")
+def MLSTMKeepsNoExponent(base: Base) -> Base:
+    """an mLSTM's memory is kept without its exponent"""
+    return _instead(PlainMLSTM, _ExponentLost)(base)
+
+
+# ---- rwkv
+
+
+class _ShiftForgets(TokenShiftLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+
+
+class _ShiftExchanged(TokenShiftLayer):
+    def _mixed(self, tokens: Tensor, before: Tensor) -> Tensor:
+        return super()._mixed(before, tokens)
+
+
+class _NoBonus(WKVLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(spec, {**weights, "bonus": torch.zeros_like(weights["bonus"])})
+
+
+class _SeesItselfTwice(WKVLayer):
+    def _average(self, keys: Tensor, values: Tensor, a: Tensor, b: Tensor, m: Tensor) -> Tensor:
+        return super()._average(keys + math.log(2.0), values, a, b, m)
+
+
+class _AverageWithoutExponent(WKVLayer):
+    def fused(self, x: WKVInput, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        result = super().fused(x, positions, caches, plan)
+        caches[self.spec.layer][0][:, 2] = 0.0
+        return result
+
+
+@platform("state", "op", "state")
+def TokenShiftForgets(base: Base) -> Base:
+    """the first token of a chunk is mixed as if nothing were before it"""
+    return _instead(PlainTokenShift, _ShiftForgets)(base)
+
+
+@platform("state", "op", "state")
+def TokenShiftExchanged(base: Base) -> Base:
+    """a token is mixed with the share of the one before it"""
+    return _instead(PlainTokenShift, _ShiftExchanged)(base)
+
+
+@platform("state", "op", "state")
+def WKVWithoutBonus(base: Base) -> Base:
+    """a token weighs in its own average as it will in others'"""
+    return _instead(PlainWKV, _NoBonus)(base)
+
+
+@platform("state", "op", "state")
+def WKVSeesItselfTwice(base: Base) -> Base:
+    """a token is in its average twice"""
+    return _instead(PlainWKV, _SeesItselfTwice)(base)
+
+
+@platform("state", "op", "state")
+def WKVKeepsNoExponent(base: Base) -> Base:
+    """averages are kept without the exponent of their sums"""
+    return _instead(PlainWKV, _AverageWithoutExponent)(base)
 
 
 # ---- mamba 2

@@ -17,14 +17,18 @@ from tessera.platform.attention import AttentionBackend, AttentionGroup, LayerSp
 from tessera.platform.launch import Launch, LaunchKey
 from tessera.platform.ops import BoundOps
 from tessera.platform.selective_scan import ScanInput
+from tessera.platform.wkv import WKVInput
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.kimi_delta import ReferenceKimiDelta
 from tessera.reference.lightning import ReferenceLightningAttention
 from tessera.reference.mamba import ReferenceMambaConvolution, ReferenceSelectiveScan
 from tessera.reference.mamba2 import ReferenceMamba2
+from tessera.reference.mlstm import ReferenceMLSTM
 from tessera.reference.rg_lru import ReferenceRGLRU
 from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
+from tessera.reference.token_shift import ReferenceTokenShift
+from tessera.reference.wkv import ReferenceWKV
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
 from tessera.testing.conformance.target import Target, reference_ops
@@ -163,6 +167,39 @@ KINDS = (
             "recurrence_gate": (6, 14, 14),
             "recurrence_gate_bias": (6, 14),
         },
+    ),
+    Kind(
+        "mlstm",
+        ReferenceMLSTM,
+        heads=3,
+        kv_heads=3,
+        head_dim=14,
+        inputs=3 * (2 * 10 + 2 * 14 + 2),
+        state=[("state", (3, 10, 15)), ("largest", (3,))],
+        options=[("key_dim", 10), ("cap", 3.0), ("eps", 1e-3), ("state_eps", 0.1)],
+        weights={"gate_bias": (6,), "norm": (42,)},
+    ),
+    Kind(
+        "token_shift",
+        ReferenceTokenShift,
+        heads=1,
+        kv_heads=1,
+        head_dim=90,
+        inputs=90,
+        state=[("last", (90, 1))],
+        options=[("mixes", 3)],
+        weights={"mix": (3, 90)},
+    ),
+    Kind(
+        "wkv",
+        ReferenceWKV,
+        heads=1,
+        kv_heads=1,
+        head_dim=90,
+        inputs=2 * 90,
+        state=[("sums", (3, 90))],
+        weights={"decay": (90,), "bonus": (90,)},
+        divide=lambda x: WKVInput(*x.split(90, dim=-1)),
     ),
     _MAMBA2,
     replace(
