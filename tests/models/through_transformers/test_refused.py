@@ -46,11 +46,8 @@ def typed(architecture, model_type, **differs):
 
 REFUSED = [
     (typed("BigBirdForCausalLM", "big_bird", is_decoder=True), "it does not take attention from transformers'"),
-    (typed("RwkvForCausalLM", "rwkv"), "it keeps a state beside keys and values"),
-    (
-        typed("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text", layer_types=["minimax_m3_sparse"] * 2),
-        "it has layers of minimax_m3_sparse",
-    ),
+    (typed("ZayaForCausalLM", "zaya"), "it keeps a state beside keys and values"),
+    (typed("InklingForCausalLM", "inkling_text"), "it has layers of hybrid"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead; the config.json of a"),
     (
         typed("HrmTextForCausalLM", "hrm_text", hidden_size=24),
