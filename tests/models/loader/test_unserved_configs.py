@@ -138,7 +138,7 @@ REFUSED = [
     ),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
     ({"architectures": ["Qwen2MoForCausalLM"]}, "'Qwen2MoForCausalLM' is not supported; there is Qwen2ForCausalLM"),
-    ({"architectures": ["T5"]}, "'T5' is not supported; there is AlbertForMaskedLM, AlbertForPreTraining, "),
+    ({"architectures": ["T5"]}, "'T5' is not supported; there is AXK2ForCausalLM, AlbertForMaskedLM, "),
     ({"hidden_size": None}, "hidden_size is missing in config.json."),
     ({"hidden_size": "20"}, "hidden_size has an invalid value in config.json."),
     ({"num_attention_heads": 0}, "num_attention_heads has an invalid value"),
