@@ -116,7 +116,7 @@ def test_what_a_hook_adds_to_the_registry_and_why_one_failed(site):
     program = "from tessera.plugins import load_registry; load_registry()"
     lines = traced(site.install("extras").run(program=program, TESSERA_TRACE_PLUGINS="1"))
     assert lines["extras", "extensions"] == ("tessera-fixture-extras 1.0", "FixtureForCausalLM, shortest, fixture")
-    assert re.fullmatch(r"BambaForCausalLM, .* and \d+ more", lines["builtin", "extensions"][1])
+    assert re.fullmatch(r"AXK2ForCausalLM, .* and \d+ more", lines["builtin", "extensions"][1])
     why = "its hook platforms failed: OSError: no licence found"
     assert traced(site.run(program=FAILING)) == {("failing", "platforms"): ("dist-failing 1.0", why)}
 
