@@ -237,8 +237,8 @@ def moe(spec: MoESpec, ops: BoundOps) -> HotCall:
 def _of_weighed_inputs(run: HotCall, x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed) -> Tensor:
     """x [T, k] act; weights, ids [T, K] -> [T, k] act"""
     rows = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
-    ones = torch.ones_like(weights).view(-1, 1)
-    result: Tensor = run(rows, ones, ids.view(-1, 1), gate_up, down)
+    ones = weights.new_ones(weights.numel(), 1)
+    result: Tensor = run(rows, ones, ids.reshape(-1, 1), gate_up, down)
     return result if weights.shape[1] == 1 else result.view(*weights.shape, x.shape[-1]).sum(1)
 
 

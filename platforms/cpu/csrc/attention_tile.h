@@ -33,8 +33,8 @@ inline float with_sink(const Attention &task, const Share &share, int64_t number
   return factor;
 }
 
-// Stores a pair's result. mixed: the sum of weighted values; total: of weights; scale: a factor of mixed. Adding 0 leaves no -0, which would depend on
-// whether keys that the pair does not attend to were processed too.
+// Stores a pair's result. mixed: the sum of weighted values; total: of weights; scale: a factor of mixed. Adding 0 leaves no -0,
+// which would depend on whether keys that the pair does not attend to were processed too.
 inline void put(const float *mixed, int64_t dim, float scale, float total, bf16 *out) {
   Float factor = set(total > 0.0f ? scale / total : 0.0f);
   for (int64_t i = 0; i < dim; i += W) store_bf16(out + i, add(mul(load(mixed + i), factor), zero()));

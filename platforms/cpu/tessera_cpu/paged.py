@@ -104,7 +104,7 @@ class PagedLayer(HeadsLayer):
         self.standing: tuple[Tensor, ...] = ()  # the tensors that the layer's description points into
         has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm, "sinks": spec.sinks or None}
         self.names = tuple(name for name, what in has.items() if what is not None)
-        self.slopes = torch.tensor(spec.slopes)
+        self.slopes = torch.tensor(spec.slopes, dtype=torch.float32)  # as the kernel reads them
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
         layer = self._described(caches, plan)
