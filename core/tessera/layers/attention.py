@@ -127,12 +127,20 @@ TABLE_BYTES = 6
 
 
 class RotaryTable:
-    """cos and sin of each Rope, computed once for all layers that use it. Raises MemoryBudgetError for more positions
-    than there is memory for, which config.json may ask for by one number."""
+    """What layers look up by position: cos and sin of each Rope, and the factors of each Temperature, computed once for
+    all layers that use it. Raises MemoryBudgetError for more positions than there is memory for, which config.json may
+    ask for by one number."""
 
     def __init__(self, build: Build) -> None:
         self.build = build
-        self.tables: dict[tuple[Rope, int], Tensor] = {}
+        self.tables: dict[tuple[Rope | Temperature, int], Tensor] = {}
+
+    def temperature(self, temperature: Temperature, positions: int) -> Tensor:
+        """As Temperature.table()."""
+        key = (temperature, positions)
+        if key not in self.tables:
+            self.tables[key] = temperature.table(positions).to(self.build.device.target)
+        return self.tables[key]
 
     def table(self, rope: Rope, positions: int) -> Tensor:
         key = (rope, positions)
@@ -202,7 +210,7 @@ class Attention:
         self.clip = shape.clip
         self.temperature: Tensor | None = None  # [positions, 1] float32
         if shape.temperature is not None:
-            self.temperature = shape.temperature.table(shape.max_positions).to(build.device.target)
+            self.temperature = tables.temperature(shape.temperature, shape.max_positions)
         weights = LateWeights()
         if shape.causal:
             weights.add_kv_scales(build, prefix)
