@@ -78,9 +78,9 @@ class Temperature:
     period: float
     weight: float  # of the logarithm of the number of periods
 
-    def table(self, positions: int) -> Tensor:
+    def table(self, positions: int, device: torch.device) -> Tensor:
         """[positions, 1] float32"""
-        periods = torch.floor(torch.arange(1, positions + 1, dtype=torch.float32) / self.period)
+        periods = torch.floor(torch.arange(1, positions + 1, dtype=torch.float32, device=device) / self.period)
         return (torch.log1p(periods) * self.weight + 1.0)[:, None]
 
 
@@ -124,6 +124,8 @@ class AttentionShape:
 
 TABLE_BYTES = 6
 """For each element of a rotary table while it is made: itself, and half as many angles, in float32."""
+_FACTOR_BYTES = 8
+"""For each factor of a Temperature while it is made: itself, and what it is computed from."""
 
 
 class RotaryTable:
@@ -139,26 +141,29 @@ class RotaryTable:
         """As Temperature.table()."""
         key = (temperature, positions)
         if key not in self.tables:
-            self.tables[key] = temperature.table(positions).to(self.build.device.target)
+            host = self._host("table of factors of queries", _FACTOR_BYTES, positions)
+            self.tables[key] = temperature.table(positions, host).to(self.build.device.target)
         return self.tables[key]
 
     def table(self, rope: Rope, positions: int) -> Tensor:
         key = (rope, positions)
         if key not in self.tables:
-            target = torch.device(self.build.device.target)
-            host = target if target.type == "meta" else torch.device("cpu")  # identical bits on every device
-            if target.type != "meta":
-                self._refuse_oversized(rope, positions)
-            self.tables[key] = cos_sin(rope, positions, host).to(target)
+            host = self._host("rotary table", TABLE_BYTES * rope.dim, positions)
+            self.tables[key] = cos_sin(rope, positions, host).to(self.build.device.target)
         return self.tables[key]
 
-    def _refuse_oversized(self, rope: Rope, positions: int) -> None:
-        needed, free = TABLE_BYTES * rope.dim * positions, self.build.device.memory().free
+    def _host(self, name: str, nbytes: int, positions: int) -> torch.device:
+        """Where a table is made that takes `nbytes` a position."""
+        target = torch.device(self.build.device.target)
+        if target.type == "meta":
+            return target
+        needed, free = nbytes * positions, self.build.device.memory().free
         if needed > free:
             raise MemoryBudgetError(
-                f"the rotary table for {positions:,} tokens takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB "
+                f"the {name} for {positions:,} tokens takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB "
                 "of the device's memory are free; lower --max-model-len."
             )
+        return torch.device("cpu")  # identical bits on every device
 
 
 class Attention:
