@@ -56,9 +56,9 @@ class GatedLatentAttention(SparseLatentAttention):
     def queries(self, compressed: Tensor) -> tuple[Tensor, Tensor]:
         return self.gated_queries(compressed)
 
-    def gated(self, mixed: Tensor, both: Tensor) -> Tensor:
-        result: Tensor = self.gate(mixed, both[:, self.own :])
-        return result
+    def result(self, mixed: Tensor, both: Tensor) -> Tensor:
+        gated: Tensor = self.gate(mixed, both[:, self.query_width :])
+        return gated
 
 
 class GatedQueries:

@@ -50,7 +50,7 @@ class SelectedTokens:
         # number of the last layer that uses them; None until there is one
         self.last: int | None = None
 
-    def used(self, layer: int) -> Tensor:
+    def for_layer(self, layer: int) -> Tensor:
         """The tokens, for the layer of this number."""
         tokens = self.tokens
         assert tokens is not None, "the first layer of a stage has an indexer"

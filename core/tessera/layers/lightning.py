@@ -61,11 +61,8 @@ class LightningAttention:
         self.output = Linear(build, [WeightShard(f"{prefix}.out_proj", shape.hidden, wide, columns=rows)])
         self.gather, self.columns = build.group.all_gather, slice(*rows)
         spec = Norm(shape.result_eps).spec(wide, build.dtype)
-        self.norm, self.norm_weight = (
-            build.ops.bind("rms_norm", spec),
-            norm_parameter(build, f"{prefix}.norm", spec),
-        )
-        self.gated = build.ops.bind("sigmoid_gate", SigmoidGateSpec(self.n, build.dtype, self.n))
+        self.norm, self.norm_weight = build.ops.bind("rms_norm", spec), norm_parameter(build, f"{prefix}.norm", spec)
+        self.gate = build.ops.bind("sigmoid_gate", SigmoidGateSpec(self.n, build.dtype, self.n))
         self.spec = LayerSpec(
             layer=len(build.mixers),
             kind="lightning_attention",
@@ -86,4 +83,4 @@ class LightningAttention:
         heads, gates = projected.split((3 * self.n, self.n), dim=-1)
         mixed = self.mixer.fused(heads, launch.positions, caches, launch.plans[self.spec.layer])
         normed = self.norm(self.gather(mixed, -1), self.norm_weight.tensor)
-        return self.gated(normed[:, self.columns], gates), residual
+        return self.gate(normed[:, self.columns], gates), residual

@@ -28,7 +28,7 @@ class SparseLatentShape(LatentShape):
 
     limit: int = 0  # tokens that are selected for a query, at most
     indexer: IndexerShape | None = None  # None: what an earlier layer's selected is used
-    selected: SelectedTokens | None = None  # that of the model, in every layer
+    selection: SelectedTokens | None = None  # that of the model, in every layer
 
     def spec(self, **values: Any) -> SparseLatentLayerSpec:
         return SparseLatentLayerSpec(**values, limit=self.limit)
@@ -46,17 +46,17 @@ class SparseLatentAttention(LatentAttention):
     def __init__(
         self, build: Build, prefix: str, norm: tuple[str, Norm], shape: SparseLatentShape, tables: RotaryTable
     ) -> None:
-        assert shape.selected is not None
+        assert shape.selection is not None
         assert shape.query_rank is not None
-        self.selected = shape.selected
+        self.selection = shape.selection
         self.indexer: Indexer | None = None
         self.norm: AddNorm | GatedNorm | None = None
         if shape.indexer is not None:
             self.indexer = Indexer(build, f"{prefix}.indexer", shape.indexer, tables)
             self.norm = self._norm(build, *norm, shape)
         super().__init__(build, prefix, norm if self.norm is None else None, shape, tables)
-        self.selected.last = self.spec.layer
-        self.own = self.spec.num_heads * self.spec.query_dim  # elements of a token's queries
+        self.selection.last = self.spec.layer
+        self.query_width = self.spec.num_heads * self.spec.query_dim  # elements of a token's queries
 
     def _norm(self, build: Build, name: str, norm: Norm, shape: SparseLatentShape) -> AddNorm | GatedNorm:
         """The norm before the projections, whose result the indexer reads too."""
@@ -78,19 +78,19 @@ class SparseLatentAttention(LatentAttention):
         compressed, latent = projected.split(self.sizes, dim=-1)
         both, of_indexer = self.queries(compressed)
         if self.indexer is not None:
-            self.selected.tokens = self.indexer(x, of_indexer, launch, caches)
-        projections = LatentInput(both[:, : self.own], latent)
-        read = SparseLatentInput(projections, self.selected.used(self.spec.layer))
+            self.selection.tokens = self.indexer(x, of_indexer, launch, caches)
+        projections = LatentInput(both[:, : self.query_width], latent)
+        read = SparseLatentInput(projections, self.selection.for_layer(self.spec.layer))
         mixed = self.mixer.fused(read, launch.positions, caches, launch.plans[self.spec.layer])
-        return self.gated(mixed, both), residual
+        return self.result(mixed, both), residual
 
     def queries(self, compressed: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries of attention, with whatever gated() reads behind them, and those of the indexer, if there is
+        """The queries of attention, with whatever result() reads behind them, and those of the indexer, if there is
         one."""
         assert self.query is not None
         both, _ = self.query(compressed, None)
-        return both, both[:, self.own :]
+        return both, both[:, self.query_width :]
 
-    def gated(self, mixed: Tensor, both: Tensor) -> Tensor:
+    def result(self, mixed: Tensor, both: Tensor) -> Tensor:
         """What the output projection reads. both: as of queries()."""
         return mixed

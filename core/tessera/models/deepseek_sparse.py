@@ -62,10 +62,10 @@ def read_sparse_layers(
         raise ModelError("q_lora_rank is missing in config.json; indexers need it.")
     latent = read_latent(fields, max_model_len)
     indexer = read_indexer(fields, latent, style)
-    selected = SelectedTokens()
+    selection = SelectedTokens()
     return tuple(
         SparseLatentShape(
-            **vars(latent), limit=indexer.limit, indexer=indexer if kind == FULL else None, selected=selected
+            **vars(latent), limit=indexer.limit, indexer=indexer if kind == FULL else None, selection=selection
         )
         for kind in kinds
     )

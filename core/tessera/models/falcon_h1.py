@@ -59,7 +59,7 @@ class Multipliers:
     down: float  # of the MLP's result
 
     @property
-    def attended(self) -> float:
+    def attention(self) -> float:
         """Of attention's result, where that of Mamba 2 has none: the sum of both is multiplied by ssm_out."""
         return self.attention_in * self.attention_out / self.ssm_out
 
@@ -98,7 +98,7 @@ class HybridBlock:
         shape = config.layers[number]
         self.attention = shape.block(build, f"{prefix}.{shape.name}", None, tables)
         self.mamba = mamba.block(build, f"{prefix}.{mamba.name}", None, tables)
-        self.scale = Scale(build, hidden, multipliers.attended)
+        self.scale = Scale(build, hidden, multipliers.attention)
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype))
         self.mlp = mlp_of(build, config, number)
         norm = Norm(config.eps, multiplier=multipliers.ssm_out)

@@ -102,7 +102,7 @@ class AdaptedInput:
         return self.adapter(x, self.linear(x)), x
 
 
-class Shared:
+class SharedTransformer:
     """The weights of a transformer: a norm, attention, a norm and an MLP, with nothing added between them. prefix: of
     their names."""
 
@@ -123,7 +123,7 @@ class SharedCall:
     """A call of a transformer: keys and values, and adapters, of its own. number: among the model's calls. first: of
     this transformer's on this stage."""
 
-    def __init__(self, build: Build, shared: Shared, number: int, *, first: bool) -> None:
+    def __init__(self, build: Build, shared: SharedTransformer, number: int, *, first: bool) -> None:
         self.shared, shape, prefix = shared, shared.shape, shared.prefix
         self.attention = shared.attention if first else shared.attention.again(build)
         if shape.adapts_attention:
@@ -188,7 +188,7 @@ def zamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     layers = [shape.attention if calls else mamba for calls in kinds]
     config = read_decoder(fields, layers, eps=shape.attention.eps, inner=shape.inner, activation="", names=_NAMES)
     ends = vocabulary_ends(build, _NAMES.embedding, config.vocab, config.hidden, tied=config.tied, whole=True)
-    tables, shared = RotaryTable(build), dict[str, Shared]()
+    tables, shared = RotaryTable(build), dict[str, SharedTransformer]()
     calling, number = [layer for layer, calls in enumerate(kinds) if calls], fields.count("num_mem_blocks")
 
     def block(layer: int) -> ZambaBlock:
@@ -199,7 +199,7 @@ def zamba2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
             name = f"{_NAMES.layers}.{calling[at % number]}.shared_transformer"
             first = name not in shared
             if first:
-                shared[name] = Shared(build, name, shape, tables)
+                shared[name] = SharedTransformer(build, name, shape, tables)
             call = SharedCall(build, shared[name], at, first=first)
         return ZambaBlock(build, prefix, config, mamba, call)
 
