@@ -3,6 +3,8 @@ weights, tensors that stay in float32."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -10,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from tessera.layers.build import Build
 from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
+from tessera.models.through_transformers.attention import SINKS, AttentionCall, BoundAttention, Step
 from tessera.models.through_transformers.model import through_transformers
+from tessera.models.through_transformers.skeleton import Sight
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
 from tessera.platform.device import Arena
@@ -84,3 +88,17 @@ def test_what_stays_in_float32(through):
     }
     wide = {name for name, dtype in dtypes.items() if dtype == torch.float32}
     assert wide == {"model.layers.1.mlp.gate.e_score_correction_bias"}
+
+
+def test_sinks_are_passed_in_the_dtype_of_the_layer():
+    """Flint keeps them in float32, and kernels read them by their address."""
+    device = ReferencePlatform().open(0)
+    build = Build(BoundOps(REFERENCE, device), device, "bfloat16", [ReferenceAttention()])
+    step, sight = Step(), Sight(None, ahead=False)
+    step.begin(SimpleNamespace(plans=[None]), {})
+    call = AttentionCall(2, 2, head_dim=8, value_dim=8, scale=1.0, sight=sight, softcap=None, sinks=True)
+    attention = BoundAttention(build, "attention", call, step)
+    attention.mixer = SimpleNamespace(write=lambda *_: None, attend=lambda q, *_: q)
+    heads = torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)
+    attention(torch.nn.Module(), heads, heads, heads, None, {SINKS: torch.zeros(2)})
+    assert attention.weights["sinks"].dtype == torch.bfloat16

@@ -138,7 +138,7 @@ class BoundAttention:
         plan = launch.plans[self.layer]
         q, k, v = (fit(heads[0].transpose(0, 1), self.head_dim).contiguous() for heads in (query, key, value))
         if self.has_sinks:
-            self.weights["sinks"] = arguments[SINKS]
+            self.weights["sinks"] = arguments[SINKS].to(q.dtype)  # some models keep them in float32
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
         return fit(result, self.value_dim)[None]
