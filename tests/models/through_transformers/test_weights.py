@@ -90,8 +90,8 @@ def test_what_stays_in_float32(through):
     assert wide == {"model.layers.1.mlp.gate.e_score_correction_bias"}
 
 
-def test_sinks_are_passed_in_the_dtype_of_the_layer():
-    """Flint keeps them in float32, and kernels read them by their address."""
+def test_kernels_are_given_the_dtype_of_the_layer():
+    """Flint keeps its sinks in float32, and other code might turn heads in it: kernels read both by their address."""
     device = ReferencePlatform().open(0)
     build = Build(BoundOps(REFERENCE, device), device, "bfloat16", [ReferenceAttention()])
     step, sight = Step(), Sight(None, ahead=False)
@@ -99,6 +99,6 @@ def test_sinks_are_passed_in_the_dtype_of_the_layer():
     call = AttentionCall(2, 2, head_dim=8, value_dim=8, scale=1.0, sight=sight, softcap=None, sinks=True)
     attention = BoundAttention(build, "attention", call, step)
     attention.mixer = SimpleNamespace(write=lambda *_: None, attend=lambda q, *_: q)
-    heads = torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)
-    attention(torch.nn.Module(), heads, heads, heads, None, {SINKS: torch.zeros(2)})
-    assert attention.weights["sinks"].dtype == torch.bfloat16
+    heads = torch.zeros(1, 2, 3, 8)
+    result = attention(torch.nn.Module(), heads, heads, heads, None, {SINKS: torch.zeros(2)})
+    assert result.dtype == attention.weights["sinks"].dtype == torch.bfloat16

@@ -14,6 +14,7 @@ from tessera.layers.attention import LateWeights
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.skeleton import FOREIGN, Sight
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import AttentionLayer, Caches, LayerSpec
 from tessera.platform.launch import Launch
 
@@ -127,7 +128,7 @@ class BoundAttention:
         mixer = build.mixer(spec, self.weights)
         assert isinstance(mixer, AttentionLayer), "a layer of attention"
         self.layer, self.mixer, self.step, self.has_sinks = spec.layer, mixer, step, spec.sinks
-        self.head_dim, self.value_dim = call.head_dim, call.value_dim
+        self.head_dim, self.value_dim, self.dtype = call.head_dim, call.value_dim, torch_dtype(spec.dtype)
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
@@ -136,9 +137,10 @@ class BoundAttention:
         assert launch is not None
         assert caches is not None
         plan = launch.plans[self.layer]
-        q, k, v = (fit(heads[0].transpose(0, 1), self.head_dim).contiguous() for heads in (query, key, value))
+        heads = (fit(part[0].transpose(0, 1), self.head_dim) for part in (query, key, value))
+        q, k, v = (part.to(self.dtype).contiguous() for part in heads)
         if self.has_sinks:
-            self.weights["sinks"] = arguments[SINKS].to(q.dtype)  # some models keep them in float32
+            self.weights["sinks"] = arguments[SINKS].to(self.dtype)  # some models keep them in float32
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
         return fit(result, self.value_dim)[None]
@@ -156,7 +158,7 @@ class BoundEncoderAttention:
     def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
         spec = _spec(build, call)
         self.mixer = build.mixer(spec, LateWeights())
-        self.layer, self.step = spec.layer, step
+        self.layer, self.step, self.dtype = spec.layer, step, torch_dtype(spec.dtype)
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Any
@@ -164,7 +166,7 @@ class BoundEncoderAttention:
         launch, caches = self.step.launch, self.step.caches
         assert launch is not None
         assert caches is not None
-        heads = torch.cat([query, key, value], dim=1)[0].transpose(0, 1)  # [T, H + 2 Hk, D]
+        heads = torch.cat([query, key, value], dim=1)[0].transpose(0, 1).to(self.dtype)  # [T, H + 2 Hk, D]
         result = self.mixer.fused(heads.flatten(1), launch.positions, caches, launch.plans[self.layer])
         return result.view(1, len(heads), query.shape[1], query.shape[3])
 
