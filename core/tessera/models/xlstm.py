@@ -60,7 +60,7 @@ def _shape(fields: ConfigFields, max_model_len: int) -> MLSTMShape:
     sizes = {name: int(hidden * fields.positive(name)) for name in ("qk_dim_factor", "v_dim_factor")}
     for name, size in sizes.items():
         if size < heads or size % heads:
-            raise ModelError(f"{name} of hidden_size is {size} elements, which num_heads ({heads}) do not divide.")
+            raise ModelError(f"{name} of hidden_size is {size} elements, which num_heads ({heads}) does not divide.")
     return MLSTMShape(
         hidden=hidden,
         heads=heads,

@@ -235,11 +235,10 @@ def _transformer(fields: ConfigFields, max_model_len: int) -> Transformer:
 def _mamba2(fields: ConfigFields, max_model_len: int) -> Mamba2Shape:
     heads, groups, hidden = fields.count("n_mamba_heads"), fields.count("mamba_ngroups"), fields.count("hidden_size")
     inner = fields.count("mamba_expand") * hidden
-    if inner % heads or heads % groups:
-        raise ModelError(
-            f"mamba_expand times hidden_size ({inner}) is not a multiple of n_mamba_heads ({heads}), or this not of "
-            f"mamba_ngroups ({groups})."
-        )
+    if inner % heads:
+        raise ModelError(f"mamba_expand times hidden_size ({inner}) is not a multiple of n_mamba_heads ({heads}).")
+    if heads % groups:
+        raise ModelError(f"n_mamba_heads ({heads}) is not a multiple of mamba_ngroups ({groups}).")
     return Mamba2Shape(
         hidden=hidden,
         heads=heads,

@@ -275,7 +275,7 @@ REFUSED = [
     ({**GRIFFIN, "lru_width": 21}, "lru_width (21) is not a multiple of num_attention_heads (4)."),
     ({**XLSTM, "use_bias": True}, "use_bias is not supported for xLSTM: its norms would have biases."),
     ({**XLSTM, "weight_mode": "fused"}, "a weight_mode other than single is not supported."),
-    ({**XLSTM, "num_heads": 3}, "qk_dim_factor of hidden_size is 10 elements, which num_heads (3) do not divide."),
+    ({**XLSTM, "num_heads": 3}, "qk_dim_factor of hidden_size is 10 elements, which num_heads (3) does not divide."),
     ({**RWKV, "rescale_every": 2.5}, "rescale_every in config.json is not a whole number."),
     ({**LFM3, "attention_bias": True}, "attention_bias is not supported together with use_attention_gate."),
     (
