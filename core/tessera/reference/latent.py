@@ -18,6 +18,9 @@ from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
 from tessera.reference.attention import PagedPlan
 
+HEADS = 8
+"""Whose scores are computed together: [R, HEADS, W, K]. Those of all heads of a real model would take tens of GiB."""
+
 
 class ReferenceLatentAttention(LatentBackend):
     """Any sizes, any block size."""
@@ -59,12 +62,17 @@ class AttentionOverLatents(LatentHeads):
 
     def expanded(self, queries: Tensor, latents: Tensor, seen: Tensor) -> Tensor:
         """queries [R, W, H, nope_dim + rope_dim], latents [R, K, rank + rope_dim], seen [R, W, K] -> [R, W, H,
-        value_dim], with the key and the value of each head and token."""
+        value_dim], with the key and the value of each head and token, of a few heads at a time."""
+        parts = zip(queries.split(HEADS, dim=2), self.weights["kv_up"].split(HEADS), strict=True)
+        return torch.cat([self._of_heads(some, latents, up, seen) for some, up in parts], dim=2)
+
+    def _of_heads(self, queries: Tensor, latents: Tensor, up: Tensor, seen: Tensor) -> Tensor:
+        """expanded() of some heads. up: their rows of kv_up."""
         spec = self.spec
         compressed, turned = latents.split((spec.cache.rank, spec.cache.rope_dim), dim=-1)
-        heads = torch.einsum("rkc,hdc->rkhd", compressed, self.weights["kv_up"].float())
+        heads = torch.einsum("rkc,hdc->rkhd", compressed, up.float())
         keys, values = heads.split((spec.nope_dim, spec.value_dim), dim=-1)
-        keys = torch.cat((keys, turned[:, :, None].expand(-1, -1, spec.num_heads, -1)), dim=-1)
+        keys = torch.cat((keys, turned[:, :, None].expand(-1, -1, len(up), -1)), dim=-1)
         weights = self._weights(torch.einsum("rwhd,rkhd->rhwk", queries, keys), seen)
         return torch.einsum("rhwk,rkhd->rwhd", weights, values)
 

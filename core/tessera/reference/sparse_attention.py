@@ -22,9 +22,7 @@ from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
 from tessera.platform.sparse_attention import IndexerBackend, IndexerLayer, SparseLatentBackend, SparseLatentLayer
 from tessera.reference.attention import PagedPlan
-from tessera.reference.latent import AttentionOverLatents
-
-_HEADS = 8  # whose scores are computed together, before they are summed
+from tessera.reference.latent import HEADS, AttentionOverLatents
 
 
 class ReferenceIndexer(IndexerBackend):
@@ -68,7 +66,7 @@ class ReferenceIndexerLayer(IndexerLayer):
     def scores(self, queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
         """queries [R, W, H, D], weights [R, W, H], keys [R, K, D] -> [R, W, K], a few heads at a time."""
         total = queries.new_zeros(*queries.shape[:2], keys.shape[1])
-        for some, weight in zip(queries.split(_HEADS, dim=2), weights.split(_HEADS, dim=2), strict=True):
+        for some, weight in zip(queries.split(HEADS, dim=2), weights.split(HEADS, dim=2), strict=True):
             total += torch.einsum("rwh,rwhk->rwk", weight, self.rated(torch.einsum("rwhd,rkd->rwhk", some, keys)))
         return total * self.spec.scale
 
