@@ -147,6 +147,13 @@ TYPES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense", "sparse"],
     },
     "flex_olmo": {"num_experts": 5, "num_experts_per_tok": 2},
+    # heads that the kernels of processors take, so that they see the sinks, which stay in float32 in any dtype
+    "flint": {
+        **_EXPERTS,
+        "head_dim": 16,
+        "mlp_only_layers": [0],
+        "shared_expert_intermediate_size": 52,
+    },
     "fuyu": {},
     "gemma4_unified": {"text_config": _TEXT, "vision_config": {"mm_embed_dim": 24, "mm_posemb_size": 12}},
     "gemma4_unified_text": {**_WINDOWS, "head_dim": 18},
