@@ -52,6 +52,7 @@ from transformers import (
     SmolLM3Config,
     YoutuConfig,
     Zamba2Config,
+    ZambaConfig,
     xLSTMConfig,
 )
 from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
@@ -117,7 +118,7 @@ MAMBA2 = {
     "BambaForCausalLM": BambaConfig,
 }
 FALCON_H1 = "FalconH1ForCausalLM"
-ZAMBA2 = "Zamba2ForCausalLM"
+ZAMBA, ZAMBA2 = "ZambaForCausalLM", "Zamba2ForCausalLM"
 MINIMAX = "MiniMaxForCausalLM"
 SINGLE = {"NemotronHForCausalLM": NemotronHConfig, "Mamba2ForCausalLM": Mamba2Config}
 ALIBI = {"BloomForCausalLM": BloomConfig, "MptForCausalLM": MptConfig}
@@ -155,7 +156,7 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    alone = {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM, ZAMBA2}
+    alone = {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM, ZAMBA, ZAMBA2}
     families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, alone
     assert set().union(*families) == set(NATIVE_MODELS)
 
@@ -639,6 +640,29 @@ def test_left_out_of_falcon_h1(monkeypatch, more):
         assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
     assert (ours.tied, ours.eps) == (theirs.tie_word_embeddings, theirs.rms_norm_eps)
     assert (ours.embedding_scale, ours.residual_multiplier, ours.logits_scale) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"num_hidden_layers": 12},
+        {"num_hidden_layers": 9, "attn_layer_period": 3, "attn_layer_offset": 0, "attention_head_dim": 20},
+        {"num_hidden_layers": 2, "layers_block_type": ["hybrid", "mamba"], "mamba_proj_bias": True},
+    ],
+)
+def test_left_out_of_zamba(more):
+    said = {"vocab_size": 30, "hidden_size": 64, "intermediate_size": 50, "num_attention_heads": 16, **more}
+    theirs, ours = ZambaConfig(**said), config_of(ZAMBA, said)
+    for kind, layer in zip(theirs.layers_block_type, ours.layers, strict=True):
+        if kind == "hybrid":
+            assert (layer.kv_heads, layer.head_dim) == (theirs.num_key_value_heads, theirs.attention_head_dim)
+            assert (layer.scale, layer.rope) == ((theirs.attention_head_dim / 2) ** -0.5, None)
+            continue
+        assert layer.heads * layer.head_dim == theirs.mamba_expand * theirs.hidden_size
+        assert (layer.heads, layer.rank) == (theirs.n_mamba_heads, theirs.mamba_dt_rank)
+        assert (layer.state_dim, layer.kernel) == (theirs.mamba_d_state, theirs.mamba_d_conv)
+        assert (layer.bias, layer.conv_bias) == (theirs.mamba_proj_bias, theirs.mamba_conv_bias)
+    assert (ours.tied, ours.eps, ours.inner) == (True, theirs.rms_norm_eps, theirs.intermediate_size)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ WRONG = {
     "a gate before the norm": ("falcon-h1-biases", {"mamba_norm_before_gate": False}),
     "attention of shared transformers unturned": ("zamba2-adapters", {"use_mem_rope": False}),
     "no adapters of their queries, keys and values": ("zamba2-adapters", {"use_shared_attention_adapter": False}),
+    "no biases of Zamba's projections": ("zamba", {"mamba_proj_bias": False}),
     "another factor behind lightning attention": ("minimax", {"linear_attn_beta_factor": 1.25}),
     "another factor of what is added to an MLP": ("minimax", {"mlp_alpha_factor": 1.75}),
     "another eps of MiniMax": ("minimax", {"rms_norm_eps": 1.2e-2}),

@@ -99,13 +99,15 @@ from transformers import (
     YoutuForCausalLM,
     Zamba2Config,
     Zamba2ForCausalLM,
+    ZambaConfig,
+    ZambaForCausalLM,
     xLSTMConfig,
     xLSTMForCausalLM,
 )
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
-from tools.parity.published import as_bloom, as_kimi_linear, as_olmo_hybrid
+from tools.parity.published import as_bloom, as_kimi_linear, as_olmo_hybrid, as_zamba
 
 SHORT = 24  # the training length of scaled rotary embeddings, in tokens
 
@@ -573,6 +575,24 @@ FAMILIES = {
                 ssm_multipliers=[0.8, 1.3, 0.7, 1.1, 1.4],
                 ssm_out_multiplier=0.6,
             ),
+        ),
+        Family(
+            "zamba",
+            maker(
+                ZambaConfig,
+                ZambaForCausalLM,
+                hidden_size=68,
+                num_hidden_layers=6,
+                attn_layer_period=2,
+                attn_layer_offset=1,
+                n_mamba_heads=2,
+                mamba_expand=3,
+                mamba_d_state=9,
+                mamba_dt_rank=7,
+                mamba_proj_bias=True,
+                tie_word_embeddings=True,
+            ),
+            publish=as_zamba,
         ),
         Family(
             "zamba2",

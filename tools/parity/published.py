@@ -63,6 +63,19 @@ def as_bloom(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def as_zamba(folder: Path) -> None:
+    """A file may have the shared transformer in another of the layers that call it than transformers saves it in, and a
+    configuration may say nothing of layers but their period."""
+    file = folder / "model.safetensors"
+    config = json.loads((folder / "config.json").read_text())
+    callers = [number for number, kind in enumerate(config.pop("layers_block_type")) if kind == "hybrid"]
+    first, last = (f"model.layers.{number}.shared_transf." for number in (callers[0], callers[-1]))
+    assert first != last
+    tensors = {name.replace(first, last): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def as_longcat_flash(folder: Path) -> None:
     """transformers saves weights for experts that have none."""
     file = folder / "model.safetensors"

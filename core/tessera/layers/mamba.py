@@ -67,9 +67,16 @@ class Mamba:
             build, [WeightShard(f"{prefix}.in_proj", 2 * inner, hidden, part) for part in rows], bias=shape.bias
         )
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
-        self.convolution = _convolution(build, prefix, shape, channels)
+        self.convolution = channel_convolution(build, prefix, inner, shape.kernel, channels, bias=shape.conv_bias)
         self.selection = Selection(build, prefix, shape, channels)
-        self.scan = _scan(build, prefix, shape, channels)
+        self.scan = selective_scan(
+            build,
+            self.channels,
+            shape.state_dim,
+            a_log=Part(f"{prefix}.A_log", (inner, shape.state_dim), channels),
+            d=Part(f"{prefix}.D", (inner,), channels),
+            dt_bias=Part(f"{prefix}.dt_proj.bias", (inner,), channels),
+        )
         output = WeightShard(f"{prefix}.out_proj", hidden, inner, columns=channels)
         self.output = Linear(build, [output], bias=shape.bias)
 
@@ -116,22 +123,19 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def _convolution(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> StateMixer:
-    parts = {"conv": [Part(f"{prefix}.conv1d.weight", (shape.inner, 1, shape.kernel), channels)]}
-    if shape.conv_bias:
-        parts["bias"] = [Part(f"{prefix}.conv1d.bias", (shape.inner,), channels)]
+def channel_convolution(
+    build: Build, prefix: str, inner: int, kernel: int, channels: Bounds, *, bias: bool
+) -> StateMixer:
+    """channels: this rank's, of `inner`."""
+    parts = {"conv": [Part(f"{prefix}.conv1d.weight", (inner, 1, kernel), channels)]}
+    if bias:
+        parts["bias"] = [Part(f"{prefix}.conv1d.bias", (inner,), channels)]
     number = channels[1] - channels[0]
-    options = ("kernel", shape.kernel), ("bias", shape.conv_bias)
-    return StateMixer(build, "mamba_convolution", number, parts, ("conv", (number, shape.kernel - 1)), options)
+    options = ("kernel", kernel), ("bias", bias)
+    return StateMixer(build, "mamba_convolution", number, parts, ("conv", (number, kernel - 1)), options)
 
 
-def _scan(build: Build, prefix: str, shape: MambaShape, channels: Bounds) -> StateMixer:
-    inner, state_dim = shape.inner, shape.state_dim
-    parts = {
-        "a_log": [Part(f"{prefix}.A_log", (inner, state_dim), channels)],
-        "d": [Part(f"{prefix}.D", (inner,), channels)],
-        "dt_bias": [Part(f"{prefix}.dt_proj.bias", (inner,), channels)],
-    }
-    number = channels[1] - channels[0]
-    state, options = ("state", (number, state_dim)), (("state_dim", state_dim),)
-    return StateMixer(build, "selective_scan", number, parts, state, options)
+def selective_scan(build: Build, channels: int, state_dim: int, *, a_log: Part, d: Part, dt_bias: Part) -> StateMixer:
+    parts = {"a_log": [a_log], "d": [d], "dt_bias": [dt_bias]}
+    state = "state", (channels, state_dim)
+    return StateMixer(build, "selective_scan", channels, parts, state, (("state_dim", state_dim),))

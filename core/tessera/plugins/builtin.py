@@ -57,6 +57,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
     "YoutuForCausalLM": "tessera.models.deepseek:youtu",
     "Zamba2ForCausalLM": "tessera.models.zamba:zamba2",
+    "ZambaForCausalLM": "tessera.models.zamba:zamba",
     "xLSTMForCausalLM": "tessera.models.xlstm:xlstm",
 }
 """Architectures that generate and that core implements, by their name in config.json."""

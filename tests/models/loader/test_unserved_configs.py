@@ -45,6 +45,8 @@ ZAMBA2 = {
     "tie_word_embeddings": True,
 }
 ZAMBA = {"architectures": ["Zamba2ForCausalLM"], **ZAMBA2}
+ZAMBA1_ALONE = {"num_key_value_heads": 2, "mamba_dt_rank": 3}
+ZAMBA1 = {"architectures": ["ZambaForCausalLM"], **ZAMBA1_ALONE}
 MAMBA2_ALONE = {"num_heads": 4, "head_dim": 10, "n_groups": 2, "state_size": 6}
 NEMOTRON = {"architectures": ["NemotronHForCausalLM"], **NEMOTRON_H}
 CODESTRAL = {"architectures": ["Mamba2ForCausalLM"], **MAMBA2_ALONE}
@@ -244,8 +246,11 @@ REFUSED = [
     ),
     ({**ZAMBA, "layers_block_type": ["hybrid", "?"]}, "layers_block_type in config.json must say mamba or hybrid"),
     ({**ZAMBA, "n_mamba_heads": 3}, "mamba_expand times hidden_size (40) is not a multiple of n_mamba_heads (3)"),
-    ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings must be true in config.json: without it, Zamba 2"),
+    ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings must be true in config.json: without it, no"),
     ({**ZAMBA, "use_long_context": True}, "use_long_context is not supported."),
+    ({**ZAMBA1, "n_mamba_heads": 3}, "mamba_expand times hidden_size (40) is not a multiple of n_mamba_heads (3)."),
+    ({**ZAMBA1, "hidden_mamba_act": "gelu"}, "a hidden_mamba_act other than silu is not supported."),
+    ({**ZAMBA1, "attention_hidden_size": 30}, "an attention_hidden_size other than twice hidden_size is not"),
     ({**MINIMAX, "layer_types": ["full_attention", "?"]}, "layer_types in config.json must say linear_attention or"),
     ({**MINIMAX, "mlp_alpha_factor": 1e-200}, "mlp_alpha_factor has an invalid value"),
     ({**MINIMAX, "hidden_act": "gelu"}, "a hidden_act other than silu is not supported with lightning attention."),
@@ -326,6 +331,7 @@ NEEDED = {
     "RecurrentGemmaForCausalLM": GRIFFIN,
     "YoutuForCausalLM": LATENT,
     "Zamba2ForCausalLM": ZAMBA2,
+    "ZambaForCausalLM": ZAMBA1_ALONE,
     "xLSTMForCausalLM": XLSTM,
 }
 
