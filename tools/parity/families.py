@@ -173,7 +173,13 @@ _NEMOTRON_3: dict[str, Any] = {
     "moe_shared_expert_intermediate_size": 36,
     "experts_implementation": "eager",
 }
-_ZAMBA2: dict[str, Any] = {"num_key_value_heads": 6, "mamba_d_state": 9, "mamba_expand": 3, "adapter_rank": 10}
+_ZAMBA2: dict[str, Any] = {
+    "hidden_size": 60,
+    "num_key_value_heads": 6,
+    "mamba_d_state": 9,
+    "mamba_expand": 3,
+    "adapter_rank": 10,
+}
 _FALCON_H1 = {**_MAMBA2, "mamba_expand": 2, "mamba_d_ssm": 216, "num_hidden_layers": 2}
 _JAMBA: dict[str, Any] = {"hidden_size": 68, "head_dim": 18, "mamba_expand": 3, "mamba_d_state": 9}
 
@@ -618,6 +624,7 @@ FAMILIES = {
                 **_ZAMBA2,
                 num_hidden_layers=3,
                 layers_block_type=["hybrid", "linear_attention", "hybrid"],
+                n_mamba_heads=4,
                 use_shared_attention_adapter=True,
                 use_mem_rope=True,
                 tie_word_embeddings=True,
