@@ -87,7 +87,13 @@ VENDOR_PLATFORMS: Mapping[str, VendorPlatform] = {
         # attention that FusedSDPA does not compute, and weights in other formats than fp8 with a scale for each output:
         # the kit's own of this kind have activations that are not in fp8
         declined=r"softcap|sinks|-over-|^reads/linear$|^scheme/|^packed/(?!fp8(-static)?-bfloat16$)",
-        not_taken=("no kernel", "no offset to the weight", "float16 is not among its dtypes", "torch's own product"),
+        not_taken=(
+            "no kernel",
+            "no offset to the weight",
+            "float16 is not among its dtypes",
+            "torch's own product",
+            "no experts without gates",
+        ),
         block_size=16,
         files=(*FILES, "test_doubling.py", "test_gaudi.py"),
         machine=Machine(
@@ -114,7 +120,13 @@ VENDOR_PLATFORMS: Mapping[str, VendorPlatform] = {
         # most of the kit's are not
         declined=r"window|softcap|sinks|-over-|^(attention|fused|cache)/.*float32|^(packed|scheme)/"
         r"|^op/linear/(?!sizes$)|^reads/linear$",
-        not_taken=("no kernel", "no gate of gelu", "no gate of gelu_tanh", "no products in float32"),
+        not_taken=(
+            "no kernel",
+            "no gate of gelu",
+            "no gate of gelu_tanh",
+            "no products in float32",
+            "no experts without gates",
+        ),
         # which the fused attention takes, and in which rounding decides fewer tokens than in bfloat16
         dtype="float16",
         # multiples of the matrix unit's tiles

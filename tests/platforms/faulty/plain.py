@@ -173,6 +173,9 @@ class PlainRGLRU(ReferenceRGLRU):
     fallback = False
     layer: type[RGLRULayer] = RGLRULayer
 
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec, weights)
+
 
 class PlainLightning(ReferenceLightningAttention):
     name = "plain-lightning-attention"
