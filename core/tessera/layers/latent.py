@@ -17,7 +17,7 @@ from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.rotary import Rope
 from tessera.layers.weights import Parameter
 from tessera.ops import RotarySpec
-from tessera.platform.attention import Caches, LatentLayerSpec
+from tessera.platform.attention import Caches, LatentLayerSpec, SparseLatentLayerSpec
 from tessera.platform.latent import LatentInput
 from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
@@ -53,8 +53,8 @@ class LatentShape:
         """Elements of a head's query and key."""
         return self.nope_dim + self.rope_dim
 
-    def spec(self, **values: Any) -> LatentLayerSpec:
-        """What the layer is. values: all fields that a LatentLayerSpec has."""
+    def spec(self, **values: Any) -> LatentLayerSpec | SparseLatentLayerSpec:
+        """What the layer is. values: all fields of a LatentHeadsSpec."""
         return LatentLayerSpec(**values)
 
     def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> LatentAttention:

@@ -3,6 +3,7 @@ mixed."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,49 +18,47 @@ from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
 
-@dataclass(frozen=True)
-class MLPShape:
-    """A BlockShape: one MLP of a model, over all ranks."""
+@dataclass(frozen=True, kw_only=True)
+class AloneShape(ABC):
+    """A BlockShape: what a block has that mixes no tokens, over all ranks."""
 
     hidden: int
+    activation: str
+    eps: float
+    max_positions: int
+    norm_offset: float = 0.0
+    name: ClassVar[str] = "mlp"
+    causal: ClassVar[bool] = True
+    rope: ClassVar[Rope | None] = None
+
+    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> MLPBlock:
+        """As in BlockShape; there is a norm."""
+        assert norm is not None
+        return MLPBlock(AddNorm(build, norm[0], self.hidden, norm[1]), self.output(build, prefix))
+
+    @abstractmethod
+    def output(self, build: Build, prefix: str) -> MLP | MixtureOfExperts:
+        """What the block is. prefix: of its weights in the checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPShape(AloneShape):
     inner: int
-    activation: str
     bias: bool
-    eps: float
-    max_positions: int
-    norm_offset: float = 0.0
-    name: ClassVar[str] = "mlp"
-    causal: ClassVar[bool] = True
-    rope: ClassVar[Rope | None] = None
 
-    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> MLPBlock:
-        """As in BlockShape; there is a norm."""
-        assert norm is not None
+    def output(self, build: Build, prefix: str) -> MLP:
         up, down = (f"{prefix}.{name}_proj" for name in ("up", "down"))
-        normed = AddNorm(build, norm[0], self.hidden, norm[1])
-        return MLPBlock(normed, MLP(build, up, down, self.hidden, self.inner, self.activation, bias=self.bias))
+        return MLP(build, up, down, self.hidden, self.inner, self.activation, bias=self.bias)
 
 
-@dataclass(frozen=True)
-class ExpertsShape:
-    """A BlockShape: one mixture of experts of a model, over all ranks. {layer} in the experts' names stands for the
-    block's own."""
+@dataclass(frozen=True, kw_only=True)
+class ExpertsShape(AloneShape):
+    """{layer} in the experts' names stands for the block's own."""
 
-    hidden: int
     experts: Experts
-    activation: str
-    eps: float
-    max_positions: int
-    norm_offset: float = 0.0
-    name: ClassVar[str] = "mlp"
-    causal: ClassVar[bool] = True
-    rope: ClassVar[Rope | None] = None
 
-    def block(self, build: Build, prefix: str, norm: tuple[str, Norm] | None, tables: RotaryTable) -> MLPBlock:
-        """As in BlockShape; there is a norm."""
-        assert norm is not None
-        normed = AddNorm(build, norm[0], self.hidden, norm[1])
-        return MLPBlock(normed, MixtureOfExperts(build, self.experts, prefix, self.hidden, self.activation))
+    def output(self, build: Build, prefix: str) -> MixtureOfExperts:
+        return MixtureOfExperts(build, self.experts, prefix, self.hidden, self.activation)
 
 
 class MLPBlock:

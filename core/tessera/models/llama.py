@@ -25,6 +25,7 @@ from tessera.models.reading import (
     read_decoder,
     read_head_dim,
     repeated,
+    turned_layers,
     windowed,
 )
 from tessera.models.rope import RopeReader
@@ -122,11 +123,7 @@ def granite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 
 def smollm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _SMOLLM3)
-    number = fields.count("num_hidden_layers")
-    turned = fields.by_layer("no_rope_layers", number, lambda entry: entry in (0, 1), "0 or 1")
-    if turned is None:
-        interval = fields.count("no_rope_layer_interval", 4)
-        turned = [(layer + 1) % interval != 0 for layer in range(number)]
+    turned = turned_layers(fields, interval=4)
     slides = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
     kinds = layer_kinds(fields, [SLIDING if slides and not rotary else FULL for rotary in turned])
     shape = read_attention(fields, max_model_len, **read_biases(fields))

@@ -14,7 +14,7 @@ from tessera.layers.mlp import ExpertNames, Experts
 from tessera.models.decoder import Decoder, DecoderNames, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
-from tessera.models.reading import FULL, read_attention, read_biases, read_decoder
+from tessera.models.reading import FULL, read_attention, read_biases, read_decoder, turned_layers
 
 CHUNKED = "chunked_attention"
 
@@ -30,7 +30,6 @@ _LLAMA4: dict[str, Any] = {
     "num_local_experts": 16,
     "num_experts_per_tok": 1,
     "interleave_moe_layer_step": 1,
-    "no_rope_layer_interval": 4,
     "use_qk_norm": True,
     "attn_temperature_tuning": True,
     "attention_chunk_size": 8192,
@@ -42,7 +41,8 @@ _NAMES = DecoderNames(mlp="feed_forward")
 
 
 def llama4(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = ConfigFields(checkpoint, _LLAMA4)
+    said = {**checkpoint, "no_rope_layers": checkpoint.get("no_rope_layers") or None}  # an empty list says nothing
+    fields = ConfigFields(said, _LLAMA4)
     number = fields.count("num_hidden_layers")
     config = read_decoder(
         fields,
@@ -57,7 +57,7 @@ def llama4(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 def _layers(fields: ConfigFields, number: int, max_model_len: int) -> Sequence[AttentionShape]:
     """Raises ModelError."""
-    turned_by_layer = _turned(fields, number)
+    turned_by_layer = turned_layers(fields, interval=4)
     kinds = fields.by_layer("layer_types", number, lambda kind: kind in (CHUNKED, FULL), f"{CHUNKED} or {FULL}")
     if kinds is None:
         kinds = [CHUNKED if turned else FULL for turned in turned_by_layer]
@@ -68,16 +68,6 @@ def _layers(fields: ConfigFields, number: int, max_model_len: int) -> Sequence[A
     return [
         replace(turned if turns else unturned, chunk=chunk if kind == CHUNKED else None)
         for turns, kind in zip(turned_by_layer, kinds, strict=True)
-    ]
-
-
-def _turned(fields: ConfigFields, number: int) -> Sequence[bool]:
-    """Whether each layer turns queries and keys: what no_rope_layers says with 1."""
-    if not fields.get("no_rope_layers"):
-        interval = fields.count("no_rope_layer_interval")
-        return [(layer + 1) % interval != 0 for layer in range(number)]
-    return [
-        bool(each) for each in fields.by_layer("no_rope_layers", number, lambda each: each in (0, 1), "0 or 1") or ()
     ]
 
 

@@ -86,12 +86,17 @@ def nemotron_h(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Deco
     )
     if fields.get("mlp_hidden_act") != "relu2":
         raise ModelError("an mlp_hidden_act other than relu2 is not supported.")
-    inner, bias = fields.count("intermediate_size"), fields.flag("mlp_bias")
-    mlp = MLPShape(attention.hidden, inner, "relu2", bias, attention.eps, max_model_len)
+    alone: dict[str, Any] = {
+        "hidden": attention.hidden,
+        "activation": "relu2",
+        "eps": attention.eps,
+        "max_positions": max_model_len,
+    }
+    mlp = MLPShape(**alone, inner=fields.count("intermediate_size"), bias=fields.flag("mlp_bias"))
     kinds = _kinds(fields)
     shapes: dict[str, BlockShape] = {"mamba": mamba, "attention": attention, "mlp": mlp}
     if "moe" in kinds:
-        shapes["moe"] = ExpertsShape(mlp.hidden, _experts(fields), "relu2", mlp.eps, max_model_len)
+        shapes["moe"] = ExpertsShape(**alone, experts=_experts(fields))
     return single_decoder(build, fields, [shapes[kind] for kind in kinds])
 
 

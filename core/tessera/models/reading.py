@@ -35,6 +35,17 @@ def layer_kinds(fields: ConfigFields, default: Sequence[str]) -> Sequence[str]:
     return default if said is None else said
 
 
+def turned_layers(fields: ConfigFields, interval: int) -> Sequence[bool]:
+    """Whether each layer turns queries and keys: those of which no_rope_layers says 1, or, if it is omitted, all but
+    every no_rope_layer_interval-th. interval: if that is omitted. Raises ModelError."""
+    number = fields.count("num_hidden_layers")
+    said = fields.by_layer("no_rope_layers", number, lambda entry: entry in (0, 1), "0 or 1")
+    if said is None:
+        interval = fields.count("no_rope_layer_interval", interval)
+        return [(layer + 1) % interval != 0 for layer in range(number)]
+    return [bool(entry) for entry in said]
+
+
 def sliding_window(fields: ConfigFields) -> int | None:
     return None if fields.get("sliding_window") is None else fields.count("sliding_window")
 

@@ -146,9 +146,9 @@ class LayerSpec:
 
 
 @dataclass(frozen=True)
-class LatentLayerSpec:
-    """One layer of latent attention (DeepSeek-V2, arXiv:2405.04434): all heads share one vector per token, and each
-    computes its key and value from the vector's first part."""
+class LatentHeadsSpec:
+    """Heads of latent attention, whichever tokens they see (DeepSeek-V2, arXiv:2405.04434): all share one vector per
+    token, and each computes its key and value from the vector's first part."""
 
     # as in LayerSpec
     layer: int
@@ -170,11 +170,6 @@ class LatentLayerSpec:
     rotary: RotarySpec | None = None
 
     @property
-    def kind(self) -> str:
-        """For messages and counts."""
-        return "latent_attention"
-
-    @property
     def query_dim(self) -> int:
         """Elements of a head's query, and of its key: those that are not turned, then those that are."""
         return self.nope_dim + self.cache.rope_dim
@@ -187,14 +182,26 @@ class LatentLayerSpec:
 
 
 @dataclass(frozen=True)
-class SparseLatentLayerSpec(LatentLayerSpec):
-    """The same over the tokens that an indexer selected for each query alone (DeepSeek-V3.2, arXiv:2512.02556)."""
+class LatentLayerSpec(LatentHeadsSpec):
+    """One layer of latent attention, in which a query sees all tokens up to its own."""
+
+    @property
+    def kind(self) -> str:
+        """For messages and counts."""
+        return "latent_attention"
+
+
+@dataclass(frozen=True)
+class SparseLatentLayerSpec(LatentHeadsSpec):
+    """One layer of latent attention, in which a query sees the tokens alone that an indexer selected for it
+    (DeepSeek-V3.2, arXiv:2512.02556)."""
 
     # tokens that are selected for a query, at most
     limit: int = 0
 
     @property
     def kind(self) -> str:
+        """For messages and counts."""
         return "sparse_latent_attention"
 
     @property
@@ -236,7 +243,7 @@ class IndexerLayerSpec:
         return f"{self.num_heads} heads of {self.cache.dim}, of which {self.limit} tokens are selected, {self.dtype}"
 
 
-MixerSpec = LayerSpec | LatentLayerSpec | IndexerLayerSpec
+MixerSpec = LayerSpec | LatentLayerSpec | SparseLatentLayerSpec | IndexerLayerSpec
 """What a layer that mixes tokens is."""
 
 

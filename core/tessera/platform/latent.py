@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tessera.platform.attention import (
     Caches,
     KVLayout,
+    LatentHeadsSpec,
     LatentLayerSpec,
     LatentSpec,
     Mixer,
@@ -37,7 +38,7 @@ class LatentHeads(Mixer):
     are the first and the last part of the token's latent. A layer may compute them (expanded), or multiply queries with
     kv_up's first part and results with its second instead (absorbed); in exact numbers both are the same."""
 
-    def __init__(self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+    def __init__(self, spec: LatentHeadsSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
         self.spec, self.weights = spec, weights
         self.norm = ops.bind("rms_norm", spec.latent_norm)
         self.rotary = ops.bind("rotary", spec.rotary) if spec.rotary is not None else None
@@ -79,7 +80,7 @@ class LatentBackend(MixerBackend[LatentLayerSpec]):
     rank]: for each head, the rows that make its key, then those that make its value."""
 
     def handles(self, spec: MixerSpec) -> bool:
-        return type(spec) is LatentLayerSpec
+        return isinstance(spec, LatentLayerSpec)
 
     def kv_cache_layout(self, spec: LatentSpec, block_size: int) -> KVLayout:
         """Default: the latents, ordered (token, dim)."""

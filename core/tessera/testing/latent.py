@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import LatentLayerSpec, LatentSpec
 from tessera.platform.latent import LatentBackend, LatentLayer
 from tessera.platform.launch import Launch
+from tessera.platform.sparse_attention import SparseLatentBackend
 from tessera.testing.attention import BlockTrial, LaunchCase, Rows, rows_by_kind
 
 
 @dataclass(frozen=True)
-class LatentCase(LaunchCase):
-    """One launch to test."""
+class LatentHeadsCase(LaunchCase):
+    """One launch to test, whichever tokens its queries see."""
 
     heads: int = 6
     rank: int = 20
@@ -41,12 +42,33 @@ class LatentCase(LaunchCase):
         """What the layer keeps."""
         return LatentSpec(self.rank, self.rope_dim, self.dtype)
 
+    @property
+    def query_dim(self) -> int:
+        """As of LatentHeadsSpec."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        """The fields of the layer's LatentHeadsSpec."""
+        return {
+            "layer": 0,
+            "num_heads": self.heads,
+            "nope_dim": self.nope_dim,
+            "value_dim": self.value_dim,
+            "scale": self.scale,
+            "dtype": self.dtype,
+            "cache": self.cache,
+            "latent_norm": NormSpec(self.rank, self.dtype, 1e-6),
+            "rotary": RotarySpec(self.rope_dim, self.rope_dim, self.style) if self.style else None,
+        }
+
+
+@dataclass(frozen=True)
+class LatentCase(LatentHeadsCase):
+    """Of queries that see all tokens up to their own."""
+
     def spec(self) -> LatentLayerSpec:
-        rotary = RotarySpec(self.rope_dim, self.rope_dim, self.style) if self.style else None
-        norm = NormSpec(self.rank, self.dtype, 1e-6)
-        return LatentLayerSpec(
-            0, self.heads, self.nope_dim, self.value_dim, self.scale, self.dtype, self.cache, norm, rotary
-        )
+        return LatentLayerSpec(**self.shape)
 
 
 SIZES: tuple[Mapping[str, Any], ...] = tuple(
@@ -91,12 +113,13 @@ def latent_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple
 class LatentTrial(BlockTrial):
     """Of latent attention."""
 
-    backend: LatentBackend
-    case: LatentCase
+    backend: LatentBackend | SparseLatentBackend
+    case: LatentHeadsCase
+    layer_type: ClassVar[type[Any]] = LatentLayer  # what the backend binds
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert isinstance(self.layer, LatentLayer)
+        assert isinstance(self.layer, self.layer_type)
 
     def draw(self, random: torch.Generator) -> None:
         case, dtype = self.case, torch_dtype(self.case.dtype)
@@ -107,7 +130,7 @@ class LatentTrial(BlockTrial):
         self.latents = [drawn(length, case.rank + case.rope_dim).to(dtype) for _, length in case.rows]
         for row in self.latents[1:]:
             row[: case.shared * case.block_size] = self.latents[0][: case.shared * case.block_size]
-        self.queries = [drawn(tokens, case.heads, case.spec().query_dim).to(dtype) for tokens, _ in case.rows]
+        self.queries = [drawn(tokens, case.heads, case.query_dim).to(dtype) for tokens, _ in case.rows]
         up = drawn(case.heads, case.nope_dim + case.value_dim, case.rank) * case.rank**-0.5
         angles = torch.outer(torch.arange(64.0), 10.0 ** -torch.linspace(0, 1, case.rope_dim // 2))
         self.drawn = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from tessera.platform.attention import IndexerLayerSpec, IndexSpec, SparseLatent
 from tessera.platform.launch import Launch
 from tessera.platform.sparse_attention import IndexerBackend, IndexerLayer, SparseLatentBackend, SparseLatentLayer
 from tessera.testing.attention import BlockTrial, LaunchCase, rows_by_kind
-from tessera.testing.latent import LatentCase, LatentTrial
+from tessera.testing.latent import LatentHeadsCase, LatentTrial
 
 LIMIT = 11  # tokens that are selected: fewer than most rows have, and no size of a block
 _NOWHERE = 1 << 30  # what padding selects: a position that no token has
@@ -52,14 +52,14 @@ class IndexerCase(LaunchCase):
 
 
 @dataclass(frozen=True)
-class SparseLatentCase(LatentCase):
+class SparseLatentCase(LatentHeadsCase):
     """One launch to test. A query of a token whose position is a multiple of 3 has one selected token less, if it has
     several."""
 
     limit: int = LIMIT
 
     def spec(self) -> SparseLatentLayerSpec:
-        return SparseLatentLayerSpec(**vars(super().spec()), limit=self.limit)
+        return SparseLatentLayerSpec(**self.shape, limit=self.limit)
 
 
 INDEXER_SIZES: tuple[Mapping[str, int], ...] = tuple(
@@ -168,12 +168,9 @@ class IndexerTrial(BlockTrial):
 class SparseLatentTrial(LatentTrial):
     """Of latent attention over selected tokens."""
 
-    backend: SparseLatentBackend  # type: ignore[assignment]  # of another kind, with the same cache
+    backend: SparseLatentBackend
     case: SparseLatentCase
-
-    def __post_init__(self) -> None:
-        BlockTrial.__post_init__(self)
-        assert isinstance(self.layer, SparseLatentLayer)
+    layer_type: ClassVar[type[Any]] = SparseLatentLayer
 
     def draw(self, random: torch.Generator) -> None:
         super().draw(random)

@@ -131,7 +131,7 @@ def _fused(trial: LatentTrial) -> Tensor:
     """What the layer returns for fixed random projections: [tokens, H value_dim], on the host."""
     trial.run()
     case, random = trial.case, torch.Generator().manual_seed(1)
-    sizes = case.heads * case.spec().query_dim, case.rank + case.rope_dim
+    sizes = case.heads * case.query_dim, case.rank + case.rope_dim
     rows = [
         torch.randn(tokens, sum(sizes), generator=random).to(torch_dtype(case.dtype)) for tokens, _ in trial.case.rows
     ]
