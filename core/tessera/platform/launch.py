@@ -199,6 +199,8 @@ def persistent(plan: Any, name: str, buffers: Buffers | None) -> Any:
         value, place = getattr(plan, part.name), f"{name}_{part.name}"
         if is_dataclass(value):
             kept[part.name] = persistent(value, place, buffers)
+        elif isinstance(value, tuple) and all(map(is_dataclass, value)):
+            kept[part.name] = tuple(persistent(one, f"{place}{at}", buffers) for at, one in enumerate(value))
         elif hasattr(value, "data_ptr"):
             dtype = str(value.dtype).removeprefix("torch.")
             kept[part.name] = buffers.get(place, value.shape, dtype).copy_(value)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tessera.reference.state import StatePlan
+from tessera.reference.state_grid import StateGrid
 
 
-def causal_convolution(inputs: Tensor, weight: Tensor, state: Tensor, plan: StatePlan) -> Tensor:
+def causal_convolution(inputs: Tensor, weight: Tensor, state: Tensor, grid: StateGrid) -> Tensor:
     """inputs [R, W, channels] float32, weight [channels, kernel], state [slots, channels, kernel - 1] -> [R, W,
     channels]. The rows' slots then hold their last inputs."""
-    sequence = behind_the_last(inputs, state, plan)
+    sequence = behind_the_last(inputs, state, grid)
     weight, width = weight.float(), inputs.shape[1]
     taps = (sequence[:, tap : tap + width] * weight[:, tap] for tap in range(weight.shape[1]))
     return sum(taps, torch.zeros_like(inputs))
 
 
-def behind_the_last(inputs: Tensor, state: Tensor, plan: StatePlan) -> Tensor:
+def behind_the_last(inputs: Tensor, state: Tensor, grid: StateGrid) -> Tensor:
     """inputs [R, W, channels] float32, state [slots, channels, n] -> [R, n + W, channels]: the rows' last inputs, of
     which their slots then hold the new ones, and the inputs."""
-    before = torch.where(plan.fresh[:, None, None], 0.0, state[plan.slot].float())
+    before = torch.where(grid.fresh[:, None, None], 0.0, state[grid.slot].float())
     sequence = torch.cat([before.transpose(1, 2), inputs], dim=1)
-    state.index_put_((plan.slot,), _last(sequence, plan.length, state.shape[2]).to(state.dtype))
+    state.index_put_((grid.slot,), _last(sequence, grid.length, state.shape[2]).to(state.dtype))
     return sequence
 
 

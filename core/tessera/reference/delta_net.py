@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_rule import chunked, recurrent, unit
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "gated_delta_net"
 
@@ -32,7 +33,7 @@ class ReferenceGatedDeltaNet(StateBackend):
         return GatedDeltaNetLayer(spec, weights)
 
 
-class GatedDeltaNetLayer(Mixer):
+class GatedDeltaNetLayer(StateLayer):
     """x [T, 2 Hk Dk + 2 Hv Dv + 2 Hv]: queries, keys, values, gates, b and a, each ordered by head. Planes: conv
     [channels, kernel - 1], the last inputs of the convolution, and state [Hv, Dk, Dv]."""
 
@@ -42,25 +43,23 @@ class GatedDeltaNetLayer(Mixer):
         self.key_dim, self.beta_scale = int(options["key_dim"]), options["beta_scale"]
         self.keys, self.values = spec.num_kv_heads * self.key_dim, spec.num_heads * spec.head_dim
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        spec, grid = self.spec, plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        spec = self.spec
         sizes = 2 * self.keys + self.values, self.values, spec.num_heads, spec.num_heads
         mixed, gate, b, a = laid.split(sizes, dim=-1)
         conv, states = caches[spec.layer]
-        q, k, v = self._heads(F.silu(self._convolved(mixed, conv, plan)))
+        q, k, v = self._heads(F.silu(self._convolved(mixed, conv, grid)))
         decay = -self.weights["a_log"].exp() * F.softplus(a + self.weights["dt_bias"])
         inside = grid.valid[..., None]
         decay, beta = torch.where(inside, decay, 0.0), torch.where(inside, self.beta_scale * b.sigmoid(), 0.0)
-        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
+        before = torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
         mixed, after = rule(q * spec.scale, k, v, decay[..., None], beta, before)
-        states.index_put_((plan.slot,), after.to(states.dtype))
-        result = self._normed(mixed, gate)
-        return result[grid.row, grid.place].to(x.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return self._normed(mixed, gate)
 
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"], conv, plan)
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: StateGrid) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, grid)
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q and k [R, W, Hv, Dk], v [R, W, Hv, Dv]. Consecutive value heads share a key head."""

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.delta_rule import chunked_by_channel, recurrent, unit
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "kimi_delta_attention"
 
@@ -32,28 +33,27 @@ class ReferenceKimiDelta(StateBackend):
         return KimiDeltaLayer(spec, weights)
 
 
-class KimiDeltaLayer(Mixer):
+class KimiDeltaLayer(StateLayer):
     """x [T, 5 H D + H]: queries, keys, values, f, gates and b, each ordered by head. Planes: conv [3 H D, kernel - 1],
     the last inputs of the convolution, and state [H, D, D]."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights, self.eps = spec, weights, dict(spec.options)["eps"]
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        spec, grid, n = self.spec, plan.grid, self.spec.num_heads * self.spec.head_dim
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        spec, n = self.spec, self.spec.num_heads * self.spec.head_dim
         mixed, forget, gate, b = laid.split((3 * n, n, n, spec.num_heads), dim=-1)
         conv, states = caches[spec.layer]
-        mixed = F.silu(causal_convolution(mixed, self.weights["conv"], conv, plan))
+        mixed = F.silu(causal_convolution(mixed, self.weights["conv"], conv, grid))
         q, k, v = (one.unflatten(-1, (-1, spec.head_dim)) for one in mixed.chunk(3, dim=-1))
         inside = grid.valid[..., None]
         decay = torch.where(inside[..., None], self._decay(forget), 0.0)
         beta = torch.where(inside, b.sigmoid(), 0.0)
-        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
+        before = torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked_by_channel
         mixed, after = rule(unit(q) * spec.scale, unit(k), v, decay, beta, before)
-        states.index_put_((plan.slot,), after.to(states.dtype))
-        return self._normed(mixed, gate)[grid.row, grid.place].to(x.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return self._normed(mixed, gate)
 
     def _decay(self, forget: Tensor) -> Tensor:
         """The logarithm [R, W, H, D]."""

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.mamba2 import chunked, recurrent
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "lightning_attention"
 
@@ -33,24 +34,22 @@ class ReferenceLightningAttention(StateBackend):
         return LightningLayer(spec, weights)
 
 
-class LightningLayer(Mixer):
+class LightningLayer(StateLayer):
     """x [T, H (3 D)]: a head's query, key and value, then those of the next. Plane: state [H, D, D], rows of values.
     Weight: log_decay [H], the g of each head."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights = spec, weights
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid = plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
         q, k, v = self._activated(laid).unflatten(-1, (self.spec.num_heads, -1)).chunk(3, dim=-1)
         (states,) = caches[self.spec.layer]
         decay = torch.where(grid.valid[..., None], self.weights["log_decay"], 0.0)  # [R, W, H]
-        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())
+        before = torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
         mixed, after = rule(q, k, v, decay, before)
-        states.index_put_((plan.slot,), after.to(states.dtype))
-        return mixed[grid.row, grid.place].flatten(1).to(x.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return mixed.flatten(2)
 
     def _activated(self, x: Tensor) -> Tensor:
         return F.silu(x)

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.platform.selective_scan import ScanInput
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.parallel_scan import scanned
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 CONVOLUTION, SCAN = "mamba_convolution", "selective_scan"
 CHUNK = 16
@@ -40,24 +41,22 @@ class ReferenceMambaConvolution(StateBackend):
         return MambaConvolutionLayer(spec, weights)
 
 
-class MambaConvolutionLayer(Mixer):
+class MambaConvolutionLayer(StateLayer):
     """x [T, channels], which are the elements of the spec's only head. Plane: conv [channels, kernel - 1], the last
     inputs. Weights: conv [channels, kernel], and bias [channels] if the option "bias" is 1."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights, self.biased = spec, weights, bool(dict(spec.options)["bias"])
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid = plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, channels]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
         (conv,) = caches[self.spec.layer]
-        mixed = self._convolved(laid, conv, plan)
+        mixed = self._convolved(laid, conv, grid)
         if self.biased:
             mixed = mixed + self.weights["bias"]
-        return F.silu(mixed)[grid.row, grid.place].to(x.dtype)
+        return F.silu(mixed)
 
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"], conv, plan)
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: StateGrid) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, grid)
 
 
 class ReferenceSelectiveScan(StateBackend):
@@ -68,24 +67,23 @@ class ReferenceSelectiveScan(StateBackend):
         return SelectiveScanLayer(spec, weights)
 
 
-class SelectiveScanLayer(Mixer):
+class SelectiveScanLayer(StateLayer):
     """x: a ScanInput. The channels are the elements of the spec's only head. Plane: state [channels, N]. Weights: a_log
     [channels, N]; d and dt_bias [channels]. Option: state_dim N."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights = spec, weights
 
-    def fused(self, x: ScanInput, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid, inside = plan.grid, plan.grid.valid[..., None]
-        laid = (torch.where(inside, part[grid.token].float(), 0.0) for part in x)
+    def mix(self, laid: ScanInput, caches: Caches, grid: StateGrid) -> Tensor:
+        inside = grid.valid[..., None]
         inputs, gate, dt, b, c = laid  # [R, W, ...] each
         (states,) = caches[self.spec.layer]
         step = torch.where(inside, self._step(dt), 0.0)
-        before = torch.where(plan.fresh[:, None, None], 0.0, states[plan.slot].float())
+        before = torch.where(grid.fresh[:, None, None], 0.0, states[grid.slot].float())
         rule = recurrent if dt.shape[1] == 1 else chunked
         read, after = rule(c, b, step * inputs, step, self._rate(), before)
-        states.index_put_((plan.slot,), after.to(states.dtype))
-        return self._gated(read, inputs, gate)[grid.row, grid.place].to(x.inputs.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return self._gated(read, inputs, gate)
 
     def _step(self, dt: Tensor) -> Tensor:
         """[R, W, channels]"""

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.chunks import CHUNK, fading, in_chunks
 from tessera.reference.convolution import causal_convolution
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "mamba2"
 
@@ -36,7 +37,7 @@ class ReferenceMamba2(StateBackend):
         return Mamba2Layer(spec, weights)
 
 
-class Mamba2Layer(Mixer):
+class Mamba2Layer(StateLayer):
     """x [T, 2 H P + 2 G N + H]: gates, inputs, B, C and dt, each ordered by head or group. Planes: conv [channels,
     kernel - 1], the last inputs of the convolution, and state [H, P, N]. Weights beside conv: conv_bias [channels];
     a_log, d and dt_bias [H]; norm [H P]; multipliers of x, of its size. Options: state_dim N; eps of the norm; dt_min
@@ -47,27 +48,25 @@ class Mamba2Layer(Mixer):
         self.inner, self.state_dim = spec.num_heads * spec.head_dim, int(self.options["state_dim"])
         self.wide = spec.num_kv_heads * self.state_dim  # elements of B, and of C
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        spec, grid, slot = self.spec, plan.grid, plan.slot
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, ...]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        spec = self.spec
         laid = self._multiplied(laid)
         gate, mixed, dt = laid.split((self.inner, self.inner + 2 * self.wide, spec.num_heads), dim=-1)
         conv, states = caches[spec.layer]
-        values, b, c = self._heads(F.silu(self._convolved(mixed, conv, plan)))
+        values, b, c = self._heads(F.silu(self._convolved(mixed, conv, grid)))
         step = torch.where(grid.valid[..., None], self._step(dt), 0.0)
         decay = -self.weights["a_log"].exp() * step
-        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[slot].float())
+        before = torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float())
         rule = recurrent if laid.shape[1] == 1 else chunked
         read, after = rule(c, b, step[..., None] * values, decay, before)
-        states.index_put_((slot,), after.to(states.dtype))
-        result = self._normed(read + self.weights["d"][:, None] * values, gate)
-        return result[grid.row, grid.place].to(x.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return self._normed(read + self.weights["d"][:, None] * values, gate)
 
     def _multiplied(self, x: Tensor) -> Tensor:
         return x * self.weights["multipliers"] if self.options.get("multiplied") else x
 
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"], conv, plan) + self.weights["conv_bias"]
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: StateGrid) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, grid) + self.weights["conv_bias"]
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [R, W, H, P], B and C [R, W, H, N]. Consecutive heads share a group."""

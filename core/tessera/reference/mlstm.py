@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.chunks import CHUNK, seen
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "mlstm"
 Memory = tuple[Tensor, Tensor]
@@ -38,7 +39,7 @@ class ReferenceMLSTM(StateBackend):
         return MLSTMLayer(spec, weights)
 
 
-class MLSTMLayer(Mixer):
+class MLSTMLayer(StateLayer):
     """x [T, H (2 key + 2 head_dim + 2)]: queries, keys, values, gates of the result, i and f, of all heads each.
     Planes: state [H, key, head_dim + 1] and largest [H], which is m. Weights: gate_bias [2 H], of i and f, and norm [H
     head_dim]. Options: key_dim, cap, eps of the norm, and state_eps."""
@@ -48,23 +49,22 @@ class MLSTMLayer(Mixer):
         key, value = int(self.options["key_dim"]), spec.head_dim
         self.sizes = [spec.num_heads * size for size in (key, key, value, value, 1, 1)]
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid, inside = plan.grid, plan.grid.valid[..., None]
-        laid = torch.where(inside, x[grid.token].float(), 0.0)  # [R, W, ...]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        inside = grid.valid[..., None]
         *parts, i, f = laid.split(self.sizes, dim=-1)
         q, k, v, gates = (part.unflatten(-1, (self.spec.num_heads, -1)) for part in parts)  # [R, W, H, ...]
         states, largest = caches[self.spec.layer]
         before = (
-            torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float()),
-            torch.where(plan.fresh[:, None], 0.0, largest[plan.slot].float()),
+            torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float()),
+            torch.where(grid.fresh[:, None], 0.0, largest[grid.slot].float()),
         )
         log_input, log_forget = self._gates(i, f)
         log_input, log_forget = torch.where(inside, log_input, -torch.inf), torch.where(inside, log_forget, 0.0)
         rule = recurrent if v.shape[1] == 1 else chunked
         read, reached, after = rule(q * self.spec.scale, k, F.pad(v, (0, 1), value=1.0), log_input, log_forget, before)
-        states.index_put_((plan.slot,), after[0].to(states.dtype))
-        largest.index_put_((plan.slot,), after[1].to(largest.dtype))
-        return self._gated(self._normalized(read, reached), gates)[grid.row, grid.place].to(x.dtype)
+        states.index_put_((grid.slot,), after[0].to(states.dtype))
+        largest.index_put_((grid.slot,), after[1].to(largest.dtype))
+        return self._gated(self._normalized(read, reached), gates)
 
     def _gates(self, i: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithms of both gates of the memory: [R, W, H] each."""

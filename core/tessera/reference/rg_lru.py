@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.convolution import causal_convolution
 from tessera.reference.parallel_scan import scanned
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "rg_lru"
 SHARPNESS = 8.0
@@ -38,7 +39,7 @@ class ReferenceRGLRU(StateBackend):
         return RGLRULayer(spec, weights)
 
 
-class RGLRULayer(Mixer):
+class RGLRULayer(StateLayer):
     """x [T, 2 channels]: gates, then inputs. The channels are those of the spec's heads. Planes: conv [channels,
     kernel - 1], the last inputs, and state [channels]. Weights: conv [channels, kernel] and conv_bias [channels];
     a_param [channels]; input_gate and recurrence_gate [heads, head_dim, head_dim], which a head's channels are
@@ -47,23 +48,22 @@ class RGLRULayer(Mixer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights = spec, weights
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid, inside = plan.grid, plan.grid.valid[..., None]
-        laid = torch.where(inside, x[grid.token].float(), 0.0)  # [R, W, 2 channels]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        inside = grid.valid[..., None]
         gate, inputs = laid.chunk(2, dim=-1)
         conv, states = caches[self.spec.layer]
-        inputs = self._convolved(inputs, conv, plan)
+        inputs = self._convolved(inputs, conv, grid)
         log_decay = torch.where(inside, self._log_decay(inputs), 0.0)
         written = self._gate("input_gate", inputs) * inputs
-        added = torch.where(inside, self._share(log_decay, plan.fresh) * written, 0.0)
-        before = torch.where(plan.fresh[:, None], 0.0, states[plan.slot].float())
+        added = torch.where(inside, self._share(log_decay, grid.fresh) * written, 0.0)
+        before = torch.where(grid.fresh[:, None], 0.0, states[grid.slot].float())
         rule = recurrent if laid.shape[1] == 1 else scanned
         read = rule(log_decay.exp(), added, before)
-        states.index_put_((plan.slot,), read[:, -1].to(states.dtype))
-        return self._gated(read, gate)[grid.row, grid.place].to(x.dtype)
+        states.index_put_((grid.slot,), read[:, -1].to(states.dtype))
+        return self._gated(read, gate)
 
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"], conv, plan) + self.weights["conv_bias"]
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: StateGrid) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, grid) + self.weights["conv_bias"]
 
     def _gate(self, name: str, x: Tensor) -> Tensor:
         """[R, W, channels]"""

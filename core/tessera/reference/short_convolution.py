@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.convolution import causal_convolution
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "short_convolution"
 
@@ -30,22 +30,20 @@ class ReferenceShortConvolution(StateBackend):
         return ShortConvolutionLayer(spec, weights)
 
 
-class ShortConvolutionLayer(Mixer):
+class ShortConvolutionLayer(StateLayer):
     """x [T, 3 channels]: b, c and x. The channels are the elements of the spec's only head. Plane: conv [channels,
     kernel - 1], the last products of b and x. The option "bias" is 1 if there is one."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights, self.biased = spec, weights, bool(dict(spec.options)["bias"])
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid = plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, 3 channels]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
         (conv,) = caches[self.spec.layer]
         before, after, inputs = laid.chunk(3, dim=-1)
-        mixed = self._convolved(before * inputs, conv, plan)
+        mixed = self._convolved(before * inputs, conv, grid)
         if self.biased:
             mixed = mixed + self.weights["bias"]
-        return (after * mixed)[grid.row, grid.place].to(x.dtype)
+        return after * mixed
 
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: StatePlan) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"], conv, plan)
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: StateGrid) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"], conv, grid)

@@ -24,6 +24,10 @@ from tessera.platform.sparse_attention import IndexerBackend, IndexerLayer, Spar
 from tessera.reference.attention import PagedPlan
 from tessera.reference.latent import HEADS, AttentionOverLatents
 
+QUERIES = 64
+"""Of each row, for which all tokens are rated and sorted at once: [R, QUERIES, K]. Sorting takes five times as many
+bytes as a rating."""
+
 
 class ReferenceIndexer(IndexerBackend):
     """Any sizes, any block size."""
@@ -55,9 +59,12 @@ class ReferenceIndexerLayer(IndexerLayer):
         (plane,) = caches[self.spec.layer]
         keys = plane[plan.tables].flatten(1, 2).float()  # [R, K, D]
         keys = torch.where(plan.filled[:, 0, :, None], keys, 0.0)
-        scores = self.scores(queries[plan.grid.token].float(), weights[plan.grid.token], keys)
-        best = self.best(scores.masked_fill(~self.seen(plan), -torch.inf))
-        return best[plan.grid.row, plan.grid.place].to(torch.int32)
+        parts = zip(plan.grid.token.split(QUERIES, dim=1), self.seen(plan).split(QUERIES, dim=1), strict=True)
+        best = [
+            self.best(self.scores(queries[token].float(), weights[token], keys).masked_fill(~seen, -torch.inf))
+            for token, seen in parts
+        ]
+        return torch.cat(best, dim=1)[plan.grid.row, plan.grid.place].to(torch.int32)
 
     def seen(self, plan: PagedPlan) -> Tensor:
         """The tokens among which each query's are selected: [R, W, K]."""

@@ -7,8 +7,9 @@ chunkwise form, so that shapes are static.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,18 +29,7 @@ from tessera.platform.attention import (
 from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
-from tessera.reference.attention import RowGrid
-
-
-@dataclass(frozen=True)
-class StatePlan:
-    """grid; slot, length and fresh [R]. fresh: rows at their beginning, whose slot still holds another request's
-    state."""
-
-    grid: RowGrid
-    slot: Tensor
-    length: Tensor
-    fresh: Tensor
+from tessera.reference.state_grid import StateGrid, StatePlan, sparse
 
 
 class StateBackend(AttentionBackend):
@@ -66,9 +56,25 @@ class StateBackend(AttentionBackend):
         )
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
-        fresh = launch.seq_lens == launch.query_lens
-        plan = StatePlan(RowGrid.from_launch(launch), launch.block_tables[group.number][:, 0], launch.query_lens, fresh)
-        return persistent(plan, group.name, buffers)
+        slot = launch.block_tables[group.number][:, 0]
+        if buffers is None and group.device.eager and sparse(launch):
+            return StatePlan.by_length(launch, slot, group.device)
+        plan: StatePlan = persistent(StatePlan.in_one_grid(launch, slot), group.name, buffers)
+        return plan
+
+
+class StateLayer(Mixer):
+    """A mixer over a StateSpec, which computes all rows of a grid at once."""
+
+    def fused(self, x: Any, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
+        results = [self.mix(grid.laid(x), caches, grid).flatten(0, 1) for grid in plan.grids]
+        result = results[0] if len(results) == 1 else torch.cat(results)
+        return result[plan.place].to((x[0] if isinstance(x, tuple) else x).dtype)
+
+    @abstractmethod
+    def mix(self, laid: Any, caches: Caches, grid: StateGrid) -> Tensor:
+        """What the layer returns for tokens [R, W, ...], as the grid lays them out: [R, W, n]. It reads the states at
+        the grid's slots, and writes those behind the rows."""
 
 
 class ReferenceLinearAttention(StateBackend):
@@ -81,28 +87,26 @@ class ReferenceLinearAttention(StateBackend):
         return LinearAttentionLayer(spec, device)
 
 
-class LinearAttentionLayer(Mixer):
+class LinearAttentionLayer(StateLayer):
     def __init__(self, spec: LayerSpec, device: Device) -> None:
         self.spec = spec
         head = torch.arange(spec.num_heads, dtype=torch.float32, device=device.target)
         self.log_decay = torch.log1p(-torch.exp2(-5.0 - head))  # [H]
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        spec, grid = self.spec, plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, 3 H D]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
+        spec = self.spec
         q, k, v = laid.unflatten(-1, (3 * spec.num_heads, spec.head_dim)).chunk(3, dim=2)
         (states,) = caches[spec.layer]
-        before = torch.where(plan.fresh[:, None, None, None], 0.0, states[plan.slot].float())  # [R, H, D, D]
+        before = torch.where(grid.fresh[:, None, None, None], 0.0, states[grid.slot].float())  # [R, H, D, D]
         place = torch.arange(laid.shape[1], device=laid.device)
         age = (place[:, None] - place[None, :]).clamp(min=0)
         decay = torch.exp(self.log_decay[:, None, None] * age) * (place[:, None] >= place[None, :])  # [H, W, W]
         inside = torch.einsum("rihd,rjhd,hij,rjhe->rihe", q, k, decay, v)
         since = torch.exp(self.log_decay[None, :] * (place[:, None] + 1))  # [W, H]
         across = torch.einsum("rihd,ih,rhde->rihe", q, since, before)
-        left = (plan.length[:, None] - 1 - place[None, :]).clamp(min=0)  # [R, W]
+        left = (grid.length[:, None] - 1 - place[None, :]).clamp(min=0)  # [R, W]
         fading = torch.exp(self.log_decay * left[..., None])  # [R, W, H]
-        whole = torch.exp(self.log_decay * plan.length[:, None])[..., None, None]
+        whole = torch.exp(self.log_decay * grid.length[:, None])[..., None, None]
         after = whole * before + torch.einsum("rjhd,rjh,rjhe->rhde", k, fading, v)
-        states.index_put_((plan.slot,), after.to(states.dtype))
-        mixed = (inside + across) * spec.scale
-        return mixed[grid.row, grid.place].flatten(1).to(x.dtype)
+        states.index_put_((grid.slot,), after.to(states.dtype))
+        return ((inside + across) * spec.scale).flatten(2)

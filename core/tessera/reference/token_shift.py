@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.reference.convolution import behind_the_last
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "token_shift"
 
@@ -28,19 +28,17 @@ class ReferenceTokenShift(StateBackend):
         return TokenShiftLayer(spec, weights)
 
 
-class TokenShiftLayer(Mixer):
+class TokenShiftLayer(StateLayer):
     """x [T, channels], which are the elements of the spec's only head -> [T, mixes * channels]. Plane: last [channels,
     1], the last token. Weights: mix [mixes, channels]. Option: mixes."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights = spec, weights
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid = plan.grid
-        laid = torch.where(grid.valid[..., None], x[grid.token].float(), 0.0)  # [R, W, channels]
+    def mix(self, laid: Tensor, caches: Caches, grid: StateGrid) -> Tensor:
         (last,) = caches[self.spec.layer]
-        mixed = self._mixed(laid, behind_the_last(laid, last, plan)[:, :-1])
-        return mixed.flatten(-2)[grid.row, grid.place].to(x.dtype)
+        mixed = self._mixed(laid, behind_the_last(laid, last, grid)[:, :-1])
+        return mixed.flatten(-2)
 
     def _mixed(self, tokens: Tensor, before: Tensor) -> Tensor:
         """[R, W, channels] each -> [R, W, mixes, channels]"""

@@ -15,11 +15,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tessera.platform.attention import Caches, LayerSpec, Mixer
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.device import Device
 from tessera.platform.ops import BoundOps
 from tessera.platform.wkv import WKVInput
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.chunks import CHUNK
+from tessera.reference.state import StateBackend, StateLayer
+from tessera.reference.state_grid import StateGrid
 
 KIND = "wkv"
 NOTHING = -1e38
@@ -36,29 +38,37 @@ class ReferenceWKV(StateBackend):
         return WKVLayer(spec, weights)
 
 
-class WKVLayer(Mixer):
+class WKVLayer(StateLayer):
     """x: a WKVInput -> [T, channels], which are the elements of the spec's only head. Plane: sums [3, channels]: a and
     b, divided by e^m, and m. Weights: decay and bonus [channels]."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
         self.spec, self.weights = spec, weights
 
-    def fused(self, x: WKVInput, positions: Tensor, caches: Caches, plan: StatePlan) -> Tensor:
-        grid, inside = plan.grid, plan.grid.valid[..., None]
-        keys, values = (torch.where(inside, part[grid.token].float(), 0.0) for part in x)  # [R, W, channels] each
+    def mix(self, laid: WKVInput, caches: Caches, grid: StateGrid) -> Tensor:
         (sums,) = caches[self.spec.layer]
-        before = self._before(sums, plan)
+        before, results = self._before(sums, grid), []
+        parts = (one.split(CHUNK, dim=1) for one in (*laid, grid.valid[..., None]))
+        for keys, values, inside in zip(*parts, strict=True):
+            result, before = self._over(keys, values, inside, before)
+            results.append(result)
+        sums.index_put_((grid.slot,), torch.stack(before, dim=1).to(sums.dtype))
+        return torch.cat(results, dim=1)
+
+    def _over(self, keys: Tensor, values: Tensor, inside: Tensor, before: Sums) -> tuple[Tensor, Sums]:
+        """The averages of some tokens [R, W, channels], of which those inside [R, W, 1] are there, and the sums behind
+        them."""
         added = values * inside, inside.float().expand_as(keys), torch.where(inside, keys, NOTHING)
         rule = recurrent if keys.shape[1] == 1 else scanned
         after = rule(added, torch.where(inside, -self.weights["decay"].exp(), 0.0), before)
-        sums.index_put_((plan.slot,), torch.stack([one[:, -1] for one in after], dim=1).to(sums.dtype))
         earlier = (torch.cat([one[:, None], every[:, :-1]], dim=1) for one, every in zip(before, after, strict=True))
-        return self._average(keys, values, *earlier)[grid.row, grid.place].to(x.keys.dtype)
+        a, b, m = (one[:, -1] for one in after)
+        return self._average(keys, values, *earlier), (a, b, m)
 
-    def _before(self, sums: Tensor, plan: StatePlan) -> Sums:
+    def _before(self, sums: Tensor, grid: StateGrid) -> Sums:
         """Those of the rows: [R, channels] each."""
-        a, b, m = sums[plan.slot].float().unbind(1)
-        fresh = plan.fresh[:, None]
+        a, b, m = sums[grid.slot].float().unbind(1)
+        fresh = grid.fresh[:, None]
         return torch.where(fresh, 0.0, a), torch.where(fresh, 0.0, b), torch.where(fresh, NOTHING, m)
 
     def _average(self, keys: Tensor, values: Tensor, a: Tensor, b: Tensor, m: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ from tessera.reference.sparse_attention import (
     ReferenceSparseLatentAttention,
     ReferenceSparseLatentLayer,
 )
-from tessera.reference.state import StateBackend, StatePlan
+from tessera.reference.state import StateBackend
+from tessera.reference.state_grid import StatePlan
 from tessera.reference.token_shift import ReferenceTokenShift
 from tessera.testing.attention import poison
 

@@ -303,23 +303,23 @@ def ChunksFromTheFirstQuery(base: Base) -> Base:
 
 
 class _StateKept(LinearAttentionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.zeros_like(plan.fresh)))
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid, caches, dataclasses.replace(grid, fresh=torch.zeros_like(grid.fresh)))
 
 
 class _StateOfAnother(LinearAttentionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x, positions, caches, dataclasses.replace(plan, slot=plan.slot.roll(1)))
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid, caches, dataclasses.replace(grid, slot=grid.slot.roll(1)))
 
 
 class _StateUnfaded(LinearAttentionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        if plan.grid.valid.shape[1] == 1:
-            return super().fused(x, positions, caches, plan)
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        if grid.valid.shape[1] == 1:
+            return super().mix(laid, caches, grid)
         kept = self.log_decay
         self.log_decay = 0 * kept
         try:
-            return super().fused(x, positions, caches, plan)
+            return super().mix(laid, caches, grid)
         finally:
             self.log_decay = kept
 
@@ -346,13 +346,13 @@ def StateUnfaded(base: Base) -> Base:
 
 
 class _InputsOfAnEarlierToken(GatedDeltaNetLayer):
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
-        return super()._convolved(inputs, conv, dataclasses.replace(plan, length=(plan.length - 1).clamp(min=0)))
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: Any) -> Tensor:
+        return super()._convolved(inputs, conv, dataclasses.replace(grid, length=(grid.length - 1).clamp(min=0)))
 
 
 class _TapsReversed(GatedDeltaNetLayer):
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
-        return causal_convolution(inputs, self.weights["conv"].flip(1), conv, plan)
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: Any) -> Tensor:
+        return causal_convolution(inputs, self.weights["conv"].flip(1), conv, grid)
 
 
 class _OneKeyHead(GatedDeltaNetLayer):
@@ -368,10 +368,10 @@ class _NormOverAllHeads(GatedDeltaNetLayer):
 
 
 class _Undelayed(GatedDeltaNetLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
         kept, self.weights = self.weights, {**self.weights, "dt_bias": self.weights["dt_bias"] * 0}
         try:
-            return super().fused(x, positions, caches, plan)
+            return super().mix(laid, caches, grid)
         finally:
             self.weights = kept
 
@@ -436,14 +436,14 @@ def KimiDeltaGatedBySilu(base: Base) -> Base:
 
 
 class _ForgetsInputs(ShortConvolutionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid, caches, dataclasses.replace(grid, fresh=torch.ones_like(grid.fresh)))
 
 
 class _GatesExchanged(ShortConvolutionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        before, after, inputs = x.chunk(3, dim=-1)
-        return super().fused(torch.cat([after, before, inputs], dim=-1), positions, caches, plan)
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        before, after, inputs = laid.chunk(3, dim=-1)
+        return super().mix(torch.cat([after, before, inputs], dim=-1), caches, grid)
 
 
 class _WithoutBias(ShortConvolutionLayer):
@@ -474,8 +474,8 @@ def ShortConvolutionWithoutBias(base: Base) -> Base:
 
 
 class _ForgetsChannels(MambaConvolutionLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid, caches, dataclasses.replace(grid, fresh=torch.ones_like(grid.fresh)))
 
 
 class _ChannelsUnbiased(MambaConvolutionLayer):
@@ -491,8 +491,8 @@ class _OneRate(SelectiveScanLayer):
 
 
 class _ReadsAsItWrites(SelectiveScanLayer):
-    def fused(self, x: ScanInput, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x._replace(b=x.c, c=x.b), positions, caches, plan)
+    def mix(self, laid: ScanInput, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid._replace(b=laid.c, c=laid.b), caches, grid)
 
 
 class _StepsUnbiased(SelectiveScanLayer):
@@ -556,8 +556,8 @@ def ScanGatedBySigmoid(base: Base) -> Base:
 
 
 class _UnitForgets(RGLRULayer):
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
-        return super()._convolved(inputs, conv, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: Any) -> Tensor:
+        return super()._convolved(inputs, conv, dataclasses.replace(grid, fresh=torch.ones_like(grid.fresh)))
 
 
 class _GatesExchanged(RGLRULayer):
@@ -632,8 +632,8 @@ class _HeadsNormedAsOne(MLSTMLayer):
 
 
 class _ExponentLost(MLSTMLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        result = super().fused(x, positions, caches, plan)
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        result = super().mix(laid, caches, grid)
         caches[self.spec.layer][1].zero_()
         return result
 
@@ -666,8 +666,8 @@ def MLSTMKeepsNoExponent(base: Base) -> Base:
 
 
 class _ShiftForgets(TokenShiftLayer):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        return super().fused(x, positions, caches, dataclasses.replace(plan, fresh=torch.ones_like(plan.fresh)))
+    def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
+        return super().mix(laid, caches, dataclasses.replace(grid, fresh=torch.ones_like(grid.fresh)))
 
 
 class _ShiftExchanged(TokenShiftLayer):
@@ -686,8 +686,8 @@ class _SeesItselfTwice(WKVLayer):
 
 
 class _AverageWithoutExponent(WKVLayer):
-    def fused(self, x: WKVInput, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
-        result = super().fused(x, positions, caches, plan)
+    def mix(self, laid: WKVInput, caches: Caches, grid: Any) -> Tensor:
+        result = super().mix(laid, caches, grid)
         caches[self.spec.layer][0][:, 2] = 0.0
         return result
 
@@ -726,8 +726,8 @@ def WKVKeepsNoExponent(base: Base) -> Base:
 
 
 class _ConvolutionUnbiased(Mamba2Layer):
-    def _convolved(self, inputs: Tensor, conv: Tensor, plan: Any) -> Tensor:
-        return super()._convolved(inputs, conv, plan) - self.weights["conv_bias"]
+    def _convolved(self, inputs: Tensor, conv: Tensor, grid: Any) -> Tensor:
+        return super()._convolved(inputs, conv, grid) - self.weights["conv_bias"]
 
 
 class _OneGroup(Mamba2Layer):
