@@ -16,6 +16,7 @@ from tessera.platform.wkv import WKVInput
 from tessera.reference.chunks import CHUNK
 from tessera.reference.parallel_scan import scanned
 from tessera.reference.state_grid import StateGrid
+from tessera.reference.wkv import WKVLayer
 from tessera.testing.conformance.state import KINDS, Kind, Row, StateTrial
 from tessera.testing.conformance.target import reference_ops
 from tessera.testing.reference import host_device
@@ -92,4 +93,6 @@ def test_time_mixing_makes_no_whole_tensor_but_its_result() -> None:
     lengths = torch.full((2,), shape[1])
     grid = StateGrid(places, places > 0, torch.tensor([1, 2]), lengths, lengths > 0)
     laid = WKVInput(torch.randn(shape), torch.randn(shape))
-    assert made(lambda: trial.layer.mix(laid, [trial.planes], grid), laid.keys.numel()) == 1
+    layer = trial.layer
+    assert isinstance(layer, WKVLayer)
+    assert made(lambda: layer.mix(laid, [trial.planes], grid), laid.keys.numel()) == 1
