@@ -77,6 +77,7 @@ WRONG = {
     "another eps of LFM2": ("lfm2", {"norm_eps": 1e-3}),
     "another factor of LFM2's shares": ("lfm2-moe", {"routed_scaling_factor": 1.35}),
     "no biases of the convolution": ("lfm2-bias", {"conv_bias": False}),
+    "another theta of OLMo 3's windows": ("olmo3", {"rope_parameters": {"sliding_attention": {"rope_theta": 9e3}}}),
     "errors corrected by a half": ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
     "a head turned where none is": ("olmo-hybrid-unturned", {"rope_parameters": {"rope_theta": 1e4}}),
     "another eps of mamba": ("granite4-h", {"rms_norm_eps": 1e-2}),

@@ -73,6 +73,8 @@ from transformers import (
     NemotronHForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     OlmoHybridConfig,
     OlmoHybridForCausalLM,
     Phi3Config,
@@ -997,6 +999,20 @@ FAMILIES = {
             ),
         ),
         Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),
+        Family(
+            "olmo3",
+            maker(
+                Olmo3Config,
+                Olmo3ForCausalLM,
+                num_hidden_layers=3,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                sliding_window=9,
+                rope_parameters={
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": _YARN,
+                },
+            ),
+        ),
         Family(
             "olmo-hybrid",
             maker(

@@ -279,7 +279,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "nanochat": {},
     "nemotron": {"head_dim": 18},
     "olmo": {"clip_qkv": 2.5},
-    "olmo3": {**_WINDOWS},
     "olmoe": {"num_experts": 5, "num_experts_per_tok": 2},
     "openai-gpt": {},
     "opt": {"ffn_dim": 84, "word_embed_proj_dim": 72},

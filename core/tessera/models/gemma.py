@@ -21,11 +21,10 @@ from tessera.models.reading import (
     read_attention,
     read_biases,
     read_decoder,
-    read_head_dim,
+    read_ropes,
     repeated,
     windowed,
 )
-from tessera.models.rope import RopeReader
 from tessera.models.sandwich import SandwichBlock
 from tessera.ops.tensors import torch_dtype
 
@@ -89,13 +88,7 @@ def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _GEMMA3)
     number, pattern = fields.count("num_hidden_layers"), fields.count("sliding_window_pattern")
     kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
-    reader = RopeReader(fields, read_head_dim(fields), max_model_len)
-    said, scaling = fields.table("rope_parameters"), fields.table("rope_scaling")
-    full = ConfigFields(scaling.values, said.table(FULL).values)
-    ropes = {
-        FULL: reader.read_rope(full, fields.positive("rope_theta")),
-        SLIDING: reader.read_rope(said.table(SLIDING), fields.positive("rope_local_base_freq")),
-    }
+    ropes = read_ropes(fields, max_model_len, fields.positive("rope_theta"), fields.positive("rope_local_base_freq"))
     causal = not fields.flag("use_bidirectional_attention")
     shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True, causal=causal)
     windows = by_kind(fields, kinds)

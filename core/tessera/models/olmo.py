@@ -1,8 +1,10 @@
-"""OLMo 2: norms after attention and after the MLP but not before, and queries and keys normalized over all heads."""
+"""OLMo 2: norms after attention and after the MLP but not before, and queries and keys normalized over all heads. OLMo
+3 adds windows on three of four layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -11,12 +13,24 @@ from tessera.layers.build import Build
 from tessera.layers.norm import Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
 from tessera.models.fields import Checkpoint, ConfigFields
-from tessera.models.reading import read_attention, read_biases, read_decoder, repeated
+from tessera.models.reading import (
+    FULL,
+    SLIDING,
+    by_kind,
+    layer_kinds,
+    read_attention,
+    read_biases,
+    read_decoder,
+    read_ropes,
+    repeated,
+    windowed,
+)
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _OLMO2 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
+_OLMO3 = {**_OLMO2, "sliding_window": 4096, "rope_theta": 500000.0}
 
 
 class PostNormBlock:
@@ -50,3 +64,14 @@ def olmo2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _OLMO2)
     shape = read_attention(fields, max_model_len, whole_norm=True, **read_biases(fields))
     return build_decoder(build, read_decoder(fields, repeated(fields, shape)), PostNormBlock, whole=True)
+
+
+def olmo3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = ConfigFields(checkpoint, _OLMO3)
+    number, theta = fields.count("num_hidden_layers"), fields.positive("rope_theta")
+    kinds = layer_kinds(fields, [SLIDING if (layer + 1) % 4 else FULL for layer in range(number)])
+    ropes = read_ropes(fields, max_model_len, theta, theta)
+    shape = read_attention(fields, max_model_len, rope=ropes[FULL], whole_norm=True, **read_biases(fields))
+    windows = windowed(shape, by_kind(fields, kinds))
+    layers = [replace(layer, rope=ropes[kind]) for layer, kind in zip(windows, kinds, strict=True)]
+    return build_decoder(build, read_decoder(fields, layers), PostNormBlock, whole=True)

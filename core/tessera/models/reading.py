@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.attention import AttentionShape, BlockShape
+from tessera.layers.rotary import Rope
 from tessera.models.decoder import DecoderConfig
 from tessera.models.fields import ConfigFields
 from tessera.models.rope import RopeReader
@@ -33,6 +34,15 @@ def layer_kinds(fields: ConfigFields, default: Sequence[str]) -> Sequence[str]:
     number = fields.count("num_hidden_layers")
     said = fields.by_layer("layer_types", number, lambda kind: kind in (SLIDING, FULL), f"{SLIDING} or {FULL}")
     return default if said is None else said
+
+
+def read_ropes(fields: ConfigFields, max_model_len: int, theta: float, sliding_theta: float) -> Mapping[str, Rope]:
+    """The rotary embedding of each kind of layer. theta, sliding_theta: of layers of kind FULL and SLIDING, if
+    rope_parameters has none of them. rope_scaling, of older configurations, is that of layers of kind FULL."""
+    reader = RopeReader(fields, read_head_dim(fields), max_model_len)
+    said, scaling = fields.table("rope_parameters"), fields.table("rope_scaling")
+    full = ConfigFields(scaling.values, said.table(FULL).values)
+    return {FULL: reader.read_rope(full, theta), SLIDING: reader.read_rope(said.table(SLIDING), sliding_theta)}
 
 
 def turned_layers(fields: ConfigFields, interval: int) -> Sequence[bool]:

@@ -44,6 +44,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "MptForCausalLM": "tessera.models.mpt:mpt",
     "NemotronHForCausalLM": "tessera.models.nemotron_h:nemotron_h",
     "Olmo2ForCausalLM": "tessera.models.olmo:olmo2",
+    "Olmo3ForCausalLM": "tessera.models.olmo:olmo3",
     "OlmoHybridForCausalLM": "tessera.models.olmo_hybrid:olmo_hybrid",
     "Phi3ForCausalLM": "tessera.models.llama:phi3",
     "Qwen2ForCausalLM": "tessera.models.qwen:qwen2",
