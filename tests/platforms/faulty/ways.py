@@ -440,7 +440,7 @@ class _ForgetsInputs(ShortConvolutionLayer):
         return super().mix(laid, caches, dataclasses.replace(grid, fresh=torch.ones_like(grid.fresh)))
 
 
-class _GatesExchanged(ShortConvolutionLayer):
+class _SidesExchanged(ShortConvolutionLayer):
     def mix(self, laid: Tensor, caches: Caches, grid: Any) -> Tensor:
         before, after, inputs = laid.chunk(3, dim=-1)
         return super().mix(torch.cat([after, before, inputs], dim=-1), caches, grid)
@@ -461,7 +461,7 @@ def ShortConvolutionForgets(base: Base) -> Base:
 @platform("state", "op", "state")
 def ShortConvolutionGatesExchanged(base: Base) -> Base:
     """the gate before the convolution is taken for the one after it"""
-    return _instead(PlainShortConvolution, _GatesExchanged)(base)
+    return _instead(PlainShortConvolution, _SidesExchanged)(base)
 
 
 @platform("state", "op", "state")
