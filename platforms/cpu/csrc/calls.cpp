@@ -118,4 +118,33 @@ void Encode::run() const {
   shares::encode(*used, here);
 }
 
+void GateBySigmoid::run() const {
+  threads::run(used->sigmoid_gate[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
+void NormGated::run() const {
+  threads::run(used->gated_norm[task.number], task, task.tokens * task.groups, grain_of(task.tokens * task.groups, task.size));
+}
+
+void Convolve::run() const {
+  const Launch &launch = *task.launch;
+  if (!launch.rows) return;
+  int64_t items = launch.rows * ((task.channels + CHANNELS - 1) / CHANNELS);
+  auto part = task.before ? used->gated_convolution[task.number] : used->convolution[task.number];
+  threads::run(part, task, items, grain_of(items, CHANNELS * launch.tokens / launch.rows));
+}
+
+// A single token reads whole rows of a state, as they are in memory.
+void ApplyDeltaRule::run() const {
+  DeltaRule here = task;
+  here.columns = task.launch->tokens > task.launch->rows ? NARROW : task.dim;
+  threads::run(used->delta_rule[task.number], here, task.launch->rows * task.heads * ((task.dim + here.columns - 1) / here.columns));
+}
+
+void RenewStates::run() const {
+  StateSpace here = task;
+  here.rows = task.launch->tokens > task.launch->rows ? NARROW : task.dim;
+  threads::run(used->state_space[task.number], here, task.launch->rows * task.heads * ((task.dim + here.rows - 1) / here.rows));
+}
+
 }  // namespace calls

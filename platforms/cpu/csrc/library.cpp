@@ -139,6 +139,16 @@ EXPORTED void tessera_cpu_encode(const Layer *layer, const Encoding *task) {
   tape::now_or_later(calls::Encode{*layer, *task});
 }
 
+EXPORTED void tessera_cpu_convolution(const Convolution *task) { tape::now_or_later(calls::Convolve{*task}); }
+
+EXPORTED void tessera_cpu_delta_rule(const DeltaRule *task) { tape::now_or_later(calls::ApplyDeltaRule{*task}); }
+
+EXPORTED void tessera_cpu_state_space(const StateSpace *task) { tape::now_or_later(calls::RenewStates{*task}); }
+
+EXPORTED void tessera_cpu_gated_norm(const GatedNorm *task) { tape::now_or_later(calls::NormGated{*task}); }
+
+EXPORTED void tessera_cpu_sigmoid_gate(const SigmoidGate *task) { tape::now_or_later(calls::GateBySigmoid{*task}); }
+
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 
 EXPORTED void tessera_cpu_mask(const Masking *task) { edits::mask(*task); }

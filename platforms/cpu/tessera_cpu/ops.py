@@ -21,6 +21,7 @@ from tessera.platform import (
     QKNormSpec,
     Reason,
     RouteSpec,
+    SigmoidGateSpec,
     SoftCapSpec,
     replace,
 )
@@ -87,6 +88,29 @@ def _native_gate(library: Any, n: int, activation: int) -> Any:
         return result if out is None or out is result else out.copy_(result)
 
     return gate
+
+
+class SigmoidGate(Kernel[SigmoidGateSpec]):
+    def supports(self, spec: SigmoidGateSpec) -> Reason | None:
+        return None if native.library() is not None and spec.dtype in native.ENTRIES else "no native kernel"
+
+    def batch_invariant(self, spec: SigmoidGateSpec) -> None:
+        return None
+
+    def bind(self, spec: SigmoidGateSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        task = native.SigmoidGate(n=spec.n, gates=spec.gates, number=native.ENTRIES[spec.dtype])
+
+        def sigmoid_gate(x: Tensor, gate: Tensor, *, out: Tensor | None = None) -> Tensor:
+            x, gate = rows_apart(x), rows_apart(gate)
+            result = result_of(len(x), spec.n, out, x.dtype)
+            task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+            task.gate, task.gate_stride = gate.data_ptr(), gate.stride(0)
+            task.out, task.out_stride = result.data_ptr(), result.stride(0)
+            library.tessera_cpu_sigmoid_gate(task)
+            return result if out is None or out is result else out.copy_(result)
+
+        return sigmoid_gate
 
 
 class Activation(Kernel[ActivationSpec]):
@@ -203,6 +227,7 @@ def kernels(reference: OpSet) -> OpSet:
         layer_norm=LayerNorm(),
         add_layer_norm=AddLayerNorm(),
         activation=Activation(),
+        sigmoid_gate=SigmoidGate(),
         add=Add(),
         soft_cap=soft_cap,
         packed_embedding=PackedEmbedding(),
