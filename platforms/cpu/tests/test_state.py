@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tessera.platform import BoundOps
-from tessera.reference.delta_net import ReferenceGatedDeltaNet
-from tessera.reference.mamba2 import ReferenceMamba2
-from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.testing import REFERENCE
 from tessera.testing.compare import TOLERANCES, difference
-from tessera.testing.conformance.state import Kind, Row, StateTrial
+from tessera.testing.conformance.state import KINDS, Kind, Row, StateTrial
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.mamba2 import Mamba2
 from tessera_cpu.platform import CpuPlatform
@@ -25,15 +23,23 @@ from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 pytestmark = needs_kernels
 
 WIDE = 40
-KINDS = (
-    Kind(
-        "gated_delta_net", ReferenceGatedDeltaNet, 4, 2, WIDE, 4 * 37 + 2 * 4 * WIDE + 8,
+
+
+def wider(name: str, heads: int, kv_heads: int, head_dim: int, **differs: Any) -> Kind:
+    """A kind that the kit knows, with other sizes."""
+    plain = next(kind for kind in KINDS if kind.name == name)
+    return replace(plain, heads=heads, kv_heads=kv_heads, head_dim=head_dim, **differs)
+
+
+WIDER = (
+    wider(
+        "gated_delta_net", 4, 2, WIDE, inputs=4 * 37 + 2 * 4 * WIDE + 8,
         state=[("conv", (148 + 4 * WIDE, 3)), ("state", (4, 37, WIDE))],
         options=[("key_dim", 37), ("kernel", 4), ("eps", 1e-6), ("beta_scale", 1.0)],
         weights={"conv": (148 + 4 * WIDE, 4), "a_log": (4,), "dt_bias": (4,), "norm": (WIDE,)},
     ),
-    Kind(
-        "mamba2", ReferenceMamba2, 3, 1, WIDE, 6 * WIDE + 40 + 3,
+    wider(
+        "mamba2", 3, 1, WIDE, inputs=6 * WIDE + 40 + 3,
         state=[("conv", (3 * WIDE + 40, 3)), ("state", (3, WIDE, 20))],
         options=[("state_dim", 20), ("kernel", 4), ("eps", 1e-5)],
         weights={
@@ -41,8 +47,8 @@ KINDS = (
             "a_log": (3,), "d": (3,), "dt_bias": (3,), "norm": (3 * WIDE,),
         },
     ),
-    Kind(
-        "short_convolution", ReferenceShortConvolution, 1, 1, 200, 600,
+    wider(
+        "short_convolution", 1, 1, 200, inputs=600,
         state=[("conv", (200, 2))], options=[("kernel", 3), ("bias", 0)], weights={"conv": (200, 3)},
     ),
 )  # fmt: skip
@@ -50,7 +56,7 @@ STEPS = (Row(1, 7, 0), Row(2, 5, 0)), (Row(1, 1, 7), Row(2, 1, 5)), (Row(2, 3, 6
 
 
 @pytest.mark.parametrize("name", available())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", WIDER, ids=lambda kind: kind.name)
 def test_a_row_has_one_result_in_any_chunks_and_batch(name: str, kind: Kind) -> None:
     torch.manual_seed(4)
     requests = {slot: torch.randn(50, kind.inputs).bfloat16() for slot in (1, 2)}
@@ -74,7 +80,7 @@ def test_a_row_has_one_result_in_any_chunks_and_batch(name: str, kind: Kind) -> 
 
 
 def test_what_no_kernel_takes_is_refused() -> None:
-    delta, mamba, _ = (kind.spec("bfloat16") for kind in KINDS)
+    delta, mamba, _ = (kind.spec("bfloat16") for kind in WIDER)
     assert GatedDeltaNet(None).supports(mamba) == "no gated delta net over mamba2"
     assert GatedDeltaNet(None).supports(replace(delta, head_dim=257)) == "heads of 257, more than 256"
     assert Mamba2(None).supports(replace(mamba, dtype="float16")) == "no kernel for float16 with a state in float32"
