@@ -52,6 +52,13 @@ struct ActivateRows {
   void run() const;
 };
 
+struct ScaleRows {
+  Scale task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
 struct GateRows {
   Gate task;
   int64_t rows() const { return task.rows; }

@@ -151,6 +151,17 @@ struct Activate {
   int32_t number;  // enum Entry: of x and out
 };
 
+// out = factor x, both of bf16, or of float. Item: a row.
+struct Scale {
+  const void *x;
+  int64_t x_stride;
+  void *out;  // may be x
+  int64_t out_stride;
+  int64_t rows, n;
+  float factor;
+  int32_t number;  // enum Entry: of x and out
+};
+
 // out = activation(first half of x) * second half. x [rows, 2 n]. Item: a row.
 struct Gate {
   const bf16 *x;
@@ -414,6 +425,7 @@ struct Kernels {
   Part<AddNorm> add_norm;
   Part<LayerNorm> layer_norm[2];  // by Entry
   Part<Activate> activate[2];     // by Entry
+  Part<Scale> scale[2];           // by Entry
   Part<Gate> gate;
   Part<Lora> lora;
   Part<Lookup> look_up[2];               // by Entry

@@ -113,6 +113,8 @@ EXPORTED void tessera_cpu_layer_norm(const LayerNorm *task) { tape::now_or_later
 
 EXPORTED void tessera_cpu_activate(const Activate *task) { tape::now_or_later(calls::ActivateRows{*task}); }
 
+EXPORTED void tessera_cpu_scale(const Scale *task) { tape::now_or_later(calls::ScaleRows{*task}); }
+
 EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::GateRows{*task}); }
 
 EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }

@@ -43,6 +43,7 @@ namespace products = VARIANT::gemm;
 #include "norm.h"
 #include "layer_norm.h"
 #include "activate.h"
+#include "scale.h"
 #include "gate.h"
 #include "lora.h"
 #include "lookup.h"
@@ -73,6 +74,7 @@ extern const Kernels TABLE(VARIANT) = {
     norm::add_norm,
     {layer_norm::rows<bf16>, layer_norm::rows<float>},
     {activate::rows<bf16>, activate::rows<float>},
+    {scale::rows<bf16>, scale::rows<float>},
     gate::rows,
     lora::rows,
     {lookup::rows<bf16>, lookup::rows<float>},

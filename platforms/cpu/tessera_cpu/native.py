@@ -158,6 +158,21 @@ class Activate(ctypes.Structure):
     ]
 
 
+class Scale(ctypes.Structure):
+    """struct Scale of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("factor", c_float),
+        ("number", c_int32),
+    ]
+
+
 class Gate(ctypes.Structure):
     """struct Gate of csrc/kernels.h."""
 
@@ -523,6 +538,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_add_norm": (POINTER(AddNorm),),
     "tessera_cpu_layer_norm": (POINTER(LayerNorm),),
     "tessera_cpu_activate": (POINTER(Activate),),
+    "tessera_cpu_scale": (POINTER(Scale),),
     "tessera_cpu_gate": (POINTER(Gate),),
     "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),

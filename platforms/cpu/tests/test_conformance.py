@@ -23,6 +23,7 @@ NATIVE = (
     "op/activation",
     "op/gate",
     "op/sigmoid_gate",
+    "op/soft_cap",
     "op/mlp",
     "op/embedding",
     "op/packed_embedding",

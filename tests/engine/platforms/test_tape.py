@@ -80,6 +80,18 @@ WITH_STATES: dict[str, dict[str, Any]] = {
         "mamba_d_state": 9,
         "residual_multiplier": 0.5,
     },
+    "falcon-h1": {
+        "architectures": ["FalconH1ForCausalLM"],
+        "model_type": "falcon_h1",
+        "mamba_n_heads": 6,
+        "mamba_d_head": 24,
+        "mamba_d_ssm": 144,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 9,
+        "attention_out_multiplier": 0.8,
+        "ssm_in_multiplier": 0.9,
+        "ssm_multipliers": [0.8, 1.3, 0.7, 1.1, 1.4],
+    },
     "nemotron-h": {
         "architectures": ["NemotronHForCausalLM"],
         "model_type": "nemotron_h",
