@@ -21,6 +21,7 @@ KERNEL_TESTS = (
     "conformance",
     "sampling",
     "batch_invariance",
+    "state",
 )
 """What decides whether a library is right: platforms/cpu/tests/test_NAME.py."""
 

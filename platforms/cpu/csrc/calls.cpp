@@ -12,6 +12,13 @@ constexpr int64_t SMALL = 1 << 13;    // elements, too few to be worth another t
 // The number of rows to take at once.
 int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
 
+int64_t longest_of(const Launch &launch) {
+  int64_t longest = 1;
+  for (int64_t row = 0; row < launch.rows; row++)
+    if (launch.length[row] > longest) longest = launch.length[row];
+  return longest;
+}
+
 const Multiplying &way_of(Kind kind, const Product &task) {
   const Products &products = used->products[kind];
   return task.m <= products.few && !task.in_order ? products.of_few : products.of_many;
@@ -85,6 +92,10 @@ void ActivateRows::run() const {
   threads::run(used->activate[task.number], task, task.rows, grain_of(task.rows, task.n));
 }
 
+void ScaleRows::run() const {
+  threads::run(used->scale[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
 void GateRows::run() const { threads::run(used->gate, task, task.rows, grain_of(task.rows, task.n)); }
 
 // Neighbours with the same adapter share its weights in the cache, so many rows are not divided one by one.
@@ -116,6 +127,37 @@ void Encode::run() const {
   Encoding here = task;
   here.layer = &layer;
   shares::encode(*used, here);
+}
+
+void GateBySigmoid::run() const {
+  threads::run(used->sigmoid_gate[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
+void NormGated::run() const {
+  threads::run(used->gated_norm[task.number], task, task.tokens * task.groups, grain_of(task.tokens * task.groups, task.size));
+}
+
+void Convolve::run() const {
+  int64_t items = task.launch->rows * ((task.channels + CHANNELS - 1) / CHANNELS);
+  auto part = task.before ? used->gated_convolution[task.number] : used->convolution[task.number];
+  threads::run(part, task, items, grain_of(items, CHANNELS * longest_of(*task.launch)));
+}
+
+// A single token reads whole rows of a state, as they are in memory.
+void ApplyDeltaRule::run() const {
+  DeltaRule here = task;
+  int64_t longest = longest_of(*task.launch);
+  here.columns = longest > 1 ? NARROW : task.dim;
+  int64_t items = task.launch->rows * task.heads * ((task.dim + here.columns - 1) / here.columns);
+  threads::run(used->delta_rule[task.number], here, items, grain_of(items, task.key_dim * here.columns * longest));
+}
+
+void RenewStates::run() const {
+  StateSpace here = task;
+  int64_t longest = longest_of(*task.launch);
+  here.rows = longest > 1 ? NARROW : task.dim;
+  int64_t items = task.launch->rows * task.heads * ((task.dim + here.rows - 1) / here.rows);
+  threads::run(used->state_space[task.number], here, items, grain_of(items, task.state_dim * here.rows * longest));
 }
 
 }  // namespace calls

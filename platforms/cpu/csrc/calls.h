@@ -52,10 +52,31 @@ struct ActivateRows {
   void run() const;
 };
 
+struct ScaleRows {
+  Scale task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
 struct GateRows {
   Gate task;
   int64_t rows() const { return task.rows; }
   void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct GateBySigmoid {
+  SigmoidGate task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct NormGated {
+  GatedNorm task;
+  int64_t rows() const { return task.tokens; }
+  void take(int64_t rows) { task.tokens = rows; }
   void run() const;
 };
 
@@ -102,6 +123,28 @@ struct Attend {
 struct Encode {
   Layer layer;
   Encoding task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
+// These read the launch when they run, too.
+struct Convolve {
+  Convolution task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
+struct ApplyDeltaRule {
+  DeltaRule task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
+struct RenewStates {
+  StateSpace task;
   int64_t rows() const { return task.launch->tokens; }
   void take(int64_t) {}
   void run() const;

@@ -27,9 +27,13 @@ inline Float gelu(Float x) {
   return choose(x, zero(), sub(x, mul(min(x, set(1e3f)), tail)), mul(x, tail));
 }
 
+inline Float sigmoid(Float x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
+inline Float silu(Float x) { return div(x, add(set(1.0f), exp(sub(zero(), x)))); }
+
 inline Float activated(Float x, Activation activation) {
-  if (activation == Activation::silu) return div(x, add(set(1.0f), exp(sub(zero(), x))));
+  if (activation == Activation::silu) return silu(x);
   if (activation == Activation::gelu) return gelu(x);
+  if (activation == Activation::relu2) return mul(max(x, zero()), max(x, zero()));
   // gelu_tanh: x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
   Float inner = mul(set(1.5957691216f), mul(x, fma(mul(x, x), set(0.044715f), set(1.0f))));
   return div(x, add(set(1.0f), exp(sub(zero(), inner))));

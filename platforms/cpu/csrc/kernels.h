@@ -10,7 +10,7 @@ using bf16 = uint16_t;
 constexpr int64_t PANEL = 32;      // outputs that are packed together
 constexpr int64_t TOGETHER = 384;  // the most rows divided into tiles at once; they stay in the cache while panels stream by
 
-enum class Activation : int32_t { silu, gelu_tanh, gelu };
+enum class Activation : int32_t { silu, gelu_tanh, gelu, relu2 };
 
 // Where quantized rows of int8 are written, each group of a row with its own scale: a row is about scale * its elements. The scale
 // of a group with a NaN or infinite element is NaN. Elements from the end of a row to `stride` are set to 0.
@@ -148,6 +148,17 @@ struct Activate {
   int64_t out_stride;
   int64_t rows, n;
   Activation activation;
+  int32_t number;  // enum Entry: of x and out
+};
+
+// out = factor x, both of bf16, or of float. Item: a row.
+struct Scale {
+  const void *x;
+  int64_t x_stride;
+  void *out;  // may be x
+  int64_t out_stride;
+  int64_t rows, n;
+  float factor;
   int32_t number;  // enum Entry: of x and out
 };
 
@@ -299,6 +310,94 @@ struct Encoding {
   const Share *shares;
 };
 
+// ---- mixers that keep a state
+//
+// A layer's state is in slots of floats, `slot_stride` apart; a row's slot is the first entry of its table. A row that is at its
+// beginning, whose keys are all in the launch, begins with zeros, whatever its slot holds. Rows are computed token by token.
+
+inline bool fresh(const Launch &launch, int64_t row) { return launch.kv_len[row] == launch.length[row]; }
+
+constexpr int64_t TAPS = 8;       // the most tokens that a convolution sees
+constexpr int64_t CHANNELS = 64;  // of an item of a convolution
+constexpr int64_t NARROW = 32;    // columns, or rows, of a head's state that stay in the L1 cache from token to token
+
+// A causal depthwise convolution over a row's last inputs. Inputs are x, times `multipliers`, or times the elements of `before`; the
+// result is that of the convolution and `bias`: its SiLU as floats, or, times the elements of `after`, numbers as x has. Item: CHANNELS
+// of a row.
+struct Convolution {
+  const Launch *launch;
+  const void *x;              // [tokens, channels]
+  const void *before, *after;  // [tokens, channels], of a gated convolution; otherwise null
+  int64_t x_stride;           // of all three
+  float *state;               // [slots][channels][kernel - 1]: the last inputs, the latest at the end
+  int64_t slot_stride;
+  const float *weight;        // [channels, kernel]
+  const float *bias;          // [channels], or null
+  const float *multipliers;   // [channels], or null
+  void *out;                  // [tokens, channels] dense
+  int64_t channels, kernel;
+  int32_t number;             // enum Entry: of x
+};
+
+// The delta rule: for each head, with its key head's query q and key k, both of length 1, the state S becomes
+// exp(g) S + k (beta (v - exp(g) k^T S))^T, and the result is scale q^T S; g = -exp(a_log) softplus(a + dt_bias) and beta =
+// beta_scale sigmoid(b). Item: `columns` of a head's value, in a row.
+struct DeltaRule {
+  const Launch *launch;
+  float *mixed;               // [tokens, 2 key_heads key_dim + heads dim] dense: queries, keys and values, which the results replace
+  const void *b, *a;          // [tokens, heads]
+  int64_t stride;             // of both
+  float *state;               // [slots][heads][key_dim][dim]
+  int64_t slot_stride;
+  const float *a_log, *dt_bias;  // [heads]
+  int64_t heads, key_heads, key_dim, dim, columns;
+  float scale, beta_scale;
+  int32_t number;             // enum Entry: of b and a
+};
+
+// The recurrence of Mamba 2: for each head, with its group's B and C, the state S becomes exp(dt A) S + dt x B^T, and the result is
+// S C + D x; A = -exp(a_log) and dt = softplus(dt + dt_bias), within limits. Item: `rows` of a head's state, in a row.
+struct StateSpace {
+  const Launch *launch;
+  float *mixed;               // [tokens, heads dim + 2 groups state_dim] dense: x, which the results replace, B and C
+  const void *dt;             // [tokens, heads]
+  int64_t dt_stride;
+  const float *multipliers;   // [heads] of dt, or null
+  float *state;               // [slots][heads][dim][state_dim]
+  int64_t slot_stride;
+  const float *a_log, *d, *dt_bias;  // [heads]
+  int64_t heads, groups, dim, state_dim, rows;
+  float dt_min, dt_max;
+  int32_t number;             // enum Entry: of dt
+};
+
+// The RMS norm of each group of a token's elements, times `weight`, and SiLU of a gate, which comes before the norm or behind it.
+// Item: a group of a token.
+struct GatedNorm {
+  const float *x;             // [tokens, groups size]
+  int64_t x_stride;
+  const void *gate;           // [tokens, groups size]
+  int64_t gate_stride;
+  const float *multipliers;   // [groups size] of gates, or null
+  const float *weight;        // of the groups, `weight_stride` apart; null: no norm
+  int64_t weight_stride;      // 0: all groups have the same weights
+  void *out;                  // [tokens, groups size] dense
+  int64_t tokens, groups, size;
+  float eps;
+  int32_t gate_first;
+  int32_t number;             // enum Entry: of gate and out
+};
+
+// out [rows, n] = x * sigmoid(gate), where each of a row's gates is for n / gates elements, one after another. Item: a row.
+struct SigmoidGate {
+  const void *x, *gate;
+  int64_t x_stride, gate_stride;
+  void *out;
+  int64_t out_stride;
+  int64_t rows, n, gates;
+  int32_t number;             // enum Entry: of all three
+};
+
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
 enum Kind : int32_t { of_bf16, of_codes, of_floats };
@@ -326,6 +425,7 @@ struct Kernels {
   Part<AddNorm> add_norm;
   Part<LayerNorm> layer_norm[2];  // by Entry
   Part<Activate> activate[2];     // by Entry
+  Part<Scale> scale[2];           // by Entry
   Part<Gate> gate;
   Part<Lora> lora;
   Part<Lookup> look_up[2];               // by Entry
@@ -333,7 +433,12 @@ struct Kernels {
   Part<HeadsInput> heads_input;
   Part<Attention> attention, join;
   Part<Encoding> encode[2];  // by Entry
-  Part<Logits> survey[2];  // by Entry, like those below
+  Part<Convolution> convolution[2], gated_convolution[2];  // by Entry, like those below
+  Part<DeltaRule> delta_rule[2];
+  Part<StateSpace> state_space[2];
+  Part<GatedNorm> gated_norm[2];
+  Part<SigmoidGate> sigmoid_gate[2];
+  Part<Logits> survey[2];
   Part<Drawing> draw[2];
   Part<Weighing> weigh[2];
   Part<Cutting> cut[2];

@@ -113,6 +113,8 @@ EXPORTED void tessera_cpu_layer_norm(const LayerNorm *task) { tape::now_or_later
 
 EXPORTED void tessera_cpu_activate(const Activate *task) { tape::now_or_later(calls::ActivateRows{*task}); }
 
+EXPORTED void tessera_cpu_scale(const Scale *task) { tape::now_or_later(calls::ScaleRows{*task}); }
+
 EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::GateRows{*task}); }
 
 EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }
@@ -138,6 +140,16 @@ EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, co
 EXPORTED void tessera_cpu_encode(const Layer *layer, const Encoding *task) {
   tape::now_or_later(calls::Encode{*layer, *task});
 }
+
+EXPORTED void tessera_cpu_convolution(const Convolution *task) { tape::now_or_later(calls::Convolve{*task}); }
+
+EXPORTED void tessera_cpu_delta_rule(const DeltaRule *task) { tape::now_or_later(calls::ApplyDeltaRule{*task}); }
+
+EXPORTED void tessera_cpu_state_space(const StateSpace *task) { tape::now_or_later(calls::RenewStates{*task}); }
+
+EXPORTED void tessera_cpu_gated_norm(const GatedNorm *task) { tape::now_or_later(calls::NormGated{*task}); }
+
+EXPORTED void tessera_cpu_sigmoid_gate(const SigmoidGate *task) { tape::now_or_later(calls::GateBySigmoid{*task}); }
 
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 

@@ -43,12 +43,18 @@ namespace products = VARIANT::gemm;
 #include "norm.h"
 #include "layer_norm.h"
 #include "activate.h"
+#include "scale.h"
 #include "gate.h"
 #include "lora.h"
 #include "lookup.h"
 #include "heads.h"
 #include "attention.h"
 #include "encoder.h"
+#include "convolution.h"
+#include "delta_rule.h"
+#include "state_space.h"
+#include "gated_norm.h"
+#include "sigmoid_gate.h"
 #include "draw.h"
 #include "cut.h"
 #include "rank.h"
@@ -68,6 +74,7 @@ extern const Kernels TABLE(VARIANT) = {
     norm::add_norm,
     {layer_norm::rows<bf16>, layer_norm::rows<float>},
     {activate::rows<bf16>, activate::rows<float>},
+    {scale::rows<bf16>, scale::rows<float>},
     gate::rows,
     lora::rows,
     {lookup::rows<bf16>, lookup::rows<float>},
@@ -76,6 +83,12 @@ extern const Kernels TABLE(VARIANT) = {
     attention::attention,
     attention::join,
     {encoder::attention<bf16>, encoder::attention<float>},
+    {convolution::rows<bf16>, convolution::rows<float>},
+    {convolution::gated_rows<bf16>, convolution::gated_rows<float>},
+    {delta_rule::heads<bf16>, delta_rule::heads<float>},
+    {state_space::heads<bf16>, state_space::heads<float>},
+    {gated_norm::groups<bf16>, gated_norm::groups<float>},
+    {sigmoid_gate::rows<bf16>, sigmoid_gate::rows<float>},
     {logits::survey<bf16>, logits::survey<float>},
     {draw::draw<bf16>, draw::draw<float>},
     {draw::weigh<bf16>, draw::weigh<float>},

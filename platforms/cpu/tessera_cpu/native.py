@@ -33,11 +33,17 @@ WITH_SIGN, PAIRS, PLAIN = range(3)
 SPAN = 32
 """Elements whose codes are packed together, as in csrc/kernels.h."""
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
 """enum Activation of csrc/kernels.h."""
 
 MAX_RANK = 1024
 """Of an adapter, as in csrc/kernels.h."""
+
+TAPS = 8
+"""The most tokens that a convolution sees, as in csrc/kernels.h."""
+
+WIDEST = 256
+"""The largest head dimension, as in csrc/kernels.h."""
 
 BF16_ENTRY, FLOAT_ENTRY = range(2)
 """enum Entry of csrc/draws.h."""
@@ -148,6 +154,21 @@ class Activate(ctypes.Structure):
         ("rows", c_int64),
         ("n", c_int64),
         ("activation", c_int32),
+        ("number", c_int32),
+    ]
+
+
+class Scale(ctypes.Structure):
+    """struct Scale of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("factor", c_float),
         ("number", c_int32),
     ]
 
@@ -292,6 +313,114 @@ class Encoding(ctypes.Structure):
     ]
 
 
+class Convolution(ctypes.Structure):
+    """struct Convolution of csrc/kernels.h."""
+
+    _fields_ = [
+        ("launch", c_void_p),
+        ("x", c_void_p),
+        ("before", c_void_p),
+        ("after", c_void_p),
+        ("x_stride", c_int64),
+        ("state", c_void_p),
+        ("slot_stride", c_int64),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("multipliers", c_void_p),
+        ("out", c_void_p),
+        ("channels", c_int64),
+        ("kernel", c_int64),
+        ("number", c_int32),
+    ]
+
+
+class DeltaRule(ctypes.Structure):
+    """struct DeltaRule of csrc/kernels.h."""
+
+    _fields_ = [
+        ("launch", c_void_p),
+        ("mixed", c_void_p),
+        ("b", c_void_p),
+        ("a", c_void_p),
+        ("stride", c_int64),
+        ("state", c_void_p),
+        ("slot_stride", c_int64),
+        ("a_log", c_void_p),
+        ("dt_bias", c_void_p),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("key_dim", c_int64),
+        ("dim", c_int64),
+        ("columns", c_int64),
+        ("scale", c_float),
+        ("beta_scale", c_float),
+        ("number", c_int32),
+    ]
+
+
+class StateSpace(ctypes.Structure):
+    """struct StateSpace of csrc/kernels.h."""
+
+    _fields_ = [
+        ("launch", c_void_p),
+        ("mixed", c_void_p),
+        ("dt", c_void_p),
+        ("dt_stride", c_int64),
+        ("multipliers", c_void_p),
+        ("state", c_void_p),
+        ("slot_stride", c_int64),
+        ("a_log", c_void_p),
+        ("d", c_void_p),
+        ("dt_bias", c_void_p),
+        ("heads", c_int64),
+        ("groups", c_int64),
+        ("dim", c_int64),
+        ("state_dim", c_int64),
+        ("rows", c_int64),
+        ("dt_min", c_float),
+        ("dt_max", c_float),
+        ("number", c_int32),
+    ]
+
+
+class GatedNorm(ctypes.Structure):
+    """struct GatedNorm of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("gate", c_void_p),
+        ("gate_stride", c_int64),
+        ("multipliers", c_void_p),
+        ("weight", c_void_p),
+        ("weight_stride", c_int64),
+        ("out", c_void_p),
+        ("tokens", c_int64),
+        ("groups", c_int64),
+        ("size", c_int64),
+        ("eps", c_float),
+        ("gate_first", c_int32),
+        ("number", c_int32),
+    ]
+
+
+class SigmoidGate(ctypes.Structure):
+    """struct SigmoidGate of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("gate", c_void_p),
+        ("x_stride", c_int64),
+        ("gate_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("gates", c_int64),
+        ("number", c_int32),
+    ]
+
+
 class Sampling(ctypes.Structure):
     """struct Sampling of csrc/draws.h."""
 
@@ -409,11 +538,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_add_norm": (POINTER(AddNorm),),
     "tessera_cpu_layer_norm": (POINTER(LayerNorm),),
     "tessera_cpu_activate": (POINTER(Activate),),
+    "tessera_cpu_scale": (POINTER(Scale),),
     "tessera_cpu_gate": (POINTER(Gate),),
     "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
     "tessera_cpu_encode": (POINTER(Layer), POINTER(Encoding)),
+    "tessera_cpu_convolution": (POINTER(Convolution),),
+    "tessera_cpu_delta_rule": (POINTER(DeltaRule),),
+    "tessera_cpu_state_space": (POINTER(StateSpace),),
+    "tessera_cpu_gated_norm": (POINTER(GatedNorm),),
+    "tessera_cpu_sigmoid_gate": (POINTER(SigmoidGate),),
     "tessera_cpu_look_up": (POINTER(Lookup), c_int64),
     "tessera_cpu_look_up_packed": (c_int32, POINTER(PackedLookup)),
     "tessera_cpu_record": (c_int64,),

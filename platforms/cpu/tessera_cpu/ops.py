@@ -21,6 +21,7 @@ from tessera.platform import (
     QKNormSpec,
     Reason,
     RouteSpec,
+    SigmoidGateSpec,
     SoftCapSpec,
     replace,
 )
@@ -89,6 +90,29 @@ def _native_gate(library: Any, n: int, activation: int) -> Any:
     return gate
 
 
+class SigmoidGate(Kernel[SigmoidGateSpec]):
+    def supports(self, spec: SigmoidGateSpec) -> Reason | None:
+        return None if native.library() is not None and spec.dtype in native.ENTRIES else "no native kernel"
+
+    def batch_invariant(self, spec: SigmoidGateSpec) -> None:
+        return None
+
+    def bind(self, spec: SigmoidGateSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        task = native.SigmoidGate(n=spec.n, gates=spec.gates, number=native.ENTRIES[spec.dtype])
+
+        def sigmoid_gate(x: Tensor, gate: Tensor, *, out: Tensor | None = None) -> Tensor:
+            x, gate = rows_apart(x), rows_apart(gate)
+            result = result_of(len(x), spec.n, out, x.dtype)
+            task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+            task.gate, task.gate_stride = gate.data_ptr(), gate.stride(0)
+            task.out, task.out_stride = result.data_ptr(), result.stride(0)
+            library.tessera_cpu_sigmoid_gate(task)
+            return result if out is None or out is result else out.copy_(result)
+
+        return sigmoid_gate
+
+
 class Activation(Kernel[ActivationSpec]):
     def supports(self, spec: ActivationSpec) -> None:
         return None
@@ -123,10 +147,38 @@ def _native_activation(library: Any, spec: ActivationSpec) -> Any:
     return activation
 
 
-def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    if not spec.cap:
-        return torch.mul(x, spec.scale, out=out)
-    return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
+class SoftCap(Kernel[SoftCapSpec]):
+    def supports(self, spec: SoftCapSpec) -> None:
+        return None
+
+    def batch_invariant(self, spec: SoftCapSpec) -> Reason | None:
+        return super().batch_invariant(spec) if spec.cap else None
+
+    def bind(self, spec: SoftCapSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        if not spec.cap and library is not None and spec.dtype in native.ENTRIES:
+            return _native_scale(library, spec)
+
+        def soft_cap(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+            if not spec.cap:
+                return torch.mul(x, spec.scale, out=out)
+            return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
+
+        return soft_cap
+
+
+def _native_scale(library: Any, spec: SoftCapSpec) -> Any:
+    task = native.Scale(n=spec.n, factor=spec.scale, number=native.ENTRIES[spec.dtype])
+
+    def scale(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = result_of(len(x), spec.n, out, x.dtype)
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        library.tessera_cpu_scale(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return scale
 
 
 def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -203,8 +255,9 @@ def kernels(reference: OpSet) -> OpSet:
         layer_norm=LayerNorm(),
         add_layer_norm=AddLayerNorm(),
         activation=Activation(),
+        sigmoid_gate=SigmoidGate(),
         add=Add(),
-        soft_cap=soft_cap,
+        soft_cap=SoftCap(),
         packed_embedding=PackedEmbedding(),
         segment_embedding=SegmentEmbedding(),
         qk_norm=QKNorm(),

@@ -22,12 +22,15 @@ from tessera.platform import (
 )
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
+from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.encoder import EncoderAttention
 from tessera_cpu.machine import figures, processor
+from tessera_cpu.mamba2 import Mamba2
 from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
 from tessera_cpu.paged import PagedAttention
 from tessera_cpu.quantized import served
+from tessera_cpu.short_convolution import ShortConvolution
 from tessera_cpu.tape import TapeRunner
 
 if TYPE_CHECKING:
@@ -69,4 +72,5 @@ class CpuPlatform(Platform):
         native = library()
         if native is None:
             return (SdpaAttention(),)
-        return PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        states = GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)
+        return PagedAttention(native), SdpaAttention(), EncoderAttention(native), *states

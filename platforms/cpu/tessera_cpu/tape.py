@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tessera.platform import ALL_POSITIONS, Buffers, GraphRunner, Launch, LaunchKey, ShapePolicy
 from tessera_cpu.encoder import EncoderPlan
 from tessera_cpu.paged import PagedPlan
+from tessera_cpu.state import StatePlan
 
 log = logging.getLogger("tessera.cpu")
 
@@ -90,7 +91,7 @@ class Recorded:
 
     def __init__(self, tape: Tape, result: Tensor | tuple[Tensor, ...], launch: Launch) -> None:
         self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
-        self.plans: dict[int, PagedPlan | EncoderPlan] = {}  # by the first layer that uses it
+        self.plans: dict[int, PagedPlan | EncoderPlan | StatePlan] = {}  # by the first layer that uses it
         for layer, plan in enumerate(launch.plans):
             if not any(plan is other for other in self.plans.values()):
                 self.plans[layer] = plan

@@ -22,6 +22,7 @@ def test_what_is_overridden() -> None:
         "packed_embedding",
         "segment_embedding",
         "gated_mlp",
+        "sigmoid_gate",
         "soft_cap",
         "route",
         "experts",

@@ -57,6 +57,59 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.5,
     },
 }
+WITH_STATES: dict[str, dict[str, Any]] = {
+    "qwen3.5": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 10,
+        "linear_value_head_dim": 13,
+        "linear_conv_kernel_dim": 4,
+    },
+    "granite4-h": {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 0,
+        "shared_intermediate_size": 84,
+        "mamba_n_heads": 6,
+        "mamba_d_head": 24,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 9,
+        "residual_multiplier": 0.5,
+    },
+    "falcon-h1": {
+        "architectures": ["FalconH1ForCausalLM"],
+        "model_type": "falcon_h1",
+        "mamba_n_heads": 6,
+        "mamba_d_head": 24,
+        "mamba_d_ssm": 144,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 9,
+        "attention_out_multiplier": 0.8,
+        "ssm_in_multiplier": 0.9,
+        "ssm_multipliers": [0.8, 1.3, 0.7, 1.1, 1.4],
+    },
+    "nemotron-h": {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M*-",
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 18,
+        "n_groups": 2,
+        "ssm_state_size": 11,
+    },
+    "lfm2": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention", "conv"],
+        "head_dim": None,
+        "hidden_size": 96,
+        "block_auto_adjust_ff_dim": False,
+    },
+}
 
 
 @pytest.fixture
@@ -74,9 +127,12 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def checkpoint(folder: Path, family: str) -> str:
-    settings = {name: value for name, value in {**SETTINGS, **FAMILIES[family]}.items() if value is not None}
-    save_checkpoint(folder, settings, "bfloat16")
+    save_checkpoint(folder, settings_of(FAMILIES[family]), "bfloat16")
     return str(folder)
+
+
+def settings_of(family: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**SETTINGS, **family}.items() if value is not None}
 
 
 def answers(model: str, lengths: list[int], **flags: Any) -> list[Any]:
@@ -105,6 +161,17 @@ def test_a_replayed_step_is_the_step(
     monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
     assert answers(model, lengths) == found
     assert len(replays) == number
+
+
+@pytest.mark.parametrize("family", WITH_STATES)
+def test_a_replayed_step_of_a_model_with_states(
+    family: str, tmp_path: Path, replays: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(settings_of(WITH_STATES[family])))
+    found = answers(str(tmp_path), [5, 33, 16, 70, 1, 100], load_format="dummy")
+    assert set(replays[1:]) == {1, 2, 3, 4, 5, 6}
+    monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
+    assert answers(str(tmp_path), [5, 33, 16, 70, 1, 100], load_format="dummy") == found
 
 
 def test_drafts_are_verified_by_the_recorded_step(

@@ -279,13 +279,18 @@ class StateTrial:
         self.layer = backend.bind(spec, on_device, ops, ops.device)
 
     def launched(self, rows: Sequence[Row], seed: int) -> Tensor:
-        """What the layer returns for the rows' tokens, on the host."""
+        """What the layer returns for random tokens of the rows, on the host."""
+        random = torch.Generator().manual_seed(seed)
+        tokens = sum(row.tokens for row in rows)
+        return self.computed(rows, torch.randn(tokens, self.kind.inputs, generator=random))
+
+    def computed(self, rows: Sequence[Row], x: Tensor) -> Tensor:
+        """What the layer returns for the rows' tokens x, on the host."""
         launch = self._launch(rows)
         launch.plans = [self.backend.plan(launch, self.group, None)]
-        random = torch.Generator().manual_seed(seed)
-        x = torch.randn(launch.key.tokens, self.kind.inputs, generator=random).to(torch_dtype(self.dtype))
-        x[launch.num_tokens :] = torch.nan
-        divided = self.kind.divide(x.to(self.target))
+        padding = torch.full((_PADDING, self.kind.inputs), torch.nan)
+        padded = torch.cat([x, padding.to(x.dtype)]).to(torch_dtype(self.dtype))
+        divided = self.kind.divide(padded.to(self.target))
         mixed: Tensor = self.layer.fused(divided, launch.positions, [self.planes], launch.plans[0])
         return mixed[: launch.num_tokens].cpu()
 
