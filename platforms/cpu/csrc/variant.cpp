@@ -49,6 +49,7 @@ namespace products = VARIANT::gemm;
 #include "heads.h"
 #include "attention.h"
 #include "encoder.h"
+#include "latent.h"
 #include "draw.h"
 #include "cut.h"
 #include "rank.h"
@@ -76,6 +77,13 @@ extern const Kernels TABLE(VARIANT) = {
     attention::attention,
     attention::join,
     {encoder::attention<bf16>, encoder::attention<float>},
+    {latent::input<bf16>, latent::input<float>},
+    {latent::absorb<bf16>, latent::absorb<float>},
+    {latent::attention<bf16>, latent::attention<float>},
+    latent::join,
+    {latent::values<bf16>, latent::values<float>},
+    {latent::expand<bf16>, latent::expand<float>},
+    {latent::of_heads<bf16>, latent::of_heads<float>},
     {logits::survey<bf16>, logits::survey<float>},
     {draw::draw<bf16>, draw::draw<float>},
     {draw::weigh<bf16>, draw::weigh<float>},

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tessera.platform import (
-    AttentionBackend,
     Capabilities,
     Device,
     GraphRunner,
     HostDevice,
+    MixerBackend,
     ModelFacts,
     OpSet,
     Platform,
@@ -23,6 +23,7 @@ from tessera.platform import (
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.encoder import EncoderAttention
+from tessera_cpu.latent import LatentAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
@@ -65,8 +66,8 @@ class CpuPlatform(Platform):
         native = library()
         return None if native is None else TapeRunner(native)
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         native = library()
         if native is None:
             return (SdpaAttention(),)
-        return PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        return PagedAttention(native), SdpaAttention(), EncoderAttention(native), LatentAttention(native)

@@ -33,6 +33,7 @@ NATIVE = (
     "fused/native",
     "cache/native",
     "encoder/native",
+    "latent/native",
     "scheme/int",
     "packed/int",
     "batch-invariant",
