@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, drive
+from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, copies, drive
 
 from tessera_cpu import native
 from tessera_cpu.allocator import settle_memory
@@ -15,9 +15,9 @@ from tessera_cpu.paged import BLOCK
 def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:
     library = native.library()
     native.use_threads(library, task.threads)
-    settle_memory(2 * task.copies * task.nbytes)  # as the platform does in its own process
+    settle_memory(2 * copies(task) * task.nbytes)  # as the platform does in its own process
     torch.manual_seed(ATTENTION_SEED)
-    return [_on_one_cache(library, task) for _ in range(task.copies)]
+    return [_on_one_cache(library, task) for _ in range(copies(task))]
 
 
 def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
@@ -53,4 +53,4 @@ def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    drive(prepare)
+    drive(AttentionTask, prepare)

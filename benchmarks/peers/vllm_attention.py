@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, drive
+from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, copies, drive
 from vllm.platforms import current_platform
 
 TOKENS = 128  # per block, its default on a CPU
@@ -15,7 +15,7 @@ def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:
     current_platform.import_kernels()
     torch.set_num_threads(task.threads)
     torch.manual_seed(ATTENTION_SEED)
-    return [_on_one_cache(task) for _ in range(task.copies)]
+    return [_on_one_cache(task) for _ in range(copies(task))]
 
 
 def _on_one_cache(task: AttentionTask) -> Callable[[], object]:
@@ -67,4 +67,4 @@ def _on_one_cache(task: AttentionTask) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    drive(prepare)
+    drive(AttentionTask, prepare)

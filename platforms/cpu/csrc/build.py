@@ -24,6 +24,7 @@ COMMON = (
     "calls.cpp",
     "tape.cpp",
     "shares.cpp",
+    "latents.cpp",
     "edits.cpp",
     "sampling.cpp",
     "logprobs.cpp",

@@ -1,6 +1,7 @@
 // Runs each call on all threads.
 #include "calls.h"
 
+#include "latents.h"
 #include "room.h"
 #include "shares.h"
 #include "threads.h"
@@ -121,6 +122,19 @@ void Attend::run() const {
   Attention here = task;
   here.layer = &layer;
   shares::attend(*used, here);
+}
+
+void TakeLatents::run() const {
+  LatentInput here = task;
+  here.layer = &layer;
+  int64_t tokens = task.launch->tokens, width = layer.heads * layer.rope + layer.rank + layer.rope;
+  threads::run(used->latent_input[layer.number], here, tokens, grain_of(tokens, width));
+}
+
+void AttendLatents::run() const {
+  LatentAttention here = task;
+  here.layer = &layer;
+  latents::attend(*used, here);
 }
 
 void Encode::run() const {

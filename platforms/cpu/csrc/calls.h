@@ -120,6 +120,22 @@ struct Attend {
   void run() const;
 };
 
+struct TakeLatents {
+  LatentLayer layer;
+  LatentInput task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
+struct AttendLatents {
+  LatentLayer layer;
+  LatentAttention task;
+  int64_t rows() const { return task.launch->tokens; }
+  void take(int64_t) {}
+  void run() const;
+};
+
 struct Encode {
   Layer layer;
   Encoding task;

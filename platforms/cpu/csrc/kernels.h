@@ -397,6 +397,84 @@ struct SigmoidGate {
   int64_t rows, n, gates;
   int32_t number;             // enum Entry: of all three
 };
+// The constants of a layer of latent attention (MLA, arXiv:2405.04434). Queries, latents, `up` and results are all of bf16, or of float.
+struct LatentLayer {
+  void *latents;         // of the cache: a block has [block_size][rank + rope], normed and turned
+  int64_t block_stride;  // elements from block to block
+  int64_t block_size;
+  int64_t rank, rope;    // elements that keys and values are computed from, and then those that are part of each key
+  int64_t heads;
+  int64_t nope, value;   // elements of a head's query before the `rope` ones, and of its value
+  const void *up;        // [heads][nope + value][rank]: what makes a key, then what makes a value
+  const void *norm;      // [rank], of latents before they are kept; null: they come normed
+  const float *cos_sin;  // as in Layer
+  int64_t turned;        // elements of the rope part that are rotated
+  float eps, offset;     // of the norm
+  float scale;           // of the scores
+  int32_t neighbours;    // as in Layer
+  int32_t number;        // enum Entry
+};
+
+// The largest sizes: of a latent, of a head's query, and of its value.
+constexpr int64_t WIDEST_LATENT = 640, WIDEST_HEAD = 256;
+
+// Turns the last part of each head of q [tokens, heads (nope + rope)] in place, and norms and turns latents [tokens, rank + rope] and
+// stores them in the cache. Item: a token.
+struct LatentInput {
+  const LatentLayer *layer;
+  const Launch *launch;
+  void *q;             // or null
+  int64_t q_stride;    // of tokens
+  const void *latent;
+  int64_t latent_stride;
+};
+
+// A token whose queries are computed: its number in the launch, its row, and the keys that it sees, of the row or of its selection.
+struct LatentToken {
+  int32_t token, row, keys;
+};
+
+// A thread's unit of work: pairs (token, head) of one row, from key `from` to before `to`. part, parts: as in Share.
+struct LatentShare {
+  int32_t first, count, from, to, part, parts;
+};
+
+constexpr int64_t LATENT_PAIRS = 64;  // the most in a share: their queries and sums stay in the L2 cache
+constexpr int64_t LATENT_KEYS = 48;   // that are widened to floats at a time, for all pairs of a share
+constexpr int64_t LATENT_PIECES = 4;  // units of work that a head's part of `up` is divided into
+
+// Attention over latents as they are, as if they were the keys, and their first `rank` elements the values, of one head that all
+// share: queries are multiplied with the first part of `up` before, and sums with the second after.
+struct LatentAttention {
+  const LatentLayer *layer;
+  const Launch *launch;
+  const void *q;              // as in LatentInput, turned
+  int64_t q_stride;
+  void *out;                  // [tokens, heads, value]
+  const int32_t *selection;   // [tokens, limit]: the keys that a token sees, -1 for none; null: all up to its own
+  int64_t limit;
+  const LatentToken *tokens;  // some of the launch, row by row; a pair's number counts these
+  int64_t count;
+  const LatentShare *shares;
+  float *asked;               // [count, heads, latent_wide()]: what keys are multiplied with, with zeros behind
+  float *mixed;               // [count, heads, latent_deep()]: sums of weighted latents
+  float *partial;             // [parts][LATENT_PAIRS][latent_deep() + 2]: as in Attention
+};
+inline int64_t latent_wide(const LatentLayer &layer) { return widened_to_panels(layer.rank + layer.rope); }
+inline int64_t latent_deep(const LatentLayer &layer) { return widened_to_panels(layer.rank); }
+
+// Attention of one row with the keys and values of some heads, which are computed from its latents: for many queries that costs less.
+struct LatentHeads {
+  const LatentLayer *layer;
+  const Launch *launch;
+  const void *q;             // as in LatentAttention
+  int64_t q_stride;
+  void *out;
+  int64_t row, first, count; // heads: so many from the first on
+  float *keys;               // [count][padded keys of the row][nope + rope in whole panels]
+  float *values;             // [count][padded keys of the row][value in whole panels]
+};
+inline int64_t padded_keys(int64_t keys) { return (keys + LATENT_KEYS - 1) / LATENT_KEYS * LATENT_KEYS; }
 
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
@@ -438,7 +516,14 @@ struct Kernels {
   Part<StateSpace> state_space[2];
   Part<GatedNorm> gated_norm[2];
   Part<SigmoidGate> sigmoid_gate[2];
-  Part<Logits> survey[2];
+  Part<LatentInput> latent_input[2];          // by Entry
+  Part<LatentAttention> latent_absorb[2];     // by Entry: from q to `asked`. Item: a piece of a head
+  Part<LatentAttention> latent_attention[2];  // by Entry: from `asked` to `mixed`. Item: a share
+  Part<LatentAttention> latent_join;          // of the parts of shares. Item: a share; the first of several has their number
+  Part<LatentAttention> latent_values[2];     // by Entry: from `mixed` to out. Item: a piece of a head
+  Part<LatentHeads> latent_expand[2];         // by Entry: from the cache to keys and values. Item: LATENT_KEYS keys of a head
+  Part<LatentHeads> latent_heads[2];          // by Entry: from q, keys and values to out. Item: LATENT_PAIRS tokens of a head
+  Part<Logits> survey[2];  // by Entry, like those below
   Part<Drawing> draw[2];
   Part<Weighing> weigh[2];
   Part<Cutting> cut[2];

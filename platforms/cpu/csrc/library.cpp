@@ -137,6 +137,15 @@ EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, co
   tape::now_or_later(calls::Attend{*layer, {nullptr, launch, q, out, nullptr, nullptr}});
 }
 
+// Turns q in place, unless it is null, and stores latents in the cache.
+EXPORTED void tessera_cpu_latent_input(const LatentLayer *layer, const LatentInput *task) {
+  tape::now_or_later(calls::TakeLatents{*layer, *task});
+}
+
+EXPORTED void tessera_cpu_latent_attention(const LatentLayer *layer, const LatentAttention *task) {
+  tape::now_or_later(calls::AttendLatents{*layer, *task});
+}
+
 EXPORTED void tessera_cpu_encode(const Layer *layer, const Encoding *task) {
   tape::now_or_later(calls::Encode{*layer, *task});
 }

@@ -55,6 +55,7 @@ namespace products = VARIANT::gemm;
 #include "state_space.h"
 #include "gated_norm.h"
 #include "sigmoid_gate.h"
+#include "latent.h"
 #include "draw.h"
 #include "cut.h"
 #include "rank.h"
@@ -89,6 +90,13 @@ extern const Kernels TABLE(VARIANT) = {
     {state_space::heads<bf16>, state_space::heads<float>},
     {gated_norm::groups<bf16>, gated_norm::groups<float>},
     {sigmoid_gate::rows<bf16>, sigmoid_gate::rows<float>},
+    {latent::input<bf16>, latent::input<float>},
+    {latent::absorb<bf16>, latent::absorb<float>},
+    {latent::attention<bf16>, latent::attention<float>},
+    latent::join,
+    {latent::values<bf16>, latent::values<float>},
+    {latent::expand<bf16>, latent::expand<float>},
+    {latent::of_heads<bf16>, latent::of_heads<float>},
     {logits::survey<bf16>, logits::survey<float>},
     {draw::draw<bf16>, draw::draw<float>},
     {draw::weigh<bf16>, draw::weigh<float>},

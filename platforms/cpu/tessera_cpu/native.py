@@ -421,6 +421,63 @@ class SigmoidGate(ctypes.Structure):
     ]
 
 
+class LatentLayer(ctypes.Structure):
+    """struct LatentLayer of csrc/kernels.h."""
+
+    _fields_ = [
+        ("latents", c_void_p),
+        ("block_stride", c_int64),
+        ("block_size", c_int64),
+        ("rank", c_int64),
+        ("rope", c_int64),
+        ("heads", c_int64),
+        ("nope", c_int64),
+        ("value", c_int64),
+        ("up", c_void_p),
+        ("norm", c_void_p),
+        ("cos_sin", c_void_p),
+        ("turned", c_int64),
+        ("eps", c_float),
+        ("offset", c_float),
+        ("scale", c_float),
+        ("neighbours", c_int32),
+        ("number", c_int32),
+    ]
+
+
+class LatentInput(ctypes.Structure):
+    """struct LatentInput of csrc/kernels.h."""
+
+    _fields_ = [
+        ("layer", c_void_p),
+        ("launch", c_void_p),
+        ("q", c_void_p),
+        ("q_stride", c_int64),
+        ("latent", c_void_p),
+        ("latent_stride", c_int64),
+    ]
+
+
+class LatentAttention(ctypes.Structure):
+    """struct LatentAttention of csrc/kernels.h."""
+
+    _fields_ = [
+        ("layer", c_void_p),
+        ("launch", c_void_p),
+        ("q", c_void_p),
+        ("q_stride", c_int64),
+        ("out", c_void_p),
+        ("selection", c_void_p),
+        ("limit", c_int64),
+        ("tokens", c_void_p),
+        ("count", c_int64),
+        ("shares", c_void_p),
+        ("asked", c_void_p),
+        ("mixed", c_void_p),
+        ("partial", c_void_p),
+    ]
+
+
 class Sampling(ctypes.Structure):
     """struct Sampling of csrc/draws.h."""
 
@@ -549,6 +606,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_state_space": (POINTER(StateSpace),),
     "tessera_cpu_gated_norm": (POINTER(GatedNorm),),
     "tessera_cpu_sigmoid_gate": (POINTER(SigmoidGate),),
+    "tessera_cpu_latent_input": (POINTER(LatentLayer), POINTER(LatentInput)),
+    "tessera_cpu_latent_attention": (POINTER(LatentLayer), POINTER(LatentAttention)),
     "tessera_cpu_look_up": (POINTER(Lookup), c_int64),
     "tessera_cpu_look_up_packed": (c_int32, POINTER(PackedLookup)),
     "tessera_cpu_record": (c_int64,),

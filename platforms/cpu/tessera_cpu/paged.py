@@ -48,6 +48,18 @@ class PagedPlan:
     block_size: int
     padded: bool
 
+    @classmethod
+    def of_launch(cls, launch: Launch, group: AttentionGroup) -> PagedPlan:
+        tensors = (
+            launch.block_tables[group.number], launch.query_start_loc, launch.query_lens, launch.seq_lens,
+            launch.positions, launch.slot_mapping[group.number],
+        )  # fmt: skip
+        tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
+        described = native.Launch(
+            *(tensor.data_ptr() for tensor in tensors), tensors[0].stride(0), launch.num_rows, launch.key.tokens
+        )
+        return cls(described, tensors, launch.block_sizes[group.number], launch.key.tokens != launch.num_tokens)
+
 
 class PagedAttention(AttentionBackend):
     name = "native"
@@ -86,15 +98,7 @@ class PagedAttention(AttentionBackend):
         return PagedLayer(spec, weights, ops, self.library)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
-        tensors = (
-            launch.block_tables[group.number], launch.query_start_loc, launch.query_lens, launch.seq_lens,
-            launch.positions, launch.slot_mapping[group.number],
-        )  # fmt: skip
-        tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
-        described = native.Launch(
-            *(tensor.data_ptr() for tensor in tensors), tensors[0].stride(0), launch.num_rows, launch.key.tokens
-        )
-        return PagedPlan(described, tensors, launch.block_sizes[group.number], launch.key.tokens != launch.num_tokens)
+        return PagedPlan.of_launch(launch, group)
 
 
 class PagedLayer(HeadsLayer):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tessera.platform import (
-    AttentionBackend,
     Capabilities,
     Device,
     GraphRunner,
     HostDevice,
+    MixerBackend,
     ModelFacts,
     OpSet,
     Platform,
@@ -24,6 +24,7 @@ from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.encoder import EncoderAttention
+from tessera_cpu.latent import LatentAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.mamba2 import Mamba2
 from tessera_cpu.native import library, use_threads
@@ -68,9 +69,10 @@ class CpuPlatform(Platform):
         native = library()
         return None if native is None else TapeRunner(native)
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         native = library()
         if native is None:
             return (SdpaAttention(),)
         states = GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)
-        return PagedAttention(native), SdpaAttention(), EncoderAttention(native), *states
+        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native), LatentAttention(native)
+        return *attention, *states

@@ -36,6 +36,7 @@ NATIVE = (
     "cache/native",
     "state/native",
     "encoder/native",
+    "latent/native",
     "scheme/int",
     "packed/int",
     "batch-invariant",

@@ -56,6 +56,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.5,
     },
+    "deepseek_v3": {  # experts, which would come after as many dense layers, are not native
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": 6,
+        "head_dim": None,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 40,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 10,
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 12,
+    },
 }
 WITH_STATES: dict[str, dict[str, Any]] = {
     "qwen3.5": {

@@ -33,7 +33,7 @@ from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
 from tessera.plugins import load_registry
 from tessera.plugins.features import engine_features
-from tessera.reference.attention import ReferenceAttention
+from tessera.reference import reference_backends
 from tessera.request import NO_ARGS, Request, make_cache_key
 from tessera.runner.services import Services
 from tessera.sampling_params import SamplingParams
@@ -106,7 +106,7 @@ def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
         dtype=dtype,
     )
     services = Services(config, [host_device()], {TENSOR_GROUP: Alone()}, ReferencePlatform(), source=source)
-    services.build_model(services.reference(), [ReferenceAttention()])
+    services.build_model(services.reference(), reference_backends())
     assert services.build is not None, "build_model leaves it behind"
     for parameter in services.build.parameters:
         for name in parameter.parts:
