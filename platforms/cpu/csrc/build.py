@@ -24,6 +24,7 @@ COMMON = (
     "calls.cpp",
     "tape.cpp",
     "shares.cpp",
+    "mixture.cpp",
     "edits.cpp",
     "sampling.cpp",
     "logprobs.cpp",

@@ -30,6 +30,7 @@ inline Float gelu(Float x) {
 inline Float activated(Float x, Activation activation) {
   if (activation == Activation::silu) return div(x, add(set(1.0f), exp(sub(zero(), x))));
   if (activation == Activation::gelu) return gelu(x);
+  if (activation == Activation::relu2) return mul(max(zero(), x), max(zero(), x));
   // gelu_tanh: x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
   Float inner = mul(set(1.5957691216f), mul(x, fma(mul(x, x), set(0.044715f), set(1.0f))));
   return div(x, add(set(1.0f), exp(sub(zero(), inner))));

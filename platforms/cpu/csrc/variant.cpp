@@ -44,6 +44,8 @@ namespace products = VARIANT::gemm;
 #include "layer_norm.h"
 #include "activate.h"
 #include "gate.h"
+#include "experts.h"
+#include "routing.h"
 #include "lora.h"
 #include "lookup.h"
 #include "heads.h"
@@ -68,7 +70,12 @@ extern const Kernels TABLE(VARIANT) = {
     norm::add_norm,
     {layer_norm::rows<bf16>, layer_norm::rows<float>},
     {activate::rows<bf16>, activate::rows<float>},
-    gate::rows,
+    {gate::rows<bf16>, gate::rows<float>},
+    {gate::sigmoid<bf16>, gate::sigmoid<float>},
+    experts::widen,
+    {routing::route<bf16>, routing::route<float>},
+    {experts::gather<bf16>, experts::gather<float>},
+    {experts::join<bf16>, experts::join<float>},
     lora::rows,
     {lookup::rows<bf16>, lookup::rows<float>},
     {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Coded>, lookup::packed_rows<lookup::Floats>},

@@ -25,6 +25,8 @@ def test_what_is_overridden() -> None:
         "soft_cap",
         "route",
         "experts",
+        "moe",
+        "sigmoid_gate",
         "logprobs",
         "mask_logits",
         "sample",

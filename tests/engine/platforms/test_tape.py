@@ -56,6 +56,32 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.5,
     },
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+    },
+    "glm4-moe": {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "tie_word_embeddings": False,
+        "n_routed_experts": 9,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 44,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    },
+    "llama4": {
+        "architectures": ["Llama4ForCausalLM"],
+        "model_type": "llama4_text",
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "intermediate_size_mlp": 96,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 64,
+        "attn_temperature_tuning": False,
+    },
 }
 
 
