@@ -125,7 +125,7 @@ def _token_ids(rows: int, sharded: bool, make: TrialInputs) -> Tensor:
 
 @dataclass(frozen=True)
 class LinearSpec:
-    """y[T, n] = x[T, k] W^T + b. experts: unless 0, W is [experts, n, k]."""
+    """y[T, n] = x[T, k] W^T + b. experts: unless 0, W is [experts, n, k], and b [experts, n]."""
 
     n: int
     k: int

@@ -59,7 +59,7 @@ class OpInputs:
         shape = (spec.experts, spec.n, spec.k) if spec.experts else (spec.n, spec.k)
         packed = {"weight": self.normal(*shape, dtype=spec.dtype, scale=1 / math.sqrt(spec.k))}
         if spec.bias:
-            packed["bias"] = self.normal(spec.n, dtype=spec.dtype)
+            packed["bias"] = self.normal(*shape[:-1], dtype=spec.dtype)
         if spec.scheme is not None:
             packed.update(random_parts(packed.pop("weight"), spec.scheme, self.random))
         if self.ops is None:

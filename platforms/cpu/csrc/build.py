@@ -25,6 +25,7 @@ COMMON = (
     "tape.cpp",
     "shares.cpp",
     "latents.cpp",
+    "mixture.cpp",
     "edits.cpp",
     "sampling.cpp",
     "logprobs.cpp",

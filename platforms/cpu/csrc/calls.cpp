@@ -8,21 +8,13 @@
 
 namespace {
 
-constexpr int64_t SMALL = 1 << 13;    // elements, too few to be worth another thread
-
-// The number of rows to take at once.
-int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
+using threads::grain_of;
 
 int64_t longest_of(const Launch &launch) {
   int64_t longest = 1;
   for (int64_t row = 0; row < launch.rows; row++)
     if (launch.length[row] > longest) longest = launch.length[row];
   return longest;
-}
-
-const Multiplying &way_of(Kind kind, const Product &task) {
-  const Products &products = used->products[kind];
-  return task.m <= products.few && !task.in_order ? products.of_few : products.of_many;
 }
 
 // A product. If the kernel needs converted rows, they are converted first, in chunks that stay in the cache while weights stream
@@ -69,12 +61,12 @@ void multiply(const Multiplying &way, Part<Product> part, Kind kind, const Produ
 namespace calls {
 
 void Multiply::run() const {
-  const Multiplying &way = way_of(kind, task);
+  const Multiplying &way = way_of(*used, kind, task);
   multiply(way, way.linear, kind, task, (task.n + PANEL - 1) / PANEL);
 }
 
 void MultiplyGated::run() const {
-  const Multiplying &way = way_of(kind, task);
+  const Multiplying &way = way_of(*used, kind, task);
   multiply(way, way.gate_up, kind, task, task.n / PANEL);
   if (!task.rounded.elements) return;
   Quantise after{(const bf16 *)task.out, task.out_stride, task.rounded, task.n};
@@ -97,7 +89,19 @@ void ScaleRows::run() const {
   threads::run(used->scale[task.number], task, task.rows, grain_of(task.rows, task.n));
 }
 
-void GateRows::run() const { threads::run(used->gate, task, task.rows, grain_of(task.rows, task.n)); }
+void GateRows::run() const { threads::run(used->gate[task.number], task, task.rows, grain_of(task.rows, task.n)); }
+
+void SigmoidGateRows::run() const {
+  threads::run(used->sigmoid_gate[task.number], task, task.rows, grain_of(task.rows, task.n));
+}
+
+void WidenRows::run() const { threads::run(used->widen, task, task.rows, grain_of(task.rows, task.n)); }
+
+void RouteRows::run() const {
+  threads::run(used->route[task.number], task, task.rows, grain_of(task.rows, task.experts * (task.top_k + 1)));
+}
+
+void MixExperts::run() const { mixture::mix(*used, task); }
 
 // Neighbours with the same adapter share its weights in the cache, so many rows are not divided one by one.
 void AddLora::run() const {
@@ -141,10 +145,6 @@ void Encode::run() const {
   Encoding here = task;
   here.layer = &layer;
   shares::encode(*used, here);
-}
-
-void GateBySigmoid::run() const {
-  threads::run(used->sigmoid_gate[task.number], task, task.rows, grain_of(task.rows, task.n));
 }
 
 void NormGated::run() const {

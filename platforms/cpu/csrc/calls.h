@@ -2,6 +2,7 @@
 // knows their number, which can be changed.
 #pragma once
 #include "kernels.h"
+#include "mixture.h"
 
 extern const Kernels *used;  // of the selected instruction set
 
@@ -66,10 +67,31 @@ struct GateRows {
   void run() const;
 };
 
-struct GateBySigmoid {
+struct SigmoidGateRows {
   SigmoidGate task;
   int64_t rows() const { return task.rows; }
   void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct WidenRows {
+  Widening task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct RouteRows {
+  Routing task;
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
+  void run() const;
+};
+
+struct MixExperts {
+  Mixture task;
+  int64_t rows() const { return task.tokens; }
+  void take(int64_t rows) { task.tokens = rows; }
   void run() const;
 };
 

@@ -162,14 +162,81 @@ struct Scale {
   int32_t number;  // enum Entry: of x and out
 };
 
-// out = activation(first half of x) * second half. x [rows, 2 n]. Item: a row.
+// out = activation(slope * left) / slope * (right + offset), where left and right are the halves of x [rows, 2 n], the one at most
+// `limit`, the other also at least -limit; all of bf16, or of float. Item: a row.
 struct Gate {
-  const bf16 *x;
+  const void *x;
   int64_t x_stride;
-  bf16 *out;
+  void *out;
   int64_t out_stride;
   int64_t rows, n;
+  float slope, limit, offset;  // 1, infinity and 0: an ordinary gate
   Activation activation;
+  int32_t number;  // enum Entry: of x and out
+};
+
+// out [rows, n] = x * sigmoid(gate [rows, gates]), each gate for n / gates elements, all of bf16, or of float. Item: a row.
+struct SigmoidGate {
+  const void *x;
+  int64_t x_stride;
+  const void *gate;
+  int64_t gate_stride;
+  void *out;
+  int64_t out_stride;
+  int64_t rows, n, gates;
+  int32_t number;  // enum Entry: of all of these
+};
+
+// out = x as floats. Item: a row.
+struct Widening {
+  const bf16 *x;
+  int64_t x_stride;
+  float *out;  // [rows, n] dense
+  int64_t rows, n;
+};
+
+constexpr int64_t MAX_EXPERTS = 1024;  // that a router chooses from
+
+// Chooses the experts of a token, the best first: those with the best scores, to which a bias is added, in the best groups of
+// consecutive experts, if there are groups. Of equal ones, those with lower numbers are better. Item: a row.
+struct Routing {
+  const void *logits;  // [rows, experts] of bf16, or of float
+  int64_t stride;
+  const float *bias;  // [experts], or null
+  float *weights;     // [rows, top_k]
+  int32_t *ids;       // [rows, top_k]
+  int64_t rows, experts, top_k;
+  int64_t groups, top_groups;
+  int64_t group_top_k;   // a group is as good as the sum of so many of its best
+  float scale;           // of the weights
+  int32_t renormalised;  // weights are divided by their sum
+  int32_t sigmoid;       // a score is the sigmoid of a logit; otherwise logits are scored by a softmax
+  int32_t number;        // enum Entry: of the logits
+};
+
+// What experts are given: row i of `to` is that of x for the token of choice choices[i], which is the token's number times top_k
+// plus the choice's number. Item: a row.
+struct Gathering {
+  const void *x;
+  int64_t x_stride;
+  const float *weights;  // [tokens, top_k], by which rows are multiplied; or null
+  const int32_t *choices;
+  void *to;  // dense
+  int64_t n, top_k;
+};
+
+// The weighted sums of what experts returned. A token's sum is added up in the order in which `places` has its rows, of which those
+// from `start` on are here. Item: a token.
+struct Joining {
+  const void *rows;        // [.., n]: from row `start` to before row `end`
+  const int32_t *places;   // [tokens, top_k]: of the token's rows, ascending; then -1
+  const int32_t *choices;  // as in Gathering, of all rows
+  const float *weights;    // [tokens, top_k]; null: rows are added as they are
+  float *sums;             // [tokens, n]: of the rows before `start`; null if these are all
+  void *out;
+  int64_t out_stride;
+  int64_t n, top_k;
+  int64_t start, end, all;  // all: the number of rows
 };
 
 constexpr int64_t MAX_RANK = 1024;  // of an adapter
@@ -388,16 +455,7 @@ struct GatedNorm {
   int32_t number;             // enum Entry: of gate and out
 };
 
-// out [rows, n] = x * sigmoid(gate), where each of a row's gates is for n / gates elements, one after another. Item: a row.
-struct SigmoidGate {
-  const void *x, *gate;
-  int64_t x_stride, gate_stride;
-  void *out;
-  int64_t out_stride;
-  int64_t rows, n, gates;
-  int32_t number;             // enum Entry: of all three
-};
-// The constants of a layer of latent attention (MLA, arXiv:2405.04434). Queries, latents, `up` and results are all of bf16, or of float.
+/ The constants of a layer of latent attention (MLA, arXiv:2405.04434). Queries, latents, `up` and results are all of bf16, or of float.
 struct LatentLayer {
   void *latents;         // of the cache: a block has [block_size][rank + rope], normed and turned
   int64_t block_stride;  // elements from block to block
@@ -504,7 +562,12 @@ struct Kernels {
   Part<LayerNorm> layer_norm[2];  // by Entry
   Part<Activate> activate[2];     // by Entry
   Part<Scale> scale[2];           // by Entry
-  Part<Gate> gate;
+  Part<Gate> gate[2];             // by Entry
+  Part<SigmoidGate> sigmoid_gate[2];  // by Entry
+  Part<Widening> widen;
+  Part<Routing> route[2];     // by Entry
+  Part<Gathering> gather[2];  // by Entry
+  Part<Joining> join_experts[2];  // by Entry
   Part<Lora> lora;
   Part<Lookup> look_up[2];               // by Entry
   Part<PackedLookup> look_up_packed[3];  // by Kind
@@ -515,7 +578,6 @@ struct Kernels {
   Part<DeltaRule> delta_rule[2];
   Part<StateSpace> state_space[2];
   Part<GatedNorm> gated_norm[2];
-  Part<SigmoidGate> sigmoid_gate[2];
   Part<LatentInput> latent_input[2];          // by Entry
   Part<LatentAttention> latent_absorb[2];     // by Entry: from q to `asked`. Item: a piece of a head
   Part<LatentAttention> latent_attention[2];  // by Entry: from `asked` to `mixed`. Item: a share
@@ -530,6 +592,12 @@ struct Kernels {
   Part<Ranking> rank[2];
   int64_t tile;  // rows of a product, or pairs of a share, whose sums fit in registers
 };
+
+// How so many rows as a product has are multiplied.
+inline const Multiplying &way_of(const Kernels &kernels, Kind kind, const Product &task) {
+  const Products &products = kernels.products[kind];
+  return task.m <= products.few && !task.in_order ? products.of_few : products.of_many;
+}
 
 // Those that the library has are in the table of library.cpp.
 extern const Kernels portable_kernels;

@@ -117,6 +117,14 @@ EXPORTED void tessera_cpu_scale(const Scale *task) { tape::now_or_later(calls::S
 
 EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::GateRows{*task}); }
 
+EXPORTED void tessera_cpu_sigmoid_gate(const SigmoidGate *task) { tape::now_or_later(calls::SigmoidGateRows{*task}); }
+
+EXPORTED void tessera_cpu_widen(const Widening *task) { tape::now_or_later(calls::WidenRows{*task}); }
+
+EXPORTED void tessera_cpu_route(const Routing *task) { tape::now_or_later(calls::RouteRows{*task}); }
+
+EXPORTED void tessera_cpu_mix(const Mixture *task) { tape::now_or_later(calls::MixExperts{*task}); }
+
 EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }
 
 EXPORTED void tessera_cpu_look_up(const Lookup *task, int64_t rows) {
@@ -158,7 +166,6 @@ EXPORTED void tessera_cpu_state_space(const StateSpace *task) { tape::now_or_lat
 
 EXPORTED void tessera_cpu_gated_norm(const GatedNorm *task) { tape::now_or_later(calls::NormGated{*task}); }
 
-EXPORTED void tessera_cpu_sigmoid_gate(const SigmoidGate *task) { tape::now_or_later(calls::GateBySigmoid{*task}); }
 
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 

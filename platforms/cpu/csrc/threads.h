@@ -13,6 +13,11 @@ void share(void (*part)(const void *task, int64_t first, int64_t last), const vo
 // The number of threads, including the caller's.
 int32_t number();
 
+constexpr int64_t SMALL = 1 << 13;  // elements, too few to be worth another thread
+
+// The number of rows to take at once.
+inline int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
+
 template <class Task> void run(Part<Task> part, const Task &task, int64_t items, int64_t grain = 1) {
   struct Whole {
     Part<Task> part;

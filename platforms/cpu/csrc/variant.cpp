@@ -45,6 +45,8 @@ namespace products = VARIANT::gemm;
 #include "activate.h"
 #include "scale.h"
 #include "gate.h"
+#include "experts.h"
+#include "routing.h"
 #include "lora.h"
 #include "lookup.h"
 #include "heads.h"
@@ -54,7 +56,6 @@ namespace products = VARIANT::gemm;
 #include "delta_rule.h"
 #include "state_space.h"
 #include "gated_norm.h"
-#include "sigmoid_gate.h"
 #include "latent.h"
 #include "draw.h"
 #include "cut.h"
@@ -76,7 +77,12 @@ extern const Kernels TABLE(VARIANT) = {
     {layer_norm::rows<bf16>, layer_norm::rows<float>},
     {activate::rows<bf16>, activate::rows<float>},
     {scale::rows<bf16>, scale::rows<float>},
-    gate::rows,
+    {gate::rows<bf16>, gate::rows<float>},
+    {gate::sigmoid<bf16>, gate::sigmoid<float>},
+    experts::widen,
+    {routing::route<bf16>, routing::route<float>},
+    {experts::gather<bf16>, experts::gather<float>},
+    {experts::join<bf16>, experts::join<float>},
     lora::rows,
     {lookup::rows<bf16>, lookup::rows<float>},
     {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Coded>, lookup::packed_rows<lookup::Floats>},
@@ -89,7 +95,6 @@ extern const Kernels TABLE(VARIANT) = {
     {delta_rule::heads<bf16>, delta_rule::heads<float>},
     {state_space::heads<bf16>, state_space::heads<float>},
     {gated_norm::groups<bf16>, gated_norm::groups<float>},
-    {sigmoid_gate::rows<bf16>, sigmoid_gate::rows<float>},
     {latent::input<bf16>, latent::input<float>},
     {latent::absorb<bf16>, latent::absorb<float>},
     {latent::attention<bf16>, latent::attention<float>},

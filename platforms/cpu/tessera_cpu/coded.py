@@ -19,7 +19,7 @@ from tessera_cpu import native as kernels
 from tessera_cpu.activations import INT8, Emitted, give
 from tessera_cpu.lookup import LookUp, bind_look_up
 from tessera_cpu.native import CODED, SPAN
-from tessera_cpu.products import PANEL, NativeTask, Product, Products, result_of, rows_apart
+from tessera_cpu.products import PANEL, NativeTask, Product, Products, Stacked, result_of, rows_apart
 
 PART = 16
 """Elements of an activation that share a sum, unless a weight's groups are smaller: one size for all, so that products
@@ -108,6 +108,9 @@ class CodedProducts(Products):
         n, k = spec.linear.n, spec.linear.k
         scales_at = self.form.bytes_of_codes(n, k)
         return bind_look_up(self.native, CODED, spec, self.form.coding(k), scales_at=scales_at)
+
+    def stacked(self, n: int, k: int, *, in_order: bool = False) -> Stacked:
+        return Stacked(CODED, self._task(n, k), self.packed_bytes(n, k), self.form.bytes_of_codes(n, k))
 
     def packed(self, codes: Tensor, stored: int, k: int, fields: Sequence[Tensor]) -> Tensor:
         """codes [n, ...]: a row for each output, as enum Stored of csrc/packing.h says. fields: of the records, each

@@ -44,7 +44,8 @@ def product_of(spec: LinearSpec, *, in_order: bool = False) -> Product:
 
 
 class Linear(Kernel[LinearSpec]):
-    """x W^T + b. Experts' weights are packed one by one, each under the name expert_name() gives."""
+    """x W^T + b. Experts' weights are packed one by one: one behind the other if that is native, otherwise each under
+    the name expert_name() gives."""
 
     def supports(self, spec: LinearSpec) -> Reason | None:
         found = products_of(spec)
@@ -58,17 +59,10 @@ class Linear(Kernel[LinearSpec]):
         return None if spec.experts else taken(spec).wants(spec.k)
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
-        pack = taken(spec).pack
         parts = {name: tensor for name, tensor in raw.items() if name != "bias"}
-        if spec.experts:
-            packed = {
-                expert_name(number): pack({name: tensor[number] for name, tensor in parts.items()})
-                for number in range(spec.experts)
-            }
-        else:
-            packed = {"weight": pack(parts)}
-            if spec.bias:
-                packed["bias"] = raw["bias"]
+        packed = _experts(spec, parts) if spec.experts else {"weight": taken(spec).pack(parts)}
+        if spec.bias:
+            packed["bias"] = raw["bias"]
         return super().prepare(spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
@@ -76,7 +70,7 @@ class Linear(Kernel[LinearSpec]):
         if one is None:
             return None
         dtype: torch.dtype = getattr(torch, spec.dtype)
-        return max(spec.experts, 1) * one + (spec.n * dtype.itemsize if spec.bias else 0)
+        return max(spec.experts, 1) * (one + (spec.n * dtype.itemsize if spec.bias else 0))
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
         product = product_of(spec, in_order=ops.batch_invariant)
@@ -85,6 +79,19 @@ class Linear(Kernel[LinearSpec]):
             return product(x, weight["weight"], weight.get("bias"), out=out)
 
         return linear
+
+
+def _experts(spec: LinearSpec, parts: Packed) -> dict[str, Tensor]:
+    own = taken(spec)
+    packed = (own.pack({name: tensor[number] for name, tensor in parts.items()}) for number in range(spec.experts))
+    if own.stacked(spec.n, spec.k) is None:
+        return {expert_name(number): one for number, one in enumerate(packed)}
+    first = next(packed)
+    whole = first.new_empty(spec.experts, *first.shape)
+    whole[0] = first
+    for number, one in enumerate(packed, 1):
+        whole[number] = one
+    return {"weight": whole}
 
 
 def expert_name(number: int) -> str:

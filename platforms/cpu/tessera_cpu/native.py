@@ -36,6 +36,9 @@ SPAN = 32
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
 """enum Activation of csrc/kernels.h."""
 
+MAX_EXPERTS = 1024
+"""That a router chooses from, as in csrc/kernels.h."""
+
 MAX_RANK = 1024
 """Of an adapter, as in csrc/kernels.h."""
 
@@ -183,7 +186,88 @@ class Gate(ctypes.Structure):
         ("out_stride", c_int64),
         ("rows", c_int64),
         ("n", c_int64),
+        ("slope", c_float),
+        ("limit", c_float),
+        ("offset", c_float),
         ("activation", c_int32),
+        ("number", c_int32),
+    ]
+
+
+class SigmoidGate(ctypes.Structure):
+    """struct SigmoidGate of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("gate", c_void_p),
+        ("gate_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("gates", c_int64),
+        ("number", c_int32),
+    ]
+
+
+class Widening(ctypes.Structure):
+    """struct Widening of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("rows", c_int64),
+        ("n", c_int64),
+    ]
+
+
+class Routing(ctypes.Structure):
+    """struct Routing of csrc/kernels.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("bias", c_void_p),
+        ("weights", c_void_p),
+        ("ids", c_void_p),
+        ("rows", c_int64),
+        ("experts", c_int64),
+        ("top_k", c_int64),
+        ("groups", c_int64),
+        ("top_groups", c_int64),
+        ("group_top_k", c_int64),
+        ("scale", c_float),
+        ("renormalised", c_int32),
+        ("sigmoid", c_int32),
+        ("number", c_int32),
+    ]
+
+
+class Mixture(ctypes.Structure):
+    """struct Mixture of csrc/mixture.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("weights", c_void_p),
+        ("ids", c_void_p),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("tokens", c_int64),
+        ("top_k", c_int64),
+        ("first", c_int64),
+        ("experts", c_int64),
+        ("wide", Product),
+        ("back", Product),
+        ("wide_apart", c_int64),
+        ("back_apart", c_int64),
+        ("gate", Gate),
+        ("wide_kind", c_int32),
+        ("back_kind", c_int32),
+        ("gated", c_int32),
+        ("weighs_inputs", c_int32),
     ]
 
 
@@ -404,23 +488,6 @@ class GatedNorm(ctypes.Structure):
     ]
 
 
-class SigmoidGate(ctypes.Structure):
-    """struct SigmoidGate of csrc/kernels.h."""
-
-    _fields_ = [
-        ("x", c_void_p),
-        ("gate", c_void_p),
-        ("x_stride", c_int64),
-        ("gate_stride", c_int64),
-        ("out", c_void_p),
-        ("out_stride", c_int64),
-        ("rows", c_int64),
-        ("n", c_int64),
-        ("gates", c_int64),
-        ("number", c_int32),
-    ]
-
-
 class LatentLayer(ctypes.Structure):
     """struct LatentLayer of csrc/kernels.h."""
 
@@ -597,6 +664,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_activate": (POINTER(Activate),),
     "tessera_cpu_scale": (POINTER(Scale),),
     "tessera_cpu_gate": (POINTER(Gate),),
+    "tessera_cpu_sigmoid_gate": (POINTER(SigmoidGate),),
+    "tessera_cpu_widen": (POINTER(Widening),),
+    "tessera_cpu_route": (POINTER(Routing),),
+    "tessera_cpu_mix": (POINTER(Mixture),),
     "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
@@ -605,7 +676,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_delta_rule": (POINTER(DeltaRule),),
     "tessera_cpu_state_space": (POINTER(StateSpace),),
     "tessera_cpu_gated_norm": (POINTER(GatedNorm),),
-    "tessera_cpu_sigmoid_gate": (POINTER(SigmoidGate),),
     "tessera_cpu_latent_input": (POINTER(LatentLayer), POINTER(LatentInput)),
     "tessera_cpu_latent_attention": (POINTER(LatentLayer), POINTER(LatentAttention)),
     "tessera_cpu_look_up": (POINTER(Lookup), c_int64),

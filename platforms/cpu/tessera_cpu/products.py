@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,27 @@ KINDS = {torch.bfloat16: BF16, torch.float32: FLOATS}
 
 Product = Callable[..., Any]
 """(x [T, k], packed, bias [n] or None, out=None) -> [T, n]. x is quantized if the product wants it."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A native product whose weight is one of many."""
+
+    # enum Kind of csrc/kernels.h
+    kind: int
+    # all but what a call says: addresses, and the number of rows
+    task: NativeTask
+    # bytes of one packed weight
+    apart: int
+    # where its scales are in it; None: it has none
+    scales_at: int | None = None
+
+    def point(self, task: Task, packed: Packed) -> None:
+        """Sets a task's addresses to the first weight's."""
+        task.packed = packed["weight"].data_ptr()
+        if self.scales_at is not None:
+            task.coding.scales = packed["weight"].data_ptr() + self.scales_at
+        task.bias = packed["bias"].data_ptr() if "bias" in packed else None
 
 
 class Products(ABC):
@@ -56,6 +78,10 @@ class Products(ABC):
 
     def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp | None:
         """Looks up rows of the packed weight. None if only products can read it."""
+        return None
+
+    def stacked(self, n: int, k: int, *, in_order: bool = False) -> Stacked | None:
+        """The weights of several experts, packed one behind the other. None if they are not packed like that."""
         return None
 
 
@@ -98,6 +124,9 @@ class NativeProducts(Products):
 
     def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp:
         return bind_look_up(self.native, self.kind, spec)
+
+    def stacked(self, n: int, k: int, *, in_order: bool = False) -> Stacked:
+        return Stacked(self.kind, NativeTask(n=n, k=k, in_order=in_order), self.packed_bytes(n, k))
 
     def _bound(self, call: Any, task: NativeTask, emit: ActSpec | None = None) -> Product:
         emitted = None if emit is None else Emitted(emit, task.n, task.rounded)

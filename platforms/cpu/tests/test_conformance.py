@@ -29,6 +29,8 @@ NATIVE = (
     "op/packed_embedding",
     "op/gated_mlp",
     "op/experts",
+    "op/moe",
+    "op/route",
     "op/sample",
     "op/logprobs",
     "attention/native",

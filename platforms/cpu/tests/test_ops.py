@@ -26,6 +26,7 @@ def test_what_is_overridden() -> None:
         "soft_cap",
         "route",
         "experts",
+        "moe",
         "logprobs",
         "mask_logits",
         "sample",

@@ -1,0 +1,125 @@
+"""Activations, and gates with them or with sigmoids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform import ActivationSpec, BoundOps, Device, GateSpec, Kernel, Reason, SigmoidGateSpec
+from tessera_cpu import native
+from tessera_cpu.output import into
+from tessera_cpu.products import result_of, rows_apart
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu2": lambda x: F.relu(x).square_(),
+    }
+)
+"""Where no native kernel computes them."""
+
+
+class Gate(Kernel[GateSpec]):
+    def supports(self, spec: GateSpec) -> str | None:
+        return "emits no quantised activations" if spec.emit is not None else None
+
+    def batch_invariant(self, spec: GateSpec) -> Reason | None:
+        return native.varying_entries(spec.dtype)
+
+    def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        if library is not None and spec.dtype in native.ENTRIES:
+            return _native_gate(library, spec)
+        activation = ACTIVATIONS[spec.activation]
+
+        def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+            left, right = x.chunk(2, dim=-1)
+            return into(activation(left).mul_(right), out)
+
+        return gate
+
+
+def gate_task(spec: GateSpec | ActivationSpec) -> native.Gate:
+    """What a call does not change: all but the addresses and the number of rows. An activation alone has no gate."""
+    activation, number = native.ACTIVATIONS[spec.activation], native.ENTRIES[spec.dtype]
+    return native.Gate(n=spec.n, slope=1.0, limit=torch.inf, offset=0.0, activation=activation, number=number)
+
+
+def _native_gate(library: Any, spec: GateSpec) -> Any:
+    task = gate_task(spec)
+
+    def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = result_of(len(x), spec.n, out, x.dtype)
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        library.tessera_cpu_gate(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return gate
+
+
+class Activation(Kernel[ActivationSpec]):
+    def supports(self, spec: ActivationSpec) -> None:
+        return None
+
+    def batch_invariant(self, spec: ActivationSpec) -> Reason | None:
+        return native.varying_entries(spec.dtype)
+
+    def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        if library is not None and spec.dtype in native.ENTRIES:
+            return _native_activation(library, spec)
+        function = ACTIVATIONS[spec.activation]
+
+        def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+            return into(function(x), out)
+
+        return activation
+
+
+def _native_activation(library: Any, spec: ActivationSpec) -> Any:
+    number = native.ENTRIES[spec.dtype]
+    task = native.Activate(n=spec.n, activation=native.ACTIVATIONS[spec.activation], number=number)
+
+    def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = result_of(len(x), spec.n, out, x.dtype)
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        library.tessera_cpu_activate(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return activation
+
+
+class SigmoidGate(Kernel[SigmoidGateSpec]):
+    def supports(self, spec: SigmoidGateSpec) -> Reason | None:
+        if native.library() is None or spec.dtype not in native.ENTRIES:
+            return "only the native kernels multiply by sigmoids, in bfloat16 and float32"
+        return None
+
+    def batch_invariant(self, spec: SigmoidGateSpec) -> None:
+        return None
+
+    def bind(self, spec: SigmoidGateSpec, ops: BoundOps, device: Device) -> Any:
+        library = native.library()
+        task = native.SigmoidGate(n=spec.n, gates=spec.gates, number=native.ENTRIES[spec.dtype])
+
+        def sigmoid_gate(x: Tensor, gate: Tensor, *, out: Tensor | None = None) -> Tensor:
+            x, gate = rows_apart(x), rows_apart(gate)
+            result = result_of(len(x), spec.n, out, x.dtype)
+            task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+            task.gate, task.gate_stride = gate.data_ptr(), gate.stride(0)
+            task.out, task.out_stride = result.data_ptr(), result.stride(0)
+            library.tessera_cpu_sigmoid_gate(task)
+            return result if out is None or out is result else out.copy_(result)
+
+        return sigmoid_gate
