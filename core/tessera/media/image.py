@@ -40,7 +40,7 @@ def read_image(data: bytes, max_pixels: int, opened: Callable[[int], object] | N
                 upright = PIL.ImageOps.exif_transpose(image)
                 return upright.convert("RGB")
     except PIL.UnidentifiedImageError as error:
-        raise RequestError(f"The image is of no kind that is read here; send it as {_FORMAT_NAMES}.") from error
+        raise RequestError(f"The image is broken or of a kind that is not read here; send {_FORMAT_NAMES}.") from error
     except PIL.Image.DecompressionBombError as error:
         raise too_large from error
     except (MemoryError, RequestError):

@@ -44,9 +44,9 @@ class MediaDone(msgspec.Struct, tag="done"):
 
 
 def pixel_limits(pixels: int) -> JobLimits:
-    """Of an image of so many pixels: several times what the processors of served models need. A small image is
-    enlarged or cut into a dozen tiles, so all have some."""
-    return JobLimits(10 + pixels // 2**20, 1536 * MIB + 96 * pixels)
+    """Of an image of so many pixels: several times what processors need, which is 15 to 30 bytes and some tens of
+    nanoseconds a pixel. A small image is enlarged or cut into a dozen tiles, so all have some."""
+    return JobLimits(10 + pixels // 2**21, 1024 * MIB + 40 * pixels)
 
 
 def _limits(_job_bytes: int) -> JobLimits:

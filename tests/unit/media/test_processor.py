@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -13,8 +14,11 @@ from PIL import Image
 
 from tessera.arrays import decoder, encoder
 from tessera.errors import ModelError, RequestError
+from tessera.media.image import read_image
 from tessera.media.item import ProcessedMedia, digest_of
+from tessera.media.messages import MAX_PIXELS, MediaStart
 from tessera.media.processor import MediaProcessor
+from tessera.media.workers import MediaWorkers
 from tests.processor_folders import FOLDERS
 
 # SmolVLM's processor asks for a package that only its videos need.
@@ -58,6 +62,37 @@ def test_each_image_alone_is_what_the_whole_processor_makes_of_it(kind: str, tmp
             np.testing.assert_array_equal(joined, together[name], strict=True)
     assert len({media.digest for media in done}) == 3
     assert processor.image(pictures[0]).digest == done[0].digest
+
+
+def png(image: Image.Image) -> bytes:
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()
+
+
+async def test_the_process_makes_what_the_processor_makes_here(tmp_path: Path) -> None:
+    folder = FOLDERS["qwen2_vl"].write(tmp_path)
+    here = MediaProcessor(folder)
+    async with MediaWorkers(MediaStart(str(folder), max_pixels=10_000)) as workers:
+        assert await workers.ready() == here.ready
+        for options in ({}, {"size": {"shortest_edge": 256, "longest_edge": 512}}):
+            data = png(images()[0])
+            media = await workers.image(data, options)
+            expected = here.image(read_image(data, MAX_PIXELS), options)
+            assert (media.digest, media.replacement, media.num_rows) == (
+                expected.digest, expected.replacement, expected.num_rows,
+            )  # fmt: skip
+            for name, array in expected.inputs.items():
+                np.testing.assert_array_equal(media.inputs[name], array, strict=True)
+        for sent, options, message in (
+            (b"<svg/>", {}, "of a kind that is not read here"),
+            (png(Image.new("RGB", (101, 100))), {}, "more than 10000 pixels"),
+            (data, {"size": object()}, "no JSON"),
+            (data, {"colour": 1}, "does not take"),
+        ):
+            with pytest.raises(RequestError, match=message):
+                await workers.image(sent, options)
+        assert workers.restarts == 0
 
 
 @pytest.mark.parametrize("kind", ["llava", "idefics3", "gemma3"])
