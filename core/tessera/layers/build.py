@@ -71,13 +71,14 @@ class Build:
         stored: Stored | None = None,  # the checkpoint, if there is one
         pooler: PoolerConfig | None = None,  # how the model pools; None: it only generates
         generates: bool = True,  # whether it needs a head that tokens are sampled from
+        modalities: Sequence[str] = (),  # what its prompts may hold beside text
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
-        self.pooler, self.generates = pooler, generates
+        self.pooler, self.generates, self.modalities = pooler, generates, modalities
         # Lines about the model, to say at start-up.
         self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens

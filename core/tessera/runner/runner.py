@@ -354,6 +354,8 @@ class CoreRunner(ModelRunner):
         if step.opened:
             for feature in self.features:
                 feature.open(step.opened)
+        for feature in self.features:
+            feature.begin(step)
         for opened in step.opened:
             known = slice(len(opened.tokens))
             self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])

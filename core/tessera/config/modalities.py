@@ -1,0 +1,32 @@
+"""What a model's prompts may hold beside text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tessera.errors import ConfigError
+
+TOWERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "LlavaForConditionalGeneration": ("image",),
+    }
+)
+"""Architectures that are served with their towers."""
+
+_FLAG = "limit_mm_per_prompt"
+MODALITIES = ("image", "video", "audio")
+
+
+def modalities(config: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[str, ...]:
+    """config: of config.json. limits: --limit-mm-per-prompt. Raises ConfigError for one that names something else."""
+    for name, limit in limits.items():
+        if name not in MODALITIES or isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 1024:
+            raise ConfigError(
+                f"{_FLAG} takes numbers from 0 to 1024 by the names {', '.join(MODALITIES)}, such as "
+                '{"image": 4}.',
+                param=_FLAG,
+            )
+    known = TOWERS.get(str(config["architectures"][0]), ())
+    return tuple(name for name in known if limits.get(name) != 0)

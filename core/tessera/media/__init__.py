@@ -1,0 +1,1 @@
+"""Images and the like in prompts: what a front end makes of them, and what an engine takes."""
