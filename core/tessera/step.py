@@ -74,6 +74,8 @@ class RowMedia(msgspec.Struct, array_like=True):
     places: Array
     # [tokens] int32: for each, the row of the encoder cache
     slots: Array
+    # [axes, all of the row's tokens in the step] int32, if tokens have positions on several axes
+    positions: Array | None = None
 
 
 class StepMedia(msgspec.Struct, array_like=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tessera.arrays import Array, int32
 from tessera.media.placed import PlacedMedia, digest_of
+from tessera.media.positions import GRID
 
 DIFFERENT = 4
 COUNTS = (1, 3, 0, 2, 1, 3)
@@ -34,12 +35,13 @@ class Images:
 
     # The token that stands for a feature.
     token: int
-    make: Callable[[random.Random], Image]
+    # Of a number, so that they may have unlike sizes.
+    make: Callable[[random.Random, int], Image]
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
         """vocab: the token that stands for a feature is the last one of it."""
         draw = random.Random(0)
-        known = [self.make(draw) for _ in range(DIFFERENT)]
+        known = [self.make(draw, number) for number in range(DIFFERENT)]
         prompts, media = [], []
         for number in range(count):
             ids: list[int] = []
@@ -60,10 +62,14 @@ def _text(draw: random.Random, vocab: int, length: int) -> list[int]:
     return [draw.randrange(vocab - 1) for _ in range(length)]
 
 
-def arguments(media: Sequence[PlacedMedia]) -> dict[str, Tensor]:
-    """As transformers' model takes the images of a prompt."""
+def arguments(media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
+    """As transformers' model takes the images of a text. length: in tokens."""
     names = media[0].inputs if media else ()
-    return {name: torch.from_numpy(np.concatenate([one.inputs[name] for one in media])) for name in names}
+    joined = {name: torch.from_numpy(np.concatenate([one.inputs[name] for one in media])) for name in names}
+    if GRID in joined:
+        kinds = joined["mm_token_type_ids"] = torch.zeros(1, length, dtype=torch.int32)
+        kinds[0, np.concatenate([one.places for one in media])] = 1
+    return joined
 
 
 def pixels(draw: random.Random, *shape: int) -> Array:

@@ -61,10 +61,10 @@ def ask(model: Any, prompts: Sequence[Sequence[int]], media: Sequence[Sequence[P
     media: of each prompt; () if none has any."""
     answers = []
     for prompt, images in zip(prompts, media or [()] * len(prompts), strict=True):
-        tokens, joined = list(prompt), arguments(images)
+        tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            logits = model(torch.tensor([tokens]), **joined, use_cache=False).logits[0]
+            logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
             tokens.append(int(logits[-1].argmax()))
-        logits = model(torch.tensor([tokens]), **joined, use_cache=False).logits[0]
+        logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(images)))
     return answers

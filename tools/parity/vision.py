@@ -9,6 +9,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from tools.parity.family import SIZES, Family
 from tools.parity.images import Image, Images, pixels
+from tools.parity.qwen_vision import QWEN
 
 TOKEN = SIZES["vocab_size"] - 1
 _CLIP: dict[str, Any] = {
@@ -33,11 +34,11 @@ def _llava() -> Any:
     return LlavaForConditionalGeneration(config)
 
 
-def _clip_image(draw: random.Random) -> Image:
+def _clip_image(draw: random.Random, number: int) -> Image:
     return Image([TOKEN] * 9, {"pixel_values": pixels(draw, 1, 3, 21, 21)})
 
 
 WITH_IMAGES = {
     family.name: family
-    for family in (Family("llava", _llava, images=Images(TOKEN, _clip_image)),)
+    for family in (Family("llava", _llava, images=Images(TOKEN, _clip_image)), *QWEN)
 }

@@ -8,13 +8,16 @@ scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.config.modalities import merge_size
 from tessera.errors import ConfigError, RequestError
+from tessera.media.positions import AxisPositions
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
 from tessera.platform.launch import RequestView, Resource
 from tessera.step import MediaToEncode, RowMedia, SchedulerOutput, StepMedia
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera.runner.media:MediaInWorker")
 
+SHIFT = "media_shift"
+"""The column: what is added to the positions of a row's tokens behind its prompt."""
+
 
 class MediaInEngine(EngineFeature):
     """Refuses media that do not fit, and tells workers which to encode."""
@@ -34,7 +40,7 @@ class MediaInEngine(EngineFeature):
     def __init__(self, config: EngineConfig, option: str) -> None:
         if option:
             raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
-        self._modalities = config.model.modalities
+        self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
         self._cache = EncoderCache(config.encoder_cache_tokens, config.scheduler.max_num_batched_tokens)
 
     def resources(self) -> Sequence[Resource]:
@@ -50,10 +56,24 @@ class MediaInEngine(EngineFeature):
                     f"{self._cache.size}; make it smaller.",
                     param="prompt",
                 )
-        return None
+        if self._merge is None or not request.media:
+            return None
+        state = OnAxes(AxisPositions.of(request.prompt.size, request.media, self._merge))
+        self._cache.positions[request.key] = state.positions
+        return state
 
     def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
         step.media = self._cache.take_step(row_of)
+
+
+class OnAxes(FeatureState):
+    """A request whose tokens have positions on several axes."""
+
+    def __init__(self, positions: AxisPositions) -> None:
+        self.positions = positions
+
+    def columns(self) -> Mapping[str, float]:
+        return {SHIFT: self.positions.shift}
 
 
 class EncoderCache(Resource):
@@ -68,6 +88,8 @@ class EncoderCache(Resource):
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
+        # By key, of the requests that have them.
+        self.positions: WeakValueDictionary[int, AxisPositions] = WeakValueDictionary()
         # How many features were looked up, and how many of them were there.
         self.queries = self.hits = 0
         # Of the step that is being scheduled: what it reads, and what it must encode first.
@@ -122,20 +144,22 @@ class EncoderCache(Resource):
         """What the step reads and encodes; None if nothing."""
         if not self._reads:
             return None
-        rows = [self._read_by(row_of(request.key), request.media, start, end) for request, start, end in self._reads]
-        rows = [row for row in rows if row.places.size]
+        rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
+        rows = [row for row in rows if row.places.size or row.positions is not None]
         if not rows:
             return None
         encode = [MediaToEncode(one.modality, self._slots[one.digest], one.inputs) for one in self._encoded]
         return StepMedia(encode, rows)
 
-    def _read_by(self, row: int, media: Sequence[PlacedMedia], start: int, end: int) -> RowMedia:
+    def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
         places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
-        for one in _within(media, start, end):
+        for one in _within(request.media, start, end):
             first, last = np.searchsorted(one.places, (start, end))
             places.append(one.places[first:last])
             slots.append(self._slots[one.digest][first:last])
-        return RowMedia(row, np.concatenate(places), np.concatenate(slots))
+        known = self.positions.get(request.key)
+        positions = None if known is None else known.of_tokens(start, end)
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions)
 
     def _allocate(self, size: int) -> Array:
         while self._free.size < size:

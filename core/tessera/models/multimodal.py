@@ -3,13 +3,14 @@ tokens that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tessera.layers.build import Build
+from tessera.layers.rotary import AxisTable
 from tessera.models.fields import Checkpoint
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
@@ -29,15 +30,16 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
     build.notes.append(NOTE)
-    return MultimodalModel(text, Tower(build, checkpoint), first=build.group.rank == 0)
+    return MultimodalModel(text, Tower(build, checkpoint), build.axis_tables, first=build.group.rank == 0)
 
 
 class MultimodalModel:
-    """slots: [features, hidden] on the device, the encoder cache. first: whether this is the rank among those that sum
-    their embeddings which adds the features."""
+    """slots: [features, hidden] on the device, the encoder cache. axis_tables: of the text model, if tokens have
+    positions on several axes. first: whether this is the rank among those that sum their embeddings which adds the
+    features."""
 
-    def __init__(self, text: Model, tower: Tower, *, first: bool) -> None:
-        self.text, self.tower, self.first = text, tower, first
+    def __init__(self, text: Model, tower: Tower, axis_tables: Sequence[AxisTable], *, first: bool) -> None:
+        self.text, self.tower, self.axis_tables, self.first = text, tower, axis_tables, first
         self.facts = replace(text.facts, functional=False)
         self.slots: Tensor | None = None
 

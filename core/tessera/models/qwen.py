@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tessera.config.reward import PROCESS_REWARD, REWARD
+from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames
@@ -24,9 +26,11 @@ from tessera.models.reading import (
     read_decoder,
     windowed,
 )
+from tessera.models.rope import by_axis
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+_QWEN3 = {**_QWEN, "head_dim": 128}
 _QWEN3_MOE: dict[str, Any] = {
     "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,
@@ -44,7 +48,17 @@ _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last
 
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN)
+    return _qwen2(build, fields, read_attention(fields, max_model_len, bias=True))
+
+
+def qwen2_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 2 VL and 2.5 VL."""
+    fields = ConfigFields(checkpoint, {**_QWEN, "rope_theta": 1e6})
     shape = read_attention(fields, max_model_len, bias=True)
+    return _qwen2(build, fields, _in_images(build, fields, shape, (16, 24, 24), interleaved=False))
+
+
+def _qwen2(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
     config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
     if config.architecture.endswith((REWARD, PROCESS_REWARD)):
         config = replace(config, text_head=_JUDGE, token_head=_JUDGE)
@@ -52,14 +66,47 @@ def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = ConfigFields(checkpoint, {**_QWEN, "head_dim": 128})
-    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    fields = ConfigFields(checkpoint, _QWEN3)
+    return _qwen3(build, fields, _qwen3_attention(fields, max_model_len))
+
+
+def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 VL."""
+    fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
+    shape = _qwen3_attention(fields, max_model_len)
+    return _qwen3(build, fields, _in_images(build, fields, shape, (24, 20, 20), interleaved=True))
+
+
+def _qwen3(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
     return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+
+
+def _qwen3_attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
+    return read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+
+
+def _in_images(
+    build: Build, fields: ConfigFields, shape: AttentionShape, sections: Sequence[int], *, interleaved: bool
+) -> AttentionShape:
+    """The same where prompts may hold images, whose tokens have a place in height and width too."""
+    if not build.modalities or shape.rope is None:
+        return shape
+    return replace(shape, rope=by_axis(fields, shape.rope, sections, interleaved=interleaved))
 
 
 def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_MOE)
-    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    return _qwen3_moe(build, fields, _qwen3_attention(fields, max_model_len))
+
+
+def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 VL with experts."""
+    fields = ConfigFields(checkpoint, {**_QWEN3_MOE, "rope_theta": 5e5})
+    shape = _qwen3_attention(fields, max_model_len)
+    return _qwen3_moe(build, fields, _in_images(build, fields, shape, (24, 20, 20), interleaved=True))
+
+
+def _qwen3_moe(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
     number = fields.count("num_hidden_layers")
     windows = everywhere(fields) if fields.flag("use_sliding_window") else (None,) * number
     named = "num_local_experts" if fields.get("num_experts") is None else "num_experts"

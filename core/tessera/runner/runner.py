@@ -341,9 +341,9 @@ class CoreRunner(ModelRunner):
             launch = prepared.launch
             for observer in observers:
                 observer.observe(launch)
-            self._planned(launch, captured=self._is_captured(launch.key))
             for feature in self.features:
                 feature.before(launch)
+            self._planned(launch, captured=self._is_captured(launch.key))
             results.append((prepared, self._run(launch, whole=len(prepared.rows) == len(step.rows))))
             self.build.ops.fallbacks.update(self.build.fallbacks)
         return ExecutedStep(step, results, perf_counter() - began, observers)

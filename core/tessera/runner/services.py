@@ -92,7 +92,7 @@ class Services:
         wanted = self.config.model
         self.build = Build(
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
-            wanted.generates, wanted.modalities,
+            wanted.generates, wanted.modalities, self.config.scheduler.max_num_batched_tokens,
         )  # fmt: skip
         model = self._model(self.build)
         if wanted.modalities and self.build.is_first_stage:
