@@ -13,6 +13,10 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from tools.parity.families import DELTA_NET
@@ -58,6 +62,13 @@ def _image(draw: random.Random, number: int) -> Image:
     return Image([START, *[TOKEN] * features, END], inputs)
 
 
+_QWEN3_VISION = {
+    "hidden_size": 36,
+    "out_hidden_size": 72,
+    "intermediate_size": 44,
+    "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 1],
+}
 IMAGES = Images(TOKEN, _image)
 QWEN = (
     Family(
@@ -77,6 +88,26 @@ QWEN = (
                 "window_size": 12,
                 "fullatt_block_indexes": [1],
             },
+        ),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3-vl",
+        _made(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3-vl-moe",
+        _made(
+            Qwen3VLMoeConfig,
+            Qwen3VLMoeForConditionalGeneration,
+            _QWEN3_VISION,
+            num_hidden_layers=3,
+            head_dim=12,
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=44,
+            experts_implementation="eager",
         ),
         images=IMAGES,
     ),

@@ -28,6 +28,8 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
         "LlavaForConditionalGeneration": _IMAGES,
         "Qwen2VLForConditionalGeneration": _IMAGES_BY_AXIS,
         "Qwen2_5_VLForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3VLForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3VLMoeForConditionalGeneration": _IMAGES_BY_AXIS,
         "Qwen3_5ForConditionalGeneration": _IMAGES_BY_AXIS,
         "Qwen3_5MoeForConditionalGeneration": _IMAGES_BY_AXIS,
     }

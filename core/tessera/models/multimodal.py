@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.rotary import AxisTable
-from tessera.models.fields import Checkpoint
+from tessera.models.deepstack import DeepstackDecoder
+from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
@@ -30,7 +31,12 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
     build.notes.append(NOTE)
-    return MultimodalModel(text, Tower(build, checkpoint), build.axis_tables, first=build.group.rank == 0)
+    tower, first = Tower(build, checkpoint), build.group.rank == 0
+    if tower.levels == 1:
+        return MultimodalModel(text, tower, build.axis_tables, first=first)
+    if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
+        raise RefusedTypeError("its text model does not take features of several levels")
+    return DeepstackModel(text, tower, build.axis_tables, first=first)
 
 
 class MultimodalModel:
@@ -44,8 +50,8 @@ class MultimodalModel:
         self.slots: Tensor | None = None
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:
-        """number: of slots."""
-        shape = number, self.tower.hidden_size
+        """number: of slots, each with the features of all levels."""
+        shape = number, self.tower.hidden_size * self.tower.levels
         self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
 
     def encode(self, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
@@ -65,18 +71,38 @@ class MultimodalModel:
         return self.text.embed(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        if BIT in launch.key.bits and residual is None:
-            x = self._merged(x, launch.columns[SLOT])
+        if BIT in launch.key.bits:
+            there, features = self.features(launch)
+            x = torch.where(there, features, x)
         return self.text.forward(x, launch, caches, residual)
 
-    def _merged(self, x: Tensor, slots: Tensor) -> Tensor:
-        """x, slots [T]."""
+    def features(self, launch: Launch) -> tuple[Tensor, Tensor]:
+        """Which tokens stand for features [T, 1], and these [T, hidden of all levels], those of other tokens being
+        any."""
         assert self.slots is not None
-        features = self.slots.index_select(0, slots.clamp(min=0)) if self.first else torch.zeros_like(x)
-        return torch.where((slots >= 0)[:, None], features, x)
+        slots = launch.columns[SLOT]
+        features = self.slots.index_select(0, slots.clamp(min=0))
+        return (slots >= 0)[:, None], features if self.first else torch.zeros_like(features)
 
     def finish(self, hidden: Hidden) -> Tensor:
         return self.text.finish(hidden)
 
     def logits(self, rows: Tensor) -> Tensor:
         return self.text.logits(rows)
+
+
+class DeepstackModel(MultimodalModel):
+    """Shows images to its text model at several depths."""
+
+    text: DeepstackDecoder
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT not in launch.key.bits:
+            return self.text.forward(x, launch, caches, residual)
+        there, features = self.features(launch)
+        first, *others = features.chunk(self.tower.levels, dim=-1)
+        self.text.added = [torch.where(there, level, 0.0) for level in others]
+        try:
+            return self.text.forward(torch.where(there, first, x), launch, caches, residual)
+        finally:
+            self.text.added = ()

@@ -11,7 +11,8 @@ from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames
-from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.decoder import Decoder, DecoderConfig, build_decoder
+from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.reading import (
@@ -40,7 +41,15 @@ _QWEN3_MOE: dict[str, Any] = {
     "num_local_experts": 128,
     "num_experts_per_tok": 8,
 }
-
+_QWEN3_VL_MOE = {
+    **_QWEN3_MOE,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 128000,
+    "moe_intermediate_size": 1408,
+    "num_local_experts": 60,
+    "num_experts_per_tok": 4,
+    "rope_theta": 5e5,
+}
 
 _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
 """Of reward models."""
@@ -67,18 +76,16 @@ def _qwen2(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder
 
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3)
-    return _qwen3(build, fields, _qwen3_attention(fields, max_model_len))
+    shape = _qwen3_attention(fields, max_model_len)
+    return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
 
 
 def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL."""
     fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
-    shape = _qwen3_attention(fields, max_model_len)
-    return _qwen3(build, fields, _in_images(build, fields, shape, (24, 20, 20), interleaved=True))
-
-
-def _qwen3(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
-    return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
+    return build_decoder(build, config, decoder=DeepstackDecoder)
 
 
 def _qwen3_attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
@@ -96,27 +103,25 @@ def _in_images(
 
 def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_MOE)
-    return _qwen3_moe(build, fields, _qwen3_attention(fields, max_model_len))
+    shape, renormalise = _qwen3_attention(fields, max_model_len), fields.flag("norm_topk_prob")
+    return build_decoder(build, _with_experts(fields, shape, renormalise=renormalise))
 
 
 def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """The text model of Qwen 3 VL with experts."""
-    fields = ConfigFields(checkpoint, {**_QWEN3_MOE, "rope_theta": 5e5})
-    shape = _qwen3_attention(fields, max_model_len)
-    return _qwen3_moe(build, fields, _in_images(build, fields, shape, (24, 20, 20), interleaved=True))
+    """The text model of Qwen 3 VL with experts, whose weights always sum to 1."""
+    fields = ConfigFields(checkpoint, _QWEN3_VL_MOE)
+    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    return build_decoder(build, _with_experts(fields, shape, renormalise=True), decoder=DeepstackDecoder)
 
 
-def _qwen3_moe(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
+def _with_experts(fields: ConfigFields, shape: AttentionShape, *, renormalise: bool) -> DecoderConfig:
     number = fields.count("num_hidden_layers")
     windows = everywhere(fields) if fields.flag("use_sliding_window") else (None,) * number
     named = "num_local_experts" if fields.get("num_experts") is None else "num_experts"
     moe = "model.layers.{layer}.mlp"
     names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")))
-    experts = read_experts(
-        fields, named, names, fields.count("moe_intermediate_size"), renormalise=fields.flag("norm_topk_prob")
-    )
-    config = read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=dense_layers(fields, number))
-    return build_decoder(build, config)
+    experts = read_experts(fields, named, names, fields.count("moe_intermediate_size"), renormalise=renormalise)
+    return read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=dense_layers(fields, number))
 
 
 def dense_layers(fields: ConfigFields, number: int) -> frozenset[int]:

@@ -3,7 +3,7 @@ products."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,13 +22,16 @@ from tessera.ops.tensors import torch_dtype
 
 
 class Tower:
-    """Makes features of images. hidden_size: of the text model, which is the features'."""
+    """Makes features of images. hidden_size: of the text model, which is the features'. levels: how many features a
+    token has, for as many depths of the text model."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         """Raises RefusedTypeError for a type whose features cannot be had in this way."""
         self.dtype, self.target = torch_dtype(build.dtype), build.device.target
         whole = _skeleton(checkpoint, self.dtype)
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
+        vision = getattr(whole.config, "vision_config", None)
+        self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
         names = CheckpointNames(whole, build.dtype)
         self.model = whole.base_model
         text = whole.get_decoder()
@@ -43,16 +46,21 @@ class Tower:
         _exchange(build, names, whole)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the processor made of an image, by name -> its features [n, hidden_size], in the order of the tokens
-        that stand for them."""
+        """What the processor made of an image, by name -> its features [n, levels * hidden_size], in the order of the
+        tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
-        features: Any = self.model.get_image_features(**moved, return_dict=True).pooler_output
-        if not isinstance(features, Tensor):
-            features = torch.cat([part.reshape(-1, part.shape[-1]) for part in features])
-        return features.reshape(-1, features.shape[-1])
+        result: Any = self.model.get_image_features(**moved, return_dict=True)
+        others = result.deepstack_features if self.levels > 1 else ()
+        return torch.cat([_joined(features) for features in (result.pooler_output, *others)], dim=-1)
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
+
+
+def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Those of all parts of an image: [n, hidden_size]."""
+    parts = [features] if isinstance(features, Tensor) else features
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
 def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
