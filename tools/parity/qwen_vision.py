@@ -34,7 +34,12 @@ _VISION: dict[str, Any] = {
     "spatial_merge_size": MERGE,
     "temporal_patch_size": 2,
 }
-_TOKENS = {"image_token_id": TOKEN, "video_token_id": END - 1, "vision_start_token_id": START, "vision_end_token_id": END}
+_TOKENS = {
+    "image_token_id": TOKEN,
+    "video_token_id": END - 1,
+    "vision_start_token_id": START,
+    "vision_end_token_id": END,
+}
 _SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 
 
@@ -117,7 +122,10 @@ QWEN = (
             Qwen3_5Config,
             Qwen3_5ForConditionalGeneration,
             {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
-            **{**DELTA_NET, "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]}},
+            **{
+                **DELTA_NET,
+                "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
+            },
         ),
         images=IMAGES,
     ),

@@ -38,7 +38,4 @@ def _clip_image(draw: random.Random, number: int) -> Image:
     return Image([TOKEN] * 9, {"pixel_values": pixels(draw, 1, 3, 21, 21)})
 
 
-WITH_IMAGES = {
-    family.name: family
-    for family in (Family("llava", _llava, images=Images(TOKEN, _clip_image)), *QWEN)
-}
+WITH_IMAGES = {family.name: family for family in (Family("llava", _llava, images=Images(TOKEN, _clip_image)), *QWEN)}

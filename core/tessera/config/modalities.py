@@ -59,8 +59,7 @@ def modalities(config: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[st
     for name, limit in limits.items():
         if name not in MODALITIES or isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 1024:
             raise ConfigError(
-                f"{_FLAG} takes numbers from 0 to 1024 by the names {', '.join(MODALITIES)}, such as "
-                '{"image": 4}.',
+                f'{_FLAG} takes numbers from 0 to 1024 by the names {", ".join(MODALITIES)}, such as {{"image": 4}}.',
                 param=_FLAG,
             )
     tower = TOWERS.get(str(config["architectures"][0]))

@@ -199,7 +199,9 @@ class Codec:
             return message.body
         message.body.requests = list(_whole(message.body.requests))
         if not all(map(_well_formed, message.body.requests)):
-            log.warning("dropped a message with a prompt that is no one-dimensional array of int32 token ids, or media that lie outside of it")
+            log.warning(
+                "dropped a message with a prompt that is no one-dimensional array of int32 token ids, or media that lie outside of it"
+            )
             return None
         return message.body
 

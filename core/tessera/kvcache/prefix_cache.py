@@ -37,9 +37,7 @@ class HashChain:
 
     __slots__ = ("_contents", "_root", "hashes", "unit")
 
-    def __init__(
-        self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[Content] = ()
-    ) -> None:
+    def __init__(self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[Content] = ()) -> None:
         self._root = root
         self.unit = unit
         self.hashes = list(hashes)

@@ -22,4 +22,3 @@ def text_fields(build: Build, checkpoint: Checkpoint) -> Checkpoint:
     if (nested or _OTHER in checkpoint) and not build.modalities:
         build.notes.append(NOTE)
     return {**checkpoint, **nested, "architectures": checkpoint["architectures"]}
-
