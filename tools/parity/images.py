@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array, int32
-from tessera.media.placed import PlacedMedia, digest_of
+from tessera.media.item import digest_of
+from tessera.media.placed import PlacedMedia
 from tessera.media.positions import GRID
 
 DIFFERENT = 4

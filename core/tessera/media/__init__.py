@@ -1,1 +1,2 @@
-"""Images and the like in prompts: what a front end makes of them, and what an engine takes."""
+"""Images in prompts: from the bytes that a client sends to what a model's vision tower takes, in a process of its own
+with limits."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from hashlib import sha256
-
 import msgspec
-import numpy as np
 
 from tessera.arrays import Array
 
@@ -17,7 +13,7 @@ class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
 
     # "image"
     modality: str
-    # digest_of(inputs): where it is the same, the features are.
+    # ProcessedMedia.digest: where it is the same, the features are.
     digest: bytes
     # [features] int32: ascending positions in the prompt.
     places: Array
@@ -33,13 +29,3 @@ class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
     def end(self) -> int:
         """The position after the last of its places."""
         return int(self.places[-1]) + 1
-
-
-def digest_of(inputs: Mapping[str, Array]) -> bytes:
-    """SHA-256 over names, dtypes, shapes and bytes."""
-    digest = sha256()
-    for name, value in sorted(inputs.items()):
-        head = f"{name} {value.dtype} {value.shape}".encode()
-        digest.update(len(head).to_bytes(8, "little") + head)
-        digest.update(np.ascontiguousarray(value).data)
-    return digest.digest()

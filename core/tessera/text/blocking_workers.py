@@ -48,9 +48,18 @@ class BlockingTextWorkers:
         *,
         max_tokens: int | None = None,
         truncation_side: TruncationSide | None = None,
+        placeholder: str = "",
+        replacements: Sequence[str] = (),
     ) -> list[list[int]]:
         return self._run(
-            self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens, truncation_side=truncation_side)
+            self._workers.encode(
+                texts,
+                add_special_tokens,
+                max_tokens=max_tokens,
+                truncation_side=truncation_side,
+                placeholder=placeholder,
+                replacements=replacements,
+            )
         )
 
     def encode_pairs(
