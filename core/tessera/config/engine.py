@@ -131,6 +131,12 @@ class ModelConfig:
         shown_default="16", plan=True,
     )  # fmt: skip
 
+    def most_media(self, modality: str) -> int:
+        """Of a prompt."""
+        if modality not in self.modalities:
+            return 0
+        return (self.limit_mm_per_prompt or {}).get(modality, MAX_MEDIA)
+
 
 @dataclass(frozen=True)
 class CacheConfig:
