@@ -164,7 +164,7 @@ class MediaFetcher:
         """The file, or the URL that its host redirects to. Raises RequestError and httpcore's errors."""
         import httpcore
 
-        headers = {"Host": url.netloc.decode("ascii"), "Accept": "image/*", "Accept-Encoding": "identity"}
+        headers = ((b"Host", url.netloc), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity"))
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         async with pool.stream("GET", target, headers=headers) as answer:
             fields = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
