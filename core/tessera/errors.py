@@ -39,6 +39,12 @@ class TextLimitError(RequestError):
     code = "text_limit_exceeded"
 
 
+class MediaLimitError(RequestError):
+    """Processing an image exceeded the time or memory limit, or crashed the worker process."""
+
+    code = "media_limit_exceeded"
+
+
 class AuthenticationError(TesseraError):
     status, kind, exit_code = 401, "invalid_request_error", 2
     code = "invalid_api_key"
@@ -69,6 +75,12 @@ class OverloadedError(TesseraError):
 class TextWorkerError(TesseraError):
     """The process that renders chat templates and tokenizes could not be started, was killed from outside, or stood
     still."""
+
+    status, kind, exit_code = 503, "internal_error", 1
+
+
+class MediaWorkerError(TesseraError):
+    """The process that processes images could not be started, was killed from outside, or stood still."""
 
     status, kind, exit_code = 503, "internal_error", 1
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.arrays import Array
+from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
 
@@ -49,6 +50,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     tenant: str = ""
     # What is made of the prompt instead of a completion; params, max_tokens and seed then mean nothing.
     pooling: RequestPooling | None = None
+    # Images and the like, in order of their places in the prompt.
+    media: tuple[PlacedMedia, ...] = ()
 
 
 def make_cache_key(salt: str, feature_args: Mapping[str, str] = NO_ARGS) -> bytes:

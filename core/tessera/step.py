@@ -55,6 +55,36 @@ class BlockCopy(msgspec.Struct, array_like=True):
     targets: Array
 
 
+class MediaToEncode(msgspec.Struct, array_like=True):
+    """An image, or the like, whose features a step computes before its forward pass."""
+
+    # PlacedMedia.modality
+    modality: str
+    # [features] int32: rows of the encoder cache, where the features are kept
+    slots: Array
+    # PlacedMedia.inputs
+    inputs: dict[str, Array]
+
+
+class RowMedia(msgspec.Struct, array_like=True):
+    """Which tokens of a row's part of a step stand for features."""
+
+    row: int
+    # [tokens] int32: ascending positions in the row
+    places: Array
+    # [tokens] int32: for each, the row of the encoder cache
+    slots: Array
+    # [axes, all of the row's tokens in the step] int32, if tokens have positions on several axes
+    positions: Array | None = None
+
+
+class StepMedia(msgspec.Struct, array_like=True):
+    """The images, and the like, of a step."""
+
+    encode: list[MediaToEncode]
+    rows: list[RowMedia]
+
+
 class SchedulerOutput(msgspec.Struct, array_like=True):
     """The decision for one step. A runner applies freed, opened, blocks and copies in this order (a row may be freed
     and reopened in one step), then computes."""
@@ -73,6 +103,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     # decodes: row rows[i] computes its newest token and the next num_scheduled_tokens[i] - 1 of the drafts, and a token
     # is sampled at each of these positions.
     drafts: Array = int32()
+    # Filled by the feature `media`, if a row's tokens stand for images or the like.
+    media: StepMedia | None = None
 
     @property
     def total_num_scheduled_tokens(self) -> int:

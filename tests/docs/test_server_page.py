@@ -19,11 +19,11 @@ from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.output_readers import MAX_UNREAD
+from tessera.processes.job_queue import MOST_WAITING
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
 from tessera.server.decode import WITHOUT_EFFECT
 from tessera.server.settings import Limits, ServerSettings
-from tessera.text.worker_queue import MOST_WAITING
 from tests.docs.steps import Shell, follow
 from tests.e2e.served import free_port
 from tests.server.conftest import on_socket

@@ -21,6 +21,7 @@ from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
 from tessera.engine.pooling import activated
 from tessera.errors import EngineDeadError, RequestError
+from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, CompletionOutput, Logprob, PoolingOutput, PoolingRequestOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, changed
@@ -103,6 +104,7 @@ class Call:
     cache_salt: str
     tenant: str
     feature_args: Mapping[str, str]
+    media: tuple[PlacedMedia, ...] = ()
 
 
 @dataclass
@@ -161,6 +163,9 @@ class FakeEngine:
     generates: bool = True
     checkpoint: dict[str, Any] = field(default_factory=dict)
     pooled: list[PooledCall] = field(default_factory=list)
+    # What processes images, and how many a prompt may have.
+    media: Any = None
+    most_images: int = 2
     text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -169,7 +174,10 @@ class FakeEngine:
         self.config = EngineConfig(
             ModelConfig("somewhere/model", MODEL, self.checkpoint, 257, MAX_MODEL_LEN), "fake:Platform"
         )
-        model = replace(self.config.model, pooler=self.pooler, generates=self.generates)
+        shown: dict[str, Any] = {}
+        if self.media is not None:
+            shown = {"modalities": ("image",), "limit_mm_per_prompt": {"image": self.most_images}}
+        model = replace(self.config.model, pooler=self.pooler, generates=self.generates, **shown)
         self.config = replace(self.config, model=model)
         self._dead = asyncio.Event()
         self._closed = asyncio.Event()
@@ -203,7 +211,7 @@ class FakeEngine:
         assert request_id not in self.running
         prepared = prompt if isinstance(prompt, Prompt) else await self.prepare_prompt(prompt, params)
         ids = prepared.ids.tolist()
-        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, feature_args))
+        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, feature_args, prepared.media))
         self._admit()
         self.running.add(request_id)
         finished = False
@@ -231,10 +239,12 @@ class FakeEngine:
             params = changed(params, bad_words_ids=[[len(word)] for word in params.bad_words])
         return params if self.text is None else await self.text.check_grammar(params, client)
 
-    async def prepare_prompt(self, ids: Sequence[int], params: SamplingParams, text: str | None = None) -> Prompt:
+    async def prepare_prompt(
+        self, ids: Sequence[int], params: SamplingParams, text: str | None = None, media: Sequence[PlacedMedia] = ()
+    ) -> Prompt:
         self._check_limits(ids, params)
         room = self.info.max_model_len - len(ids)
-        return Prompt(text, np.asarray(ids, np.int32), params.max_tokens or room, params)
+        return Prompt(text, np.asarray(ids, np.int32), params.max_tokens or room, params, None, tuple(media))
 
     async def prepare_pooled(
         self,

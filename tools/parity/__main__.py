@@ -29,6 +29,7 @@ from tools.parity.rounding import (
     measure_rounding,
 )
 from tools.parity.through_transformers import THROUGH_TRANSFORMERS
+from tools.parity.vision import WITH_IMAGES
 
 COLUMNS = (
     "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
@@ -61,9 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
     """Measures the family's cells. Saves its model in folder."""
     _progress(f"{family}: asking transformers")
-    asked = {**FAMILIES, **THROUGH_TRANSFORMERS}[family]
+    asked = {**FAMILIES, **WITH_IMAGES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
-    answers = ask(model, make_prompts(num_prompt_tokens(model.config), options.prompts))
+    vocab = num_prompt_tokens(model.config)
+    if asked.images is None:
+        answers = ask(model, make_prompts(vocab, options.prompts))
+    else:
+        answers = ask(model, *asked.images.prompts(vocab, options.prompts))
     cells: list[Any] = []
     for platform in options.platform:
         subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)
@@ -157,7 +162,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"positions of the logits' root mean square error is at most {MOST_TYPICAL} times transformers' and positions "
         f"beyond {FAR:g} times that are at most {MORE_FAR:.0%} of all more than transformers'.",
     )
-    known = [*FAMILIES, *THROUGH_TRANSFORMERS]
+    known = [*FAMILIES, *WITH_IMAGES, *THROUGH_TRANSFORMERS]
     parser.add_argument("--family", action="append", choices=known, help="may be repeated; default: all native ones")
     parser.add_argument(
         "--through-transformers", action="store_true", help="all types that run through transformers' code instead"

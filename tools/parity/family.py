@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tools.parity.images import Images
+
 MAX_POSITIONS = 96
 MATRIX_STD = 0.12
 SIZES: Mapping[str, Any] = MappingProxyType(
@@ -41,6 +43,8 @@ class Family:
     max_model_len: int | None = None
     # gives the saved checkpoint the form of published ones
     publish: Callable[[Path], None] | None = None
+    # what its prompts hold beside text
+    images: Images | None = None
 
 
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
@@ -102,6 +106,8 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
         for name, buffer in model.named_buffers():
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
+        if family.images is not None:
+            model.get_output_embeddings().weight[family.images.token] = 0.0  # so that no answer has it
         if padded(model.config):
             model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))

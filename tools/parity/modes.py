@@ -90,6 +90,7 @@ class Numbered:
             max_tokens=count,
             seed=0,
             arrival=float(key),
+            media=answer.media,
         )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from tessera.media.placed import PlacedMedia
+from tools.parity.images import arguments
 
 NUM_TOKENS = 32
 LENGTHS = (29, 1, 16, 40, 5, 33, 17, 2, 24, 36)
@@ -23,6 +26,8 @@ class Answer:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     logits: Tensor
+    # The prompt's.
+    media: tuple[PlacedMedia, ...] = ()
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -35,7 +40,7 @@ class Answer:
 
     def continued(self, count: int) -> Answer:
         """The same text with the first `count` tokens of the answer moved to the prompt."""
-        return Answer(self.tokens[: len(self.prompt) + count], self.tokens, self.logits)
+        return replace(self, prompt=self.tokens[: len(self.prompt) + count])
 
 
 def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -51,14 +56,15 @@ def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]
 
 
 @torch.inference_mode()
-def ask(model: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
-    """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded."""
+def ask(model: Any, prompts: Sequence[Sequence[int]], media: Sequence[Sequence[PlacedMedia]] = ()) -> list[Answer]:
+    """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded.
+    media: of each prompt; () if none has any."""
     answers = []
-    for prompt in prompts:
+    for prompt, images in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+            logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
             tokens.append(int(logits[-1].argmax()))
-        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
-        answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone()))
+        logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
+        answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(images)))
     return answers

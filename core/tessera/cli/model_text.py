@@ -1,5 +1,5 @@
 """What a front process needs from a model's files besides its configuration: tokenizer and chat template, in the text
-workers, and the defaults of requests."""
+workers, the processor of images, in the media worker, and the defaults of requests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tessera.config import EngineConfig
+    from tessera.media.workers import MediaWorkers
     from tessera.server.settings import AnswerLimits
     from tessera.text.workers import TextWorkers
 
@@ -70,6 +71,16 @@ def text_workers_of(config: EngineConfig, options: TemplateOptions) -> TextWorke
             None if config.model.pooler is None else config.model.pooler.pair_instruction,
         )
     )
+
+
+def media_workers_of(config: EngineConfig) -> MediaWorkers | None:
+    """Starts the media worker without waiting for it; None for a model whose prompts have no images, or no text. Raises
+    MediaWorkerError."""
+    from tessera.media.messages import MediaStart
+    from tessera.media.workers import MediaWorkers
+
+    takes_images = config.model.tokenizer and config.model.most_media("image") > 0
+    return MediaWorkers(MediaStart(config.model.path)) if takes_images else None
 
 
 def _read_template(path: Path) -> str:

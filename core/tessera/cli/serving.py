@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.cli.event_loop import run_until_end
 from tessera.cli.listen import is_loopback, listen, open_to_clients, socket_path, tls_context, url_of
-from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
+from tessera.cli.model_text import (
+    TEMPLATE_FLAGS,
+    TemplateOptions,
+    generation_defaults,
+    media_workers_of,
+    text_workers_of,
+)
 from tessera.cli.platforms import choices_table, explained_platform
 from tessera.cli.process_settings import answer_promptly, return_memory
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
@@ -24,6 +30,7 @@ from tessera.config.environment import Environment, read_environment, unknown_va
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
+from tessera.media.rules import MediaRules
 from tessera.plugins.discovery import declared_variables, discover
 from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
 
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.child import EngineChild
+    from tessera.media.workers import MediaWorkers
     from tessera.server.serve import ReadyApp
     from tessera.text.workers import TextWorkers
 
@@ -135,6 +143,7 @@ def server_settings(
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
         limits=record_of(Limits, SERVER_FLAGS, values),
+        media=record_of(MediaRules, SERVER_FLAGS, values),
         default_sampling=sampling,
         answers=answers,
         chat_template_kwargs=template.kwargs or {},
@@ -241,9 +250,10 @@ class _Served:
     async def until_end(self) -> int:
         """Starts the engine, serves, and reports when ready."""
         text = text_workers_of(self.config, self.template)
+        media = media_workers_of(self.config)
         try:
             make_routes = _plugin_routes(self.options.routes)
-            starting = asyncio.create_task(self._start(text))
+            starting = asyncio.create_task(self._start(text, media))
             # The server's libraries load in parallel with the engine.
             server = await asyncio.to_thread(_import_server)
             ready = self._ready_app(server, starting, make_routes)
@@ -252,14 +262,17 @@ class _Served:
         finally:
             if text is not None:
                 await text.close()
+            if media is not None:
+                await media.close()
 
-    async def _start(self, text: TextWorkers | None) -> AsyncEngine:
+    async def _start(self, text: TextWorkers | None, media: MediaWorkers | None) -> AsyncEngine:
         from tessera.engine.async_engine import AsyncEngine
 
         engine = asyncio.create_task(
             AsyncEngine.start(
                 self.config,
                 text=text,
+                media=media,
                 on_progress=self.announce.progress,
                 supervision=self.supervision,
                 child=self.child,
@@ -269,6 +282,8 @@ class _Served:
             # The text workers are ready first, so errors in their files are reported without waiting for the engine.
             if text is not None:
                 await text.ready()
+            if media is not None:
+                await media.ready()
             return await engine
         finally:
             engine.cancel()

@@ -59,6 +59,8 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     given = {flag.path for flag in ENGINE_FLAGS if flag.path and flag.name in values}
     if lora.enable and "lora" not in values.get("features", ()):
         values["features"] = (*values.get("features", EngineConfig.features), "lora")
+    if served.modalities and "media" not in values.get("features", ()):
+        values["features"] = ("media", *values.get("features", EngineConfig.features))
     return record_of(
         EngineConfig,
         ENGINE_FLAGS,

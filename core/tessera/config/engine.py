@@ -16,6 +16,11 @@ from tessera.config.pooler import PoolerConfig
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
 
+MIN_ENCODER_CACHE = 16384
+"""Several images of several thousand tokens each."""
+MAX_MEDIA = 16
+"""Of each kind in a prompt, unless --limit-mm-per-prompt says otherwise."""
+
 QUANTIZATIONS = ("int8", "int4", "fp8")
 """The values of --quantization; tessera.quantization.schemes says what they mean."""
 
@@ -119,6 +124,18 @@ class ModelConfig:
     generates: bool = True  # whether tokens can be sampled from it
     # For fields that a request does not set, by the names of SamplingParams.
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
+    # What a prompt may hold beside text: "image".
+    modalities: tuple[str, ...] = ()
+    limit_mm_per_prompt: Mapping[str, int] | None = flag(
+        None, "Most images of a prompt, such as '{\"image\": 4}'; 0 serves the text model alone.",
+        shown_default="16", plan=True,
+    )  # fmt: skip
+
+    def most_media(self, modality: str) -> int:
+        """Of a prompt."""
+        if modality not in self.modalities:
+            return 0
+        return (self.limit_mm_per_prompt or {}).get(modality, MAX_MEDIA)
 
 
 @dataclass(frozen=True)
@@ -297,6 +314,11 @@ class EngineConfig:
     explicit_fields: frozenset[str] = frozenset()
     folder: str = ""  # a temporary folder that the starter of the engine's processes creates and removes; "" for none
     log_format: str = "text"  # of the processes' log, "text" or "json"
+
+    @property
+    def encoder_cache_tokens(self) -> int:
+        """Slots for the features of images: as many as a step may need."""
+        return max(self.scheduler.max_num_batched_tokens, MIN_ENCODER_CACHE)
 
 
 ENGINE_FLAGS = (

@@ -11,6 +11,7 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
+from tessera.config.modalities import modalities
 from tessera.config.model_folder import is_gguf
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
@@ -43,6 +44,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
+        modalities=modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {}) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, {} if named is None else named.sampling
         ),

@@ -163,7 +163,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --weight-transfer-config
         """,
         ": models take text alone; remove it.": """
-            --allowed-local-media-path --allowed-media-domains --limit-mm-per-prompt --[no-]enable-mm-embeds
+            --[no-]enable-mm-embeds
             --media-io-kwargs --mm-processor-kwargs --mm-processor-cache-gb --mm-processor-cache-type
             --mm-hasher-algorithm --mm-shm-cache-max-object-size-mb --[no-]mm-encoder-only --mm-encoder-tp-mode
             --mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path

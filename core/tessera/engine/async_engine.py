@@ -34,6 +34,8 @@ from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.media.placed import PlacedMedia
+    from tessera.media.workers import MediaWorkers
     from tessera.text.tokenizer import TruncationSide
     from tessera.text.workers import TextWorkers
 
@@ -47,10 +49,11 @@ class AsyncEngine:
     """Bound to the event loop that started it. An engine process that dies or hangs is replaced by a new one, which
     reruns the requests that have not produced any output for their reader."""
 
-    def __init__(self, handle: EngineHandle, text: TextWorkers | None) -> None:
+    def __init__(self, handle: EngineHandle, text: TextWorkers | None, media: MediaWorkers | None = None) -> None:
         """Does not start the engine; use start()."""
         self.config = handle.config
         self.text = text
+        self.media = media
         self._handle = handle
         self._numbers = itertools.count()
         # One thread: more would wait for each other, and the event loop for all of them, since they never wait.
@@ -62,6 +65,7 @@ class AsyncEngine:
         config: EngineConfig,
         *,
         text: TextWorkers | None,
+        media: MediaWorkers | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         executor: str | None = None,
         supervision: Supervision | None = None,
@@ -71,12 +75,13 @@ class AsyncEngine:
         """Returns when the engine is ready.
 
         text: the text workers of the model, which the caller ends; None: prompts and completions are token ids only.
+        media: the same for images; None: prompts have none.
         executor: dotted path, to override the one that the configuration implies. child: the process of the first
         engine, if it is already running. Raises the engine's own start-up error (ConfigError, ModelError,
         PlatformError, MemoryBudgetError), or EngineDeadError if its process ended without one."""
         executor = executor or executor_path(config.parallel.world_size)
         launcher = EngineLauncher(config, executor, supervision or Supervision(), epoch, child, on_progress)
-        engine = cls(EngineHandle(launcher, None if text is None else text.vocabulary), text)
+        engine = cls(EngineHandle(launcher, None if text is None else text.vocabulary), text, media)
         await engine._handle.start()
         return engine
 
@@ -203,10 +208,14 @@ class AsyncEngine:
             params = await self._run(partial(with_bad_words, params, words), _length(params) >= LONG_LISTS)
         return params if self.text is None else await self.text.check_grammar(params, client)
 
-    async def prepare_prompt(self, ids: Sequence[int], params: SamplingParams, text: str | None = None) -> Prompt:
-        """Checks a prompt against every limit. params: of prepare_params(). Raises RequestError."""
+    async def prepare_prompt(
+        self, ids: Sequence[int], params: SamplingParams, text: str | None = None, media: Sequence[PlacedMedia] = ()
+    ) -> Prompt:
+        """Checks a prompt against every limit. params: of prepare_params(). media: in order of their places. Raises
+        RequestError."""
         is_long = len(ids) >= LONG_PROMPT or _length(params) >= LONG_LISTS
-        return await self._run(partial(self._handle.front_end.prepare, ids, params, text=text), is_long)
+        check = partial(self._handle.front_end.prepare, ids, params, text=text, media=media)
+        return await self._run(check, is_long)
 
     async def _run(self, check: Callable[[], T], is_long: bool) -> T:
         if not is_long:
@@ -251,6 +260,8 @@ class AsyncEngine:
         metrics = self._handle.front_end.metrics
         if self.text is not None:
             metrics.text_worker_restarts = self.text.restarts
+        if self.media is not None:
+            metrics.media_worker_restarts = self.media.restarts
         return metrics
 
     @property

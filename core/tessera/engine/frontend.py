@@ -13,6 +13,7 @@ from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.pooling import activated, of_steps
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
+from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, Request
 from tessera.sampling_params import SamplingParams
@@ -62,10 +63,18 @@ class FrontEnd:
         """Number of unfinished completions."""
         return len(self._live)
 
-    def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None = None) -> Prompt:
+    def prepare(
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        text: str | None = None,
+        media: Sequence[PlacedMedia] = (),
+    ) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
-        bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
-        return self._input.prepare(ids, params, text=text)
+        bad_words; see with_bad_words(). media: in order of their places. Raises RequestError. May run on another
+        thread."""
+        return self._input.prepare(ids, params, text=text, media=media)
 
     def submit(
         self,

@@ -16,6 +16,7 @@ from tessera.engine.model_tasks import check_generates
 from tessera.engine.pooling import check_pooling
 from tessera.engine.truncation import TextLimit, Truncation
 from tessera.errors import RequestError
+from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams, RequestPooling
 from tessera.request import NO_ARGS, Request, make_cache_key
 from tessera.sampling_params import (
@@ -53,6 +54,8 @@ class Prompt:
     params: SamplingParams
     # The stop strings of params, if it has any.
     stops: StopStrings | None = None
+    # In order of their places.
+    media: tuple[PlacedMedia, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,9 @@ class InputProcessor:
         self._stops: WeakValueDictionary[Sequence[str], StopStrings] = WeakValueDictionary()
         """Those of the requests in progress, which often have the same."""
 
-    def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
+    def prepare(
+        self, ids: Sequence[int], params: SamplingParams, *, text: str | None, media: Sequence[PlacedMedia] = ()
+    ) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         check_generates(self._model)
@@ -106,8 +111,11 @@ class InputProcessor:
             max_tokens=params.max_tokens or 1,
         )
         checked = self._checked(ids if truncation is None else truncation.apply(ids))
+        if media and checked.size != len(ids):
+            raise RequestError("A prompt with images cannot be truncated; shorten it.", param="truncate_prompt_tokens")
         max_tokens = self._bounded(checked.size, params.max_tokens)
-        return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
+        stops = self._stop_strings(params)
+        return Prompt(text, checked, max_tokens, resolved(params, self._model), stops, tuple(media))
 
     def prepare_pooled(
         self, ids: Sequence[int], params: PoolingParams, *, text: str | None, pooled_from: int = 0,
@@ -174,6 +182,7 @@ class InputProcessor:
                 columns={name: float(value) for name, value in (params.extra_args or {}).items()},
                 feature_args=dict(feature_args),
                 tenant=tenant or cache_salt,
+                media=prompt.media,
             )
             for index in range(params.n)
         ]

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from tessera.arrays import decoder, encoder, int32
+from tessera.arrays import Array, decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig, SchedulerConfig
 from tessera.engine.summary import ModelSummary
 from tessera.processes.error_message import ErrorMessage
@@ -70,7 +70,7 @@ def pack_start(start: StartUp) -> bytes:
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):
-    """On the way, only the first of several requests with one leader has the prompt and the parameters."""
+    """On the way, only the first of several requests with one leader has the prompt, its media and the parameters."""
 
     requests: list[Request]
     # They come from an engine that died, and are queued even if the waiting queue is full.
@@ -199,7 +199,9 @@ class Codec:
             return message.body
         message.body.requests = list(_whole(message.body.requests))
         if not all(map(_well_formed, message.body.requests)):
-            log.warning("dropped a message with a prompt that is not a one-dimensional array of int32 token ids")
+            log.warning(
+                "dropped a message with a prompt that is no one-dimensional array of int32 token ids, or media that lie outside of it"
+            )
             return None
         return message.body
 
@@ -230,7 +232,7 @@ def _slim(requests: list[Request]) -> Iterator[Request]:
     for request in requests:
         family = _family(request)
         if family in families:
-            yield msgspec.structs.replace(request, prompt=int32(()), params=SamplingParams())
+            yield msgspec.structs.replace(request, prompt=int32(()), params=SamplingParams(), media=())
         else:
             families.add(family)
             yield request
@@ -254,7 +256,7 @@ def _whole(requests: list[Request]) -> Iterator[Request]:
             firsts[family] = msgspec.structs.replace(request, params=others)
             yield request
         else:
-            yield msgspec.structs.replace(request, prompt=first.prompt, params=first.params)
+            yield msgspec.structs.replace(request, prompt=first.prompt, params=first.params, media=first.media)
 
 
 def _adds_up(outputs: EngineCoreOutputs | None) -> bool:
@@ -268,4 +270,11 @@ def _adds_up(outputs: EngineCoreOutputs | None) -> bool:
 def _well_formed(request: Request) -> bool:
     prompt = request.prompt
     wants = request.max_tokens > 0 or request.pooling is not None
-    return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and wants
+    placed = all(_within(media.places, prompt.size) for media in request.media)
+    return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and wants and placed
+
+
+def _within(places: Array, size: int) -> bool:
+    """Whether they are ascending positions of a prompt of this size, at least one."""
+    whole = places.dtype == np.int32 and places.ndim == 1 and places.size > 0
+    return whole and bool(0 <= places[0] and places[-1] < size and (np.diff(places) > 0).all())

@@ -71,6 +71,7 @@ class EngineMetrics:
         self.engine_restarts = 0
         self.replayed_requests = 0
         self.text_worker_restarts = 0
+        self.media_worker_restarts = 0
         self._before = SchedulerCounters()
         self._fallbacks_before: Counter[str] = Counter()
         self._compilations_before = 0
@@ -187,6 +188,12 @@ class EngineMetrics:
             "counter",
             "Text worker processes started to replace one that ended.",
             self.text_worker_restarts,
+        )
+        yield Metric(
+            "media_worker_restarts",
+            "counter",
+            "Media worker processes started to replace one that ended.",
+            self.media_worker_restarts,
         )
         for op, count in sorted((self._fallbacks_before + Counter(stats.fallbacks)).items()):
             yield Metric("reference_fallbacks", "counter", "Runs of an op's reference.", count, ("op", op))

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,16 +19,29 @@ STATE_UNIT = 16
 """Tokens of a unit where no group grows with tokens."""
 
 
+class Content(NamedTuple):
+    """What the tokens of a span stand for, such as an image: two spans of the same tokens that differ in it are not
+    the same."""
+
+    # The position of the first token.
+    start: int
+    # The position after the last one.
+    end: int
+    # Equal only for equal contents.
+    digest: bytes
+
+
 class HashChain:
-    """The hashes of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i). Links are computed
-    on demand."""
+    """The hashes of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i, the contents that
+    lie in it). Links are computed on demand. contents: in order of their positions."""
 
-    __slots__ = ("_root", "hashes", "unit")
+    __slots__ = ("_contents", "_root", "hashes", "unit")
 
-    def __init__(self, root: bytes, unit: int, hashes: Sequence[bytes] = ()) -> None:
+    def __init__(self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[Content] = ()) -> None:
         self._root = root
         self.unit = unit
         self.hashes = list(hashes)
+        self._contents = contents
 
     def link(self, index: int, tokens: Array) -> bytes:
         """tokens: int32, contiguous, at least as long as units 0 to index."""
@@ -41,13 +55,21 @@ class HashChain:
             link = hashes[-1] if hashes else self._root
             data = tokens[len(hashes) * self.unit : last * self.unit].tobytes()
             for start in range(0, len(data), size):
-                link = sha256(link + data[start : start + size]).digest()
+                link = sha256(link + data[start : start + size] + self._within(len(hashes))).digest()
                 hashes.append(link)
         return hashes[first:last]
 
+    def _within(self, index: int) -> bytes:
+        """The contents of which a unit has tokens, and where they start."""
+        if not self._contents:
+            return b""
+        start, end = index * self.unit, (index + 1) * self.unit
+        among = (one for one in self._contents if one.start < end and one.end > start)
+        return b"".join(one.start.to_bytes(8, "little") + one.digest for one in among)
+
     def fork(self, num_tokens: int) -> HashChain:
         """The chain of another request that has the same first num_tokens tokens."""
-        return HashChain(self._root, self.unit, self.hashes[: num_tokens // self.unit])
+        return HashChain(self._root, self.unit, self.hashes[: num_tokens // self.unit], self._contents)
 
 
 @dataclass(frozen=True)
@@ -83,9 +105,9 @@ class PrefixCache:
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
         self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
-    def chain(self, cache_key: bytes = b"") -> HashChain:
+    def chain(self, cache_key: bytes = b"", contents: Sequence[Content] = ()) -> HashChain:
         """The start of a request's chain; equal only for the same Request.cache_key."""
-        return HashChain(hashlib.sha256(self._salt + cache_key).digest(), self.unit)
+        return HashChain(hashlib.sha256(self._salt + cache_key).digest(), self.unit, contents=contents)
 
     def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
         """The longest cached prefix of at most num_units units whose number of units is a multiple of step. A group

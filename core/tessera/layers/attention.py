@@ -16,7 +16,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.qkv import APART, Heads, QKVLayout
-from tessera.layers.rotary import Rope, cos_sin
+from tessera.layers.rotary import AxisTable, Rope, cos_sin
 from tessera.layers.weights import Parameter
 from tessera.ops import NormSpec, QKNormSpec, RotarySpec, SigmoidGateSpec
 from tessera.ops.tensors import torch_dtype
@@ -148,8 +148,12 @@ class RotaryTable:
     def table(self, rope: Rope, positions: int) -> Tensor:
         key = (rope, positions)
         if key not in self.tables:
-            host = self._host("rotary table", TABLE_BYTES * rope.dim, positions)
-            self.tables[key] = cos_sin(rope, positions, host).to(self.build.device.target)
+            spare = self.build.spare_positions if rope.axes else 0
+            host = self._host("rotary table", TABLE_BYTES * rope.dim, positions + spare)
+            table = cos_sin(rope, positions + spare, host).to(self.build.device.target)
+            if spare:
+                self.build.axis_tables.append(AxisTable(rope.axes, table, positions))
+            self.tables[key] = table
         return self.tables[key]
 
     def _host(self, name: str, nbytes: int, positions: int) -> torch.device:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tessera.config.mesh import Axis
 from tessera.config.pooler import PoolerConfig
 from tessera.errors import ModelError, PlatformError, RefusedError
+from tessera.layers.rotary import AxisTable
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import (
     FullAttentionSpec,
@@ -71,16 +72,21 @@ class Build:
         stored: Stored | None = None,  # the checkpoint, if there is one
         pooler: PoolerConfig | None = None,  # how the model pools; None: it only generates
         generates: bool = True,  # whether it needs a head that tokens are sampled from
+        modalities: Sequence[str] = (),  # what its prompts may hold beside text
+        max_tokens: int = 0,  # of a launch
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
-        self.pooler, self.generates = pooler, generates
+        self.pooler, self.generates, self.modalities = pooler, generates, modalities
         # Lines about the model, to say at start-up.
         self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
+        # Rows behind a rotary table for tokens with several positions each, if there may be such tokens.
+        self.spare_positions = max_tokens if modalities else 0
+        self.axis_tables: list[AxisTable] = []  # those with such rows
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number
         self.first_layer = 0  # the model's number of the first of them

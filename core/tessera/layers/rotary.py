@@ -150,11 +150,14 @@ def longrope_attention_factor(factor: float, original: float) -> float:
 
 @dataclass(frozen=True)
 class Rope:
-    """dim: the number of elements of a head that are rotated."""
+    """dim: the number of elements of a head that are rotated. axes: for each pair of them, the axis whose position turns
+    it: 0 is time, 1 height, 2 width in an image or video; of text all three are one. () if there is one axis. M-RoPE,
+    arXiv:2409.12191."""
 
     dim: int
     theta: float = 10000.0
     scaling: Scaling | None = None
+    axes: tuple[int, ...] = ()
 
 
 def cos_sin(rope: Rope, positions: int, device: torch.device) -> Tensor:
@@ -168,3 +171,21 @@ def cos_sin(rope: Rope, positions: int, device: torch.device) -> Tensor:
     torch.cos(angles, out=cosines)
     torch.sin(angles, out=sines)
     return table if scaling is None else table.mul_(scaling.attention_factor)
+
+
+class AxisTable:
+    """A table of cos_sin() of which the rows behind those of positions are written anew for each launch: one for each
+    token whose positions on the axes of its Rope differ. table: [positions + spare, dim]."""
+
+    def __init__(self, axes: tuple[int, ...], table: Tensor, positions: int) -> None:
+        self.table, self.positions = table, positions
+        # [dim / 2] int64.
+        self.axes = torch.tensor(axes, device=table.device)
+
+    def fill(self, positions: Tensor) -> None:
+        """Writes the first spare rows. positions: [axes, tokens] int64."""
+        half = len(self.axes)
+        rows = positions.index_select(0, self.axes).t()
+        spare = self.table[self.positions : self.positions + len(rows)]
+        for start in (0, half):
+            spare[:, start : start + half] = self.table[:, start : start + half].gather(0, rows)

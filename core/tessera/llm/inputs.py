@@ -8,6 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tessera.errors import ConfigError, RequestError
+from tessera.llm.images import PromptWithImages, images_of
 from tessera.lora import LoRARequest, lora_args
 from tessera.request import NO_ARGS
 
@@ -23,6 +24,14 @@ class TextPrompt(TypedDict):
     """A prompt as a text."""
 
     prompt: str
+
+
+class ImagesPrompt(TypedDict):
+    """A prompt as a text that has the model's placeholder once for each image."""
+
+    prompt: str
+    # {"image": an image or a list of them}
+    multi_modal_data: Mapping[str, Any]
 
 
 class TokensPrompt(TypedDict):
@@ -63,14 +72,46 @@ def prompts_of(
     prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
 ) -> list[str | Sequence[int]]:
     """Texts and token ids, one per prompt. Raises RequestError for anything else."""
+    return [_prompt(prompt) for prompt in _listed(prompts, prompt_token_ids)]
+
+
+def prompts_with_images_of(
+    prompts: PromptType | Sequence[PromptType] | None,
+    prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    most_images: int,
+) -> list[str | Sequence[int] | PromptWithImages]:
+    """The same, of which some may have images. most_images: of a prompt."""
+    return [
+        _with_images(prompt, most_images) if _has_images(prompt) else _prompt(prompt)
+        for prompt in _listed(prompts, prompt_token_ids)
+    ]
+
+
+def _listed(
+    prompts: PromptType | Sequence[PromptType] | None,
+    prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+) -> list[Any]:
     if (prompts is None) == (prompt_token_ids is None):
         raise RequestError("Pass either prompts or prompt_token_ids.", param="prompts")
     given: Any = prompts if prompts is not None else prompt_token_ids
     one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence) or _is_ids(given)
-    return [_prompt(prompt) for prompt in ([given] if one else given)]
+    return [given] if one else list(given)
+
+
+def _has_images(prompt: Any) -> bool:
+    return isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
+
+
+def _with_images(prompt: Mapping[str, Any], most_images: int) -> str | PromptWithImages:
+    images, text = images_of(prompt["multi_modal_data"], most_images), prompt.get("prompt")
+    if not isinstance(text, str):
+        raise RequestError('A prompt with images needs its text, "prompt".', param="prompts")
+    return PromptWithImages(text, images) if images else text
 
 
 def _prompt(prompt: Any) -> str | Sequence[int]:
+    if _has_images(prompt):
+        raise RequestError("This call takes no images; leave out multi_modal_data.", param="prompts")
     if isinstance(prompt, Mapping):
         known = [name for name in ("prompt_token_ids", "prompt") if prompt.get(name) is not None]
         if not known:

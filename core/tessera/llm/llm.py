@@ -34,6 +34,7 @@ from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.engine.truncation import TextLimit
 from tessera.errors import RequestError
 from tessera.llm.batch_encoding import EncodingLimit, encode_together
+from tessera.llm.images import PromptWithImages, without_images
 from tessera.llm.inputs import (
     Conversations,
     LoRARequests,
@@ -43,10 +44,15 @@ from tessera.llm.inputs import (
     keywords_of,
     lora_args_of,
     prompts_of,
+    prompts_with_images_of,
     refuse_others,
 )
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.llm.scores import numbered_pairs, scored, texts_to_score
+from tessera.media.item import ProcessedMedia
+from tessera.media.messages import MediaStart
+from tessera.media.placed import PlacedMedia
+from tessera.media.placement import placed
 from tessera.pooling_params import PoolingParams
 from tessera.request import (
     ClassificationRequestOutput,
@@ -97,7 +103,8 @@ class LLM:
             eos_token_ids=config.model.eos_token_ids,
             pair_instruction=None if pooler is None else pooler.pair_instruction,
         )
-        self._text = BlockingTextWorkers(start) if config.model.tokenizer else None
+        media = MediaStart(config.model.path) if config.model.modalities else None
+        self._text = BlockingTextWorkers(start, media) if config.model.tokenizer else None
         with ExitStack() as undo:
             undo.callback(self._end_text)
             engine = Engine(dataclasses.replace(config, embedded=True))
@@ -121,11 +128,13 @@ class LLM:
         priority: int | Sequence[int] | None = None,
         **others: Any,
     ) -> list[RequestOutput]:
-        """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text} or
-        {"prompt_token_ids": ids}. sampling_params: one for all prompts, or one per prompt; each request takes a copy.
+        """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text},
+        {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images}}, where the text has the
+        model's placeholder for each image, and an image is one of Pillow, the bytes of a file or a path. sampling_params: one for all prompts, or one per prompt; each request takes a copy.
         Raises RequestError before anything runs, and EngineStepError if a step fails."""
         refuse_others("generate", others)
-        jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority, lora_request)
+        asked = prompts_with_images_of(prompts, prompt_token_ids, self._most_images)
+        jobs = self._jobs(asked, sampling_params, priority, lora_request)
         return self._answers(jobs, use_tqdm)
 
     def enqueue(
@@ -139,7 +148,8 @@ class LLM:
         """Queues prompts, in the forms generate() accepts, for wait_for_completion(); nothing runs until then. Returns
         each prompt's request_id. Raises RequestError, in which case none of them is queued."""
         refuse_others("enqueue", others)
-        return self._enqueue(self._jobs(prompts_of(prompts, None), sampling_params, priority, lora_request))
+        asked = prompts_with_images_of(prompts, None, self._most_images)
+        return self._enqueue(self._jobs(asked, sampling_params, priority, lora_request))
 
     def enqueue_chat(
         self,
@@ -173,8 +183,9 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> list[RequestOutput]:
-        """Returns one completion per conversation; messages is one conversation or a list of them. chat_template:
-        template source to use instead of the model's. Raises the same errors as generate()."""
+        """Returns one completion per conversation; messages is one conversation or a list of them, whose content may
+        have parts {"type": "image_url", "image_url": {"url": data URL}} and {"type": "image_pil", "image_pil": image}.
+        chat_template: template source to use instead of the model's. Raises the same errors as generate()."""
         jobs = self._chat_jobs(
             "chat",
             messages,
@@ -376,7 +387,7 @@ class LLM:
 
     def _jobs(
         self,
-        prompts: Sequence[str | Sequence[int] | Tokenized],
+        prompts: Sequence[str | Sequence[int] | PromptWithImages | Tokenized],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
         lora_request: LoRARequests,
@@ -424,9 +435,11 @@ class LLM:
         for conversation, own in zip(
             asked, for_each("sampling_params", params, SamplingParams, len(asked)), strict=True
         ):
+            shown, images = without_images(conversation, self._most_images)
+            media = [self._text.image(image) for image in images]
             chat = self._text.chat(
                 ChatJob(
-                    conversation,
+                    shown,
                     tools=tools,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
@@ -434,9 +447,10 @@ class LLM:
                     template=chat_template,
                     max_tokens=self._most_tokens(own),
                     text=True,
+                    **_replacing(self._text, media),
                 )
             )
-            prompts.append(Tokenized(chat.ids[0], chat.text))
+            prompts.append(Tokenized(chat.ids[0], chat.text, _placed(self._text, chat.ids[0], media)))
         return self._jobs(prompts, params, priority, lora_request)
 
     def _enqueue(self, jobs: list[Job]) -> list[str]:
@@ -453,7 +467,7 @@ class LLM:
             return self._offline.run(jobs, bar.add)
 
     def _all_prepared(
-        self, prompts: Sequence[str | Sequence[int] | Tokenized], params: Sequence[SamplingParams]
+        self, prompts: Sequence[str | Sequence[int] | PromptWithImages | Tokenized], params: Sequence[SamplingParams]
     ) -> list[Prompt]:
         """Raises RequestError that names a prompt's index."""
         encodings: Mapping[int, Any] = {}
@@ -464,15 +478,19 @@ class LLM:
             for index, (prompt, own) in enumerate(zip(prompts, params, strict=True))
         ]
 
-    def _prepared(self, index: int, prompt: str | Sequence[int] | Tokenized, params: SamplingParams) -> Prompt:
+    def _prepared(
+        self, index: int, prompt: str | Sequence[int] | PromptWithImages | Tokenized, params: SamplingParams
+    ) -> Prompt:
         """Prepares a prompt. Raises RequestError that names the prompt's index."""
         try:
-            if isinstance(prompt, str):
+            if isinstance(prompt, PromptWithImages):
+                prompt = self._tokenized(prompt.text, self._most_tokens(params), prompt.images)
+            elif isinstance(prompt, str):
                 prompt = self._tokenized(prompt, self._most_tokens(params))
-            ids, text = (prompt.ids, prompt.text) if isinstance(prompt, Tokenized) else (prompt, None)
+            ids, text, media = prompt if isinstance(prompt, Tokenized) else Tokenized(prompt, None)
             if self._text is not None:
                 params = self._text.check_grammar(params)
-            return self._offline.front.prepare(ids, self._with_bad_words(params), text=text)
+            return self._offline.front.prepare(ids, self._with_bad_words(params), text=text, media=media)
         except RequestError as error:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
@@ -525,11 +543,17 @@ class LLM:
             param = place if is_pair else error.param
             raise type(error)(f"{place}: {error.message}", param=param, code=error.code) from error
 
-    def _tokenized(self, text: str, max_tokens: int | None) -> Tokenized:
+    def _tokenized(self, text: str, max_tokens: int | None, images: Sequence[bytes] = ()) -> Tokenized:
         if self._text is None:
             raise no_tokenizer()
-        (ids,) = self._text.encode([text], max_tokens=max_tokens)
-        return Tokenized(ids, text)
+        media = [self._text.image(image) for image in images]
+        (ids,) = self._text.encode([text], max_tokens=max_tokens, **_replacing(self._text, media))
+        return Tokenized(ids, text, _placed(self._text, ids, media))
+
+    @property
+    def _most_images(self) -> int:
+        """Of a prompt."""
+        return self._offline.config.model.most_media("image")
 
     def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
         if not params.bad_words:
@@ -548,6 +572,19 @@ class Tokenized(NamedTuple):
 
     ids: Sequence[int]
     text: str | None
+    media: Sequence[PlacedMedia] = ()
+
+
+def _replacing(workers: BlockingTextWorkers, media: Sequence[ProcessedMedia]) -> dict[str, Any]:
+    """Arguments of what tokenizes a prompt with these images."""
+    placeholder = "" if workers.media is None else workers.media.placeholder
+    return {"placeholder": placeholder, "replacements": [one.replacement for one in media]} if media else {}
+
+
+def _placed(
+    workers: BlockingTextWorkers, ids: Sequence[int], media: Sequence[ProcessedMedia]
+) -> tuple[PlacedMedia, ...]:
+    return placed(ids, media, workers.media) if media and workers.media is not None else ()
 
 
 def _whole(params: SamplingParams) -> SamplingParams:

@@ -132,12 +132,16 @@ class Decoder:
         return self.embedding(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        for block in self.blocks[:-1] if self.is_last_stage else self.blocks:
+        for block in self.blocks[:-1]:
             x, residual = block.transform(block.attend(x, residual, launch, caches))
-        if not self.is_last_stage:
-            return Hidden(x, residual)
+        return self.end(x, residual, launch, caches)
+
+    def end(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> Hidden:
+        """The last block of this stage."""
         last = self.blocks[-1]
         states = last.attend(x, residual, launch, caches)
+        if not self.is_last_stage:
+            return Hidden(*last.transform(states))
         return Hidden(*last.transform([launch.select_logits(state) for state in states]))
 
     def finish(self, hidden: Hidden) -> Tensor:
@@ -187,6 +191,7 @@ def build_decoder(
     block: Callable[[Build, DecoderConfig, int, RotaryTable], Block] = PreNormBlock,
     *,
     whole: bool = False,
+    decoder: type[Decoder] = Decoder,
 ) -> Decoder:
     """whole: activations between blocks are complete on every rank, and there is no residual beside them, as required
     for a block that does not begin with a norm or that ends with one."""
@@ -205,7 +210,7 @@ def build_decoder(
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]
     norm = Norm(config.eps, config.norm_offset, config.residual_multiplier, whole)
-    return Decoder(
+    return decoder(
         build,
         config,
         embedding=embedding,

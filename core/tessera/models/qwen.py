@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tessera.config.reward import PROCESS_REWARD, REWARD
+from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames
-from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.decoder import Decoder, DecoderConfig, build_decoder
+from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.reading import (
@@ -24,9 +27,11 @@ from tessera.models.reading import (
     read_decoder,
     windowed,
 )
+from tessera.models.rope import by_axis
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+_QWEN3 = {**_QWEN, "head_dim": 128}
 _QWEN3_MOE: dict[str, Any] = {
     "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,
@@ -36,7 +41,15 @@ _QWEN3_MOE: dict[str, Any] = {
     "num_local_experts": 128,
     "num_experts_per_tok": 8,
 }
-
+_QWEN3_VL_MOE = {
+    **_QWEN3_MOE,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 128000,
+    "moe_intermediate_size": 1408,
+    "num_local_experts": 60,
+    "num_experts_per_tok": 4,
+    "rope_theta": 5e5,
+}
 
 _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
 """Of reward models."""
@@ -44,7 +57,17 @@ _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last
 
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN)
+    return _qwen2(build, fields, read_attention(fields, max_model_len, bias=True))
+
+
+def qwen2_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 2 VL and 2.5 VL."""
+    fields = ConfigFields(checkpoint, {**_QWEN, "rope_theta": 1e6})
     shape = read_attention(fields, max_model_len, bias=True)
+    return _qwen2(build, fields, _in_images(build, fields, shape, (16, 24, 24), interleaved=False))
+
+
+def _qwen2(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
     config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
     if config.architecture.endswith((REWARD, PROCESS_REWARD)):
         config = replace(config, text_head=_JUDGE, token_head=_JUDGE)
@@ -52,24 +75,53 @@ def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = ConfigFields(checkpoint, {**_QWEN, "head_dim": 128})
-    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    fields = ConfigFields(checkpoint, _QWEN3)
+    shape = _qwen3_attention(fields, max_model_len)
     return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+
+
+def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 VL."""
+    fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
+    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
+    return build_decoder(build, config, decoder=DeepstackDecoder)
+
+
+def _qwen3_attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
+    return read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+
+
+def _in_images(
+    build: Build, fields: ConfigFields, shape: AttentionShape, sections: Sequence[int], *, interleaved: bool
+) -> AttentionShape:
+    """The same where prompts may hold images, whose tokens have a place in height and width too."""
+    if not build.modalities or shape.rope is None:
+        return shape
+    return replace(shape, rope=by_axis(fields, shape.rope, sections, interleaved=interleaved))
 
 
 def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_MOE)
-    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    shape, renormalise = _qwen3_attention(fields, max_model_len), fields.flag("norm_topk_prob")
+    return build_decoder(build, _with_experts(fields, shape, renormalise=renormalise))
+
+
+def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 VL with experts, whose weights always sum to 1."""
+    fields = ConfigFields(checkpoint, _QWEN3_VL_MOE)
+    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    return build_decoder(build, _with_experts(fields, shape, renormalise=True), decoder=DeepstackDecoder)
+
+
+def _with_experts(fields: ConfigFields, shape: AttentionShape, *, renormalise: bool) -> DecoderConfig:
     number = fields.count("num_hidden_layers")
     windows = everywhere(fields) if fields.flag("use_sliding_window") else (None,) * number
     named = "num_local_experts" if fields.get("num_experts") is None else "num_experts"
     moe = "model.layers.{layer}.mlp"
     names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")))
-    experts = read_experts(
-        fields, named, names, fields.count("moe_intermediate_size"), renormalise=fields.flag("norm_topk_prob")
-    )
-    config = read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=dense_layers(fields, number))
-    return build_decoder(build, config)
+    experts = read_experts(fields, named, names, fields.count("moe_intermediate_size"), renormalise=renormalise)
+    return read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=dense_layers(fields, number))
 
 
 def dense_layers(fields: ConfigFields, number: int) -> frozenset[int]:

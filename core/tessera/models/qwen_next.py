@@ -16,7 +16,7 @@ from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.qwen import dense_layers
 from tessera.models.reading import FULL, read_attention, read_biases, read_decoder, read_head_dim
-from tessera.models.rope import RopeReader
+from tessera.models.rope import RopeReader, by_axis
 
 LINEAR = "linear_attention"
 
@@ -50,25 +50,25 @@ def qwen3_next(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Deco
     fields = ConfigFields(checkpoint, _QWEN3_NEXT)
     experts = _experts(fields, renormalise=fields.flag("norm_topk_prob"))
     dense = dense_layers(fields, fields.count("num_hidden_layers"))
-    layers = _layers(fields, max_model_len, ByKeyHead())
+    layers = _layers(build, fields, max_model_len, ByKeyHead())
     inner = fields.count("intermediate_size", 5632)
     return build_decoder(build, read_decoder(fields, layers, inner=inner, experts=experts, dense_layers=dense))
 
 
 def qwen3_5(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_5)
-    return build_decoder(build, read_decoder(fields, _layers(fields, max_model_len, ByKind())))
+    return build_decoder(build, read_decoder(fields, _layers(build, fields, max_model_len, ByKind())))
 
 
 def qwen3_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_5_MOE)
     experts = _experts(fields, renormalise=True)
-    layers = _layers(fields, max_model_len, ByKind())
+    layers = _layers(build, fields, max_model_len, ByKind())
     return build_decoder(build, read_decoder(fields, layers, inner=experts.inner, experts=experts))
 
 
-def _layers(fields: ConfigFields, max_model_len: int, layout: DeltaNetLayout) -> list[BlockShape]:
-    attention = _attention(fields, max_model_len)
+def _layers(build: Build, fields: ConfigFields, max_model_len: int, layout: DeltaNetLayout) -> list[BlockShape]:
+    attention = _attention(build, fields, max_model_len)
     delta_net = _delta_net(fields, attention, layout)
     number, interval = fields.count("num_hidden_layers"), fields.count("full_attention_interval")
     kinds = fields.by_layer("layer_types", number, lambda kind: kind in (LINEAR, FULL), f"{LINEAR} or {FULL}")
@@ -78,9 +78,10 @@ def _layers(fields: ConfigFields, max_model_len: int, layout: DeltaNetLayout) ->
     return [shapes[kind] for kind in kinds]
 
 
-def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
-    """Its rotary embedding has sections for the places of an image in width and height, which for text are one."""
+def _attention(build: Build, fields: ConfigFields, max_model_len: int) -> AttentionShape:
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
+    if build.modalities:
+        rope = by_axis(fields, rope, (11, 11, 10), interleaved=True)
     return read_attention(
         fields, max_model_len, rope=rope, head_norm=True, norm_offset=1.0, gated=True, **read_biases(fields)
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tessera.errors import ModelError
 from tessera.layers.rotary import (
@@ -125,6 +126,23 @@ class RopeReader:
                 f"partial_rotary_factor ({share:g}) of heads of {self.head_dim} elements cannot be rotated."
             )
         return Proportional(share, _positive(rope, "factor", 1.0))
+
+
+def by_axis(fields: ConfigFields, rope: Rope, sections: Sequence[int], *, interleaved: bool) -> Rope:
+    """The same with an axis for each pair, as mrope_section says. sections: the family's, if it is omitted.
+    interleaved: pairs of height and width lie between those of time, not behind them. Raises ModelError."""
+    said = fields.table("rope_scaling").get("mrope_section") or fields.table("rope_parameters").get("mrope_section")
+    said, half = said or list(sections), rope.dim // 2
+    numbers = isinstance(said, list) and all(type(number) is int and 0 <= number <= half for number in said)
+    if not numbers or len(said) < 3 or sum(said) != half:
+        raise ModelError(f"mrope_section {_PLACE} in config.json is not a list of at least 3 numbers, {half} together.")
+    if not interleaved:
+        axes = [index % 3 for index, number in enumerate(said) for _ in range(number)]
+    else:
+        axes = [0] * half
+        for axis in (1, 2):
+            axes[axis : 3 * said[axis] : 3] = [axis] * len(axes[axis : 3 * said[axis] : 3])
+    return replace(rope, axes=tuple(axes))
 
 
 def _positive(fields: ConfigFields, name: str, default: float | None = None, *, above: float = 0.0) -> float:

@@ -19,6 +19,6 @@ def text_fields(build: Build, checkpoint: Checkpoint) -> Checkpoint:
     nested = checkpoint.get(NESTED, {})
     if not isinstance(nested, Mapping):
         raise ModelError(f"{NESTED} in config.json is not an object.")
-    if nested or _OTHER in checkpoint:
+    if (nested or _OTHER in checkpoint) and not build.modalities:
         build.notes.append(NOTE)
     return {**checkpoint, **nested, "architectures": checkpoint["architectures"]}

@@ -7,7 +7,7 @@ of the others nothing exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +21,7 @@ from tessera.platform.ops import BoundOps, Wrapper
 
 if TYPE_CHECKING:
     from tessera.request import Request
-    from tessera.step import RowOpened
+    from tessera.step import RowOpened, SchedulerOutput
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,10 @@ class EngineFeature:
         for state, own in zip(states, bits, strict=True):
             state.mask(own)
 
+    def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
+        """Called with each step once it is scheduled, to add what the worker halves need for it. row_of: a request's
+        key -> its row. Default: adds nothing."""
+
     def begin(self, request: Request) -> FeatureState | None:
         """Called when a request arrives. None: the request does not use the feature in this process. Raises
         RequestError, which the client receives. Default: None."""
@@ -163,7 +167,8 @@ class WorkerFeature:
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         """Called once, after the model was built and before its weights are loaded. products: its linear layers. arena:
-        counts what the feature allocates. Raises ModelError, PlatformError. Default: does nothing."""
+        counts what the feature allocates, until wrap() returns. Raises ModelError, PlatformError. Default: does
+        nothing."""
 
     def tensors(self) -> Sequence[MutableMapping[str, Tensor]]:
         """The tensors that its part of the forward pass reads, each in the mapping where it looks it up whenever it is
@@ -188,6 +193,9 @@ class WorkerFeature:
         """Called at the start of a step that opens rows, with these. Returns whether it changed any of its tensors() in
         place. Default: changes none."""
         return False
+
+    def begin(self, step: SchedulerOutput) -> None:
+        """Called at the start of each step, after open(). Default: does nothing."""
 
     def before(self, launch: Launch) -> None:
         """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tessera.arrays import Array
+from tessera.arrays import Array, int32
 from tessera.platform.device import Reason, Tensor
+
+if TYPE_CHECKING:
+    from tessera.media.placed import PlacedMedia
 
 Plan = Any
 """What an attention backend computes once per launch and AttentionGroup and uses in all layers of the group."""
@@ -49,6 +52,8 @@ class RequestView(Protocol):
     def feature_args(self) -> Mapping[str, str]: ...
     @property
     def tenant(self) -> str: ...
+    @property
+    def media(self) -> Sequence[PlacedMedia]: ...
 
 
 class Resource(ABC):
@@ -60,14 +65,16 @@ class Resource(ABC):
     name: str
     # "request": taken when a request starts and released when it leaves its row (finished, preempted or aborted).
     # "step": taken each time a request is scheduled; begin_step() resets it
-    scope: Literal["request", "step"] = "request"
+    # "prompt": as "step", by requests whose next token is one of the prompt
+    scope: Literal["request", "step", "prompt"] = "request"
 
     def begin_step(self) -> None:
         """Called before each step is scheduled. Default: nothing."""
 
     @abstractmethod
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
-        """How many of num_tokens may be scheduled, at least 1; or the reason why none may."""
+        """How many of num_tokens may be scheduled, from request.num_computed_tokens on, at least 1; or the reason why
+        none may."""
 
     @abstractmethod
     def take(self, request: RequestView, num_tokens: int) -> None:
@@ -171,6 +178,8 @@ class Launch:
     columns: dict[str, Tensor] = field(default_factory=dict)
     # by group, how many tokens a query sees, itself included; None: all before it
     windows: Sequence[int | None] = ()
+    # [R] int32 on the host: `rows`
+    rows_host: Array = field(default_factory=int32)
 
     def select_logits(self, states: Tensor) -> Tensor:
         """states [T, ...] -> the rows at logits_indices [S, ...]."""

@@ -64,18 +64,15 @@ NATIVE_MODELS: Mapping[str, str] = {
 """Architectures that generate and that core implements, by their name in config.json."""
 
 TEXT_MODELS: Mapping[str, str] = {
-    f"{name}ForConditionalGeneration": NATIVE_MODELS[f"{text}ForCausalLM"]
-    for name, text in (
-        ("Gemma3", "Gemma3"),
-        ("Llama4", "Llama4"),
-        ("Mistral3", "Mistral"),
-        ("Qwen2VL", "Qwen2"),
-        ("Qwen2_5_VL", "Qwen2"),
-        ("Qwen3VL", "Qwen3"),
-        ("Qwen3VLMoe", "Qwen3Moe"),
-        ("Qwen3_5", "Qwen3_5"),
-        ("Qwen3_5Moe", "Qwen3_5Moe"),
-    )
+    "Gemma3ForConditionalGeneration": NATIVE_MODELS["Gemma3ForCausalLM"],
+    "Llama4ForConditionalGeneration": NATIVE_MODELS["Llama4ForCausalLM"],
+    "Mistral3ForConditionalGeneration": NATIVE_MODELS["MistralForCausalLM"],
+    "Qwen2VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
+    "Qwen2_5_VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
+    "Qwen3VLForConditionalGeneration": "tessera.models.qwen:qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
+    "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
+    "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
 }
 """Architectures with models for images beside one of text, of which core serves the text model."""
 
@@ -152,5 +149,5 @@ def extensions(registry: Registry) -> None:
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
     for name, path in _FORMATS.items():
         registry.formats.add(name, path, level=registry.formats.level)
-    for name in ("structured_outputs", "lora"):
+    for name in ("structured_outputs", "lora", "media"):
         registry.features.add(name, f"tessera.features.{name}:FEATURE", level=registry.features.level)

@@ -242,6 +242,7 @@ class LaunchBuilder:
             block_sizes=self.block_sizes,
             columns={**self._columns(layout.rows), **self._columns(layout.token_rows, each_token=True)},
             windows=self.windows,
+            rows_host=layout.rows,
         )
         return launch
 

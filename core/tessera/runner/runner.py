@@ -341,9 +341,9 @@ class CoreRunner(ModelRunner):
             launch = prepared.launch
             for observer in observers:
                 observer.observe(launch)
-            self._planned(launch, captured=self._is_captured(launch.key))
             for feature in self.features:
                 feature.before(launch)
+            self._planned(launch, captured=self._is_captured(launch.key))
             results.append((prepared, self._run(launch, whole=len(prepared.rows) == len(step.rows))))
             self.build.ops.fallbacks.update(self.build.fallbacks)
         return ExecutedStep(step, results, perf_counter() - began, observers)
@@ -354,6 +354,8 @@ class CoreRunner(ModelRunner):
         if step.opened:
             for feature in self.features:
                 feature.open(step.opened)
+        for feature in self.features:
+            feature.begin(step)
         for opened in step.opened:
             known = slice(len(opened.tokens))
             self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
+from tessera.config.modalities import TOWERS
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -38,6 +39,8 @@ from tessera.runner.host_sampler import sample_on_host
 from tessera.runner.input_batch import CoreInputBatch
 
 _KV = {"int8": KV_INT8, "fp8": KV_FP8}  # by --kv-cache-dtype
+TEXT_CHECKPOINT = "tessera.models.through_transformers.types:text_checkpoint"
+MULTIMODAL = "tessera.models.multimodal:multimodal"
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
 
@@ -89,9 +92,11 @@ class Services:
         wanted = self.config.model
         self.build = Build(
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
-            wanted.generates,
+            wanted.generates, wanted.modalities, self.config.scheduler.max_num_batched_tokens,
         )  # fmt: skip
         model = self._model(self.build)
+        if wanted.modalities and self.build.is_first_stage:
+            model = load_path(MULTIMODAL)(model, self.build, wanted.checkpoint)
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
             raise RefusedError(
@@ -138,6 +143,10 @@ class Services:
     def _model(self, build: Build) -> Model:
         """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
+        if named in TOWERS and named not in models:
+            # Its text model is of any type.
+            said = load_path(TEXT_CHECKPOINT)(said)
+            named = str(said["architectures"][0])
         factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
         try:
             fields = text_fields(build, said) if named in models else said

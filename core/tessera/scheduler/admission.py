@@ -102,6 +102,7 @@ class Admission:
             request.refused_at = self._cache_state
             return False
         start, left = origin.num_tokens, request.num_tokens - origin.num_tokens
+        request.num_cached_tokens = start
         later = step.kind == "prefill" and left == 1  # it starts now, but decodes in the next step
         count = 1 if later else self._first_chunk(step, start, left)
         room = resources.room_to_start(request, count) if count else 0

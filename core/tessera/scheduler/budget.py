@@ -163,23 +163,29 @@ class Resources:
     def __init__(self, resources: Sequence[Resource]) -> None:
         self._of_request = [resource for resource in resources if resource.scope == "request"]
         self._of_step = [resource for resource in resources if resource.scope == "step"]
+        self._of_prompt = [resource for resource in resources if resource.scope == "prompt"]
 
     @property
     def asked_each_step(self) -> bool:
         """Whether running requests must ask too, not only those that start."""
         return bool(self._of_step)
 
+    @property
+    def asked_by_prompts(self) -> bool:
+        """Whether running requests must ask that compute tokens of their prompts."""
+        return bool(self._of_prompt)
+
     def begin_step(self) -> None:
-        for resource in self._of_step:
+        for resource in (*self._of_step, *self._of_prompt):
             resource.begin_step()
 
     def room_to_start(self, request: RequestView, num_tokens: int) -> int:
         """How many of num_tokens tokens a request may start with; 0 if it cannot start now."""
-        return _room([*self._of_request, *self._of_step], request, num_tokens)
+        return _room([*self._of_request, *self._while_running(request)], request, num_tokens)
 
     def room(self, request: RequestView, num_tokens: int) -> int:
         """How many of num_tokens tokens a running request may compute; may be 0."""
-        return _room(self._of_step, request, num_tokens)
+        return _room(self._while_running(request), request, num_tokens)
 
     def holds(self, request: RequestView) -> bool:
         """Whether there is room for what the request would hold while it runs."""
@@ -187,7 +193,7 @@ class Resources:
 
     def reason(self, request: RequestView, num_tokens: int) -> str | None:
         """The resource that has no room for a request, and why; None if all have room."""
-        for resource in (*self._of_request, *self._of_step):
+        for resource in (*self._of_request, *self._while_running(request)):
             answer = resource.fits(request, num_tokens)
             if isinstance(answer, str) or answer < num_tokens:
                 return f"{resource.name}: {answer if isinstance(answer, str) else f'room for {answer} tokens'}"
@@ -198,8 +204,14 @@ class Resources:
             resource.take(request, num_tokens)
 
     def take(self, request: RequestView, num_tokens: int) -> None:
-        for resource in self._of_step:
+        for resource in self._while_running(request):
             resource.take(request, num_tokens)
+
+    def _while_running(self, request: RequestView) -> Sequence[Resource]:
+        """Those that it takes in each step in which it computes tokens."""
+        if self._of_prompt and request.num_computed_tokens < request.num_prompt_tokens:
+            return [*self._of_step, *self._of_prompt]
+        return self._of_step
 
     def take_drafts(self, requests: Sequence[RequestView], counts: Array) -> Array:
         """Takes counts[i] more tokens of running requests, or as many as there is room for: how many."""

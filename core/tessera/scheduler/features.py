@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tessera.arrays import Array
 from tessera.platform.feature import EngineFeature, Failure, FeatureState
 from tessera.platform.launch import Resource
 from tessera.request import Request
+from tessera.step import SchedulerOutput
 
 
 class RequestFeatures:
@@ -102,6 +103,10 @@ class EngineFeatures:
         """Raises RequestError for a request that one of them cannot serve."""
         begun = [(half, state) for half in self._halves if (state := half.begin(request)) is not None]
         return RequestFeatures([state for _, state in begun], [half for half, _ in begun]) if begun else NOTHING
+
+    def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
+        for half in self._halves:
+            half.scheduled(step, row_of)
 
     def mask(self, asking: Sequence[RequestFeatures], bits: Array) -> None:
         """Clears the bits of tokens that must not be sampled next: bits[i] for asking[i]. Each feature is asked once

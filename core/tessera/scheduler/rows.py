@@ -11,6 +11,7 @@ import numpy as np
 
 from tessera.arrays import Array
 from tessera.kvcache.prefix_cache import HashChain
+from tessera.media.placed import PlacedMedia
 from tessera.request import Request
 from tessera.scheduler.features import NOTHING, RequestFeatures
 from tessera.scheduler.outputs import FinishReason
@@ -36,7 +37,7 @@ class TrackedRequest:
 
     __slots__ = (
         *("_rows", "chain", "features", "order", "queue", "rank", "refused_at", "request", "restrictions", "row"),
-        *("started", "tokens"),
+        *("num_cached_tokens", "started", "tokens"),
     )
 
     def __init__(
@@ -58,6 +59,8 @@ class TrackedRequest:
         self.row = NO_ROW
         # [tokens] int32: prompt and completion when it got its row; newer tokens are in the row.
         self.tokens: Array = request.prompt
+        # Of a prefix hit, while it waits and may start with it.
+        self.num_cached_tokens = 0
         # The state of the cache when there last were too few blocks for it.
         self.refused_at: tuple[int, int] | None = None
         # It has run before.
@@ -83,7 +86,7 @@ class TrackedRequest:
 
     @property
     def num_computed_tokens(self) -> int:
-        return 0 if self.row == NO_ROW else int(self._rows.num_computed_tokens[self.row])
+        return self.num_cached_tokens if self.row == NO_ROW else int(self._rows.num_computed_tokens[self.row])
 
     @property
     def reads_cache(self) -> bool:
@@ -108,6 +111,10 @@ class TrackedRequest:
     @property
     def tenant(self) -> str:
         return self.request.tenant
+
+    @property
+    def media(self) -> Sequence[PlacedMedia]:
+        return self.request.media
 
 
 @dataclass(frozen=True)

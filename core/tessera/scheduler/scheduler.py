@@ -207,20 +207,30 @@ class Scheduler:
         return work
 
     def _schedule_running(self, step: ScheduledStep, work: Work) -> None:
-        """Assigns tokens and blocks to running rows: with a few array operations if there are enough blocks for all,
-        which is nearly always the case, and otherwise row by row."""
+        """Assigns tokens and blocks to running rows: with a few array operations where there are enough blocks for all
+        and no resource must be asked, which is nearly always the case, and otherwise row by row."""
         tokens = self._budget.share(work, step)
         if tokens is not work.num_remaining:
             work, tokens = work.where(tokens > 0), tokens[tokens > 0]
-        if self._allocator.resources.asked_each_step:
+        resources = self._allocator.resources
+        if resources.asked_each_step:
             self._schedule_each(step, work, tokens)
-        elif self._cache.try_allocate(work.rows, work.starts, work.starts + tokens) is None:
-            step.add(work, tokens)
+        elif resources.asked_by_prompts:
+            prompts = work.starts < self._rows.num_prompt_tokens[work.rows]
+            self._schedule_together(step, work.where(~prompts), tokens[~prompts])
+            self._schedule_each(step, work.where(prompts), tokens[prompts])
         else:
-            needy = self._cache.needy(work.rows, work.starts + tokens)
-            self._schedule_each(step, work.where(needy), tokens[needy])
-            kept = ~needy & (self._rows.status[work.rows] == RowStatus.RUNNING)
-            step.add(work.where(kept), tokens[kept])
+            self._schedule_together(step, work, tokens)
+
+    def _schedule_together(self, step: ScheduledStep, work: Work, tokens: Array) -> None:
+        """Schedules rows of which no resource need be asked."""
+        if self._cache.try_allocate(work.rows, work.starts, work.starts + tokens) is None:
+            step.add(work, tokens)
+            return
+        needy = self._cache.needy(work.rows, work.starts + tokens)
+        self._schedule_each(step, work.where(needy), tokens[needy])
+        kept = ~needy & (self._rows.status[work.rows] == RowStatus.RUNNING)
+        step.add(work.where(kept), tokens[kept])
 
     def _schedule_each(self, step: ScheduledStep, work: Work, tokens: Array) -> None:
         """Schedules rows one by one: checks the resources for each, and preempts other requests if blocks are short."""
@@ -299,7 +309,7 @@ class Scheduler:
         )  # fmt: skip
         self.counters.steps += 1
         self._last_kind = step.kind
-        return SchedulerOutput(
+        output = SchedulerOutput(
             step=number,
             after=after,
             rows=int32(rows),
@@ -312,6 +322,11 @@ class Scheduler:
             copies=copies,
             drafts=drafts,
         )
+        self._features.scheduled(output, self._row_of)
+        return output
+
+    def _row_of(self, key: int) -> int:
+        return self._requests[key].row
 
     def is_masked(self, step: SchedulerOutput) -> bool:
         """Whether a feature restricts a token that this step samples. What it allows is known once all steps before

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config.engine import MAX_SECONDS, Supervision
 from tessera.config.flags import flag, flags_of
+from tessera.media.rules import MediaRules
 
 if TYPE_CHECKING:
     import ssl
@@ -140,6 +141,8 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     # on the length of answers
     answers: AnswerLimits = field(default_factory=AnswerLimits)
+    # where images may come from
+    media: MediaRules = field(default_factory=MediaRules)
     # variables of the chat template; a request's own take precedence
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tool_call_parser: str = flag(
@@ -280,6 +283,7 @@ SERVER_FLAGS = (
     *flags_of(ServerSettings, "server"),
     *flags_of(Limits, "server"),
     *flags_of(CorsRules, "security"),
+    *flags_of(MediaRules, "security"),
     *flags_of(Supervision, "server"),
 )
 """The flags of `tessera serve` that are not the engine's."""

@@ -30,6 +30,7 @@ NOT_VLLMS = frozenset(  # vLLM has no such metrics
     {
         "engine_restarts",
         "kernel_compilations",
+        "media_worker_restarts",
         "reference_fallbacks",
         "replayed_requests",
         "request_failures",

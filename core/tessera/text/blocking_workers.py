@@ -1,13 +1,17 @@
-"""The text workers for callers without an event loop."""
+"""The text workers, and the media worker, for callers without an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tessera.errors import RequestError
+from tessera.media.item import MediaReady, ProcessedMedia
+from tessera.media.messages import MediaStart
+from tessera.media.workers import MediaWorkers
 from tessera.sampling_params import SamplingParams
 from tessera.text.tokenizer import EncodedPair, TruncationSide
 from tessera.text.worker import ChatJob, Encoded, Start
@@ -20,15 +24,20 @@ T = TypeVar("T")
 class BlockingTextWorkers:
     """TextWorkers for callers without an event loop: runs one on its own thread. Safe to use from several threads."""
 
-    def __init__(self, start: Start) -> None:
-        """Returns before the worker is ready; see ready(). Raises ModelError or TextWorkerError."""
+    def __init__(self, start: Start, media: MediaStart | None = None) -> None:
+        """Returns before the worker is ready; see ready(). media: starts a media worker too. Raises ModelError or
+        TextWorkerError."""
         self._workers = TextWorkers(start)
+        self._media = None if media is None else MediaWorkers(media)
         self.vocabulary = self._workers.vocabulary
+        # How prompts hold images, if they may.
+        self.media: MediaReady | None = None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name="text workers", daemon=True)
         thread.start()
         # Runs when this process ends, at the latest: a script need not close what it uses to its end.
-        self._cleanup = weakref.finalize(self, _end_blocking, self._workers, self._loop, thread)
+        ended = [self._workers.close, *([] if self._media is None else [self._media.close])]
+        self._cleanup = weakref.finalize(self, _end_blocking, ended, self._loop, thread)
 
     @property
     def restarts(self) -> int:
@@ -37,6 +46,8 @@ class BlockingTextWorkers:
     def ready(self) -> None:
         """See TextWorkers, also for the other methods."""
         self._run(self._workers.ready())
+        if self._media is not None:
+            self.media = self._run(self._media.ready())
 
     def chat(self, job: ChatJob) -> Encoded:
         return self._run(self._workers.chat(job))
@@ -48,9 +59,18 @@ class BlockingTextWorkers:
         *,
         max_tokens: int | None = None,
         truncation_side: TruncationSide | None = None,
+        placeholder: str = "",
+        replacements: Sequence[str] = (),
     ) -> list[list[int]]:
         return self._run(
-            self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens, truncation_side=truncation_side)
+            self._workers.encode(
+                texts,
+                add_special_tokens,
+                max_tokens=max_tokens,
+                truncation_side=truncation_side,
+                placeholder=placeholder,
+                replacements=replacements,
+            )
         )
 
     def encode_pairs(
@@ -64,6 +84,12 @@ class BlockingTextWorkers:
             self._workers.encode_pairs(pairs, max_tokens=max_tokens, truncation_side=truncation_side, numbered=True)
         )
 
+    def image(self, data: bytes) -> ProcessedMedia:
+        """See MediaWorkers. Raises RequestError if there are none."""
+        if self._media is None:
+            raise RequestError("This model takes no images.", param="prompts")
+        return self._run(self._media.image(data))
+
     def check_grammar(self, params: SamplingParams) -> SamplingParams:
         return params if params.structured_outputs is None else self._run(self._workers.check_grammar(params))
 
@@ -75,8 +101,11 @@ class BlockingTextWorkers:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def _end_blocking(workers: TextWorkers, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    asyncio.run_coroutine_threadsafe(workers.close(), loop).result()
+def _end_blocking(
+    ended: Sequence[Callable[[], Coroutine[Any, Any, None]]], loop: asyncio.AbstractEventLoop, thread: threading.Thread
+) -> None:
+    for close in ended:
+        asyncio.run_coroutine_threadsafe(close(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

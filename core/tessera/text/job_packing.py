@@ -10,7 +10,7 @@ from typing import Any
 from tessera.errors import RequestError
 from tessera.text.conversation import plain_value
 from tessera.text.tokenizer import half_a_pair
-from tessera.text.worker import ChatJob, DecodeJob, EncodeJob, Job, framed
+from tessera.text.worker import TEXT, ChatJob, DecodeJob, EncodeJob, Job
 
 LONG_JOB = 1 << 16
 """A job of at least this many bytes is long: about 20 ms of tokenizing."""
@@ -51,11 +51,11 @@ def _is_long(job: Job) -> bool:
     left: list[Any] = []
     match job:
         case EncodeJob():
-            left = [job.texts, job.second]
+            left = [job.texts, job.second, job.replacements]
         case DecodeJob():
             room -= len(job.ids)
         case ChatJob():
-            left = [job.messages, job.tools]
+            left = [job.messages, job.tools, job.replacements]
     while left and room > 0:
         value = left.pop()
         room -= len(value) if isinstance(value, str) else 1
@@ -69,7 +69,7 @@ def _is_long(job: Job) -> bool:
 def packed(job: Job) -> bytes:
     """Encodes a job. Raises RequestError for a value that JSON cannot represent."""
     try:
-        return framed(job)
+        return TEXT.framed(job)
     except UnicodeEncodeError as error:
         raise RequestError(half_a_pair(), param="prompt") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -165,8 +165,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        placeholder: str = "",
     ) -> str:
         """Renders the prompt. It contains the special tokens the model expects, so encode it without adding any.
+        placeholder: what stands for an image where the template takes content as one string; "" refuses images.
 
         Raises RequestError for messages that the template refuses.
         """
@@ -177,7 +179,7 @@ class ChatTemplate:
             )
         template = self._select(has_tools=tools is not None)
         prepared = template.arrangement.arrange(
-            template.assistant.adapt(prepare_messages(messages, template.content_form))
+            template.assistant.adapt(prepare_messages(messages, template.content_form, placeholder))
         )
         final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
         variables = {
@@ -288,11 +290,13 @@ def _mark_final_message(message: dict[str, Any]) -> str:
     if isinstance(content, str):
         message["content"] = content + _CONTINUE_MARK
         return content
-    if content:
+    if content and content[-1]["type"] == "text":
         text: str = content[-1]["text"]
         content[-1]["text"] = text + _CONTINUE_MARK
         return text
-    raise RequestError("continue_final_message needs a final message with content.", param="messages")
+    raise RequestError(
+        "continue_final_message needs a final message with content that ends with text.", param="messages"
+    )
 
 
 def _cut_at_mark(prompt: str, final_text: str) -> str:

@@ -35,12 +35,19 @@ class SpecialTexts:
     """The special tokens of a vocabulary. Those of a single character cannot be split: they are always tokens."""
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
-        known = sorted((token for token in tokens if len(token.text) > 1), key=lambda token: -len(token.text))
+        self._tokens = tuple(tokens)
+        known = sorted((token for token in self._tokens if len(token.text) > 1), key=lambda token: -len(token.text))
         any_of = "|".join(re.escape(token.text) for token in known) or "(?!)"
         self._any = re.compile(any_of)
         self._first = re.compile(f"(?=(?:{any_of}))(.)", re.DOTALL)
         self._with_spaces = re.compile(f"({'|'.join(map(_with_spaces, known)) or '(?!)'})")
         self._beginnings = tuple({token.text[:length] for token in known for length in range(1, len(token.text))})
+
+    def including(self, text: str) -> SpecialTexts:
+        """These and a further one, unless it is among them."""
+        if any(token.text == text for token in self._tokens):
+            return self
+        return SpecialTexts([*self._tokens, SpecialToken(text)])
 
     def within(self, text: str) -> bool:
         """Whether a text has a special token."""

@@ -2,34 +2,26 @@
 
 A model folder can contain code in disguise: a chat template is a program, and a tokenizer's normalizers and regular
 expressions can take any amount of time and memory for a few characters. The only way to stop them is to end their
-process. This process sets system limits (memory, processor time) for each job in proportion to its size. A job that
-exceeds them ends the process, and the parent (text/workers.py) starts a new one and reports the error to the client.
+process; see processes/job_loop.py, which sets its limits.
 """
 
 from __future__ import annotations
 
-import gc
-import os
-import resource
-import socket
-import sys
-import time
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
-from tessera.processes.error_message import ErrorMessage
-from tessera.processes.frames import frame, read_frame
-from tessera.processes.parent import die_with_parent, leave_signals_to_parent, watch_parent
+from tessera.errors import ModelError, RequestError, TextLimitError, TextWorkerError
+from tessera.processes.job_kind import Failed, JobKind
+from tessera.processes.job_limits import MIB, JobLimits
+from tessera.processes.job_loop import run
 from tessera.sampling_params import GrammarSource, StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer
 from tessera.text.leniency import compile_leniently
+from tessera.text.placeholders import with_replacements
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, EncodedPair, Tokenizer, TruncationSide
 from tessera.text.user_text import PromptPiece, SpecialTexts
@@ -38,53 +30,12 @@ from tessera.text_pair import TextPair
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# Exit codes; the process may also be killed by a signal.
-OUT_OF_MEMORY = 12
-GIVEN_UP = 13  # after sending an answer that says why
-
-_MIB = 1 << 20
 # Four bytes per character, times four for what normalization may add.
 _MOST_TOKENS_PER_CHAR = 16
 _MOST_TOKENS = 1024
 _MOST_BEGUN = 2**16
 MAX_SOURCE_CHARS = 2**20
 """Of a grammar that is sent to the engine with each request that has it."""
-
-
-@dataclass(frozen=True)
-class JobLimits:
-    """A job's limits. seconds: of processor time; clock_seconds is how long it may have hardly any. memory_bytes:
-    address space beyond what the process had before; not enforced on macOS, which has no such limit."""
-
-    seconds: int
-    memory_bytes: int
-
-    @classmethod
-    def for_job(cls, job_bytes: int) -> JobLimits:
-        """Several times what ordinary tokenizers need: a second and 200 MB per megabyte of text."""
-        return cls(min(2 + 5 * job_bytes // _MIB, 60), 512 * _MIB + 256 * job_bytes)
-
-    @property
-    def clock_seconds(self) -> float:
-        """Finite, since a process may be stopped, or wait for its disk forever."""
-        return 3.0 * self.seconds + 3.0
-
-    def apply(self) -> None:
-        """Applies the limits to this process from now on."""
-        used = int(time.process_time()) + 1
-        _limit(resource.RLIMIT_CPU, used + self.seconds)
-        if sys.platform == "linux":
-            pages = int(Path("/proc/self/statm").read_bytes().split(maxsplit=1)[0])
-            _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + self.memory_bytes)
-
-
-def _limit(kind: int, maximum: int) -> None:
-    """Sets the soft limit. The hard one stays: `ulimit` sets both, and only a privileged process may raise it again."""
-    _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (maximum if hard == resource.RLIM_INFINITY else min(maximum, hard), hard))
-
-
-LOADING = JobLimits(30, 2048 * _MIB)
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------
@@ -139,6 +90,10 @@ class ChatJob(msgspec.Struct, tag="chat"):
     reasoning: tuple[str, str] | None = None
     # The pattern after whose last match in the prompt the answer has begun, to return that part; "" for none.
     anchor: str = ""
+    # What the prompt's text has once for each image; "" refuses images.
+    placeholder: str = ""
+    # What takes the place of each placeholder, in the order of the images.
+    replacements: list[str] = []
 
 
 class EncodeJob(msgspec.Struct, tag="encode"):
@@ -155,6 +110,9 @@ class EncodeJob(msgspec.Struct, tag="encode"):
     truncation_side: TruncationSide | None = None
     # The number of the first text among those of its request, to name the one at fault; None names none.
     first: int | None = None
+    # As of a chat. The only text has the placeholders.
+    placeholder: str = ""
+    replacements: list[str] = []
 
 
 class DecodeJob(msgspec.Struct, tag="decode"):
@@ -219,14 +177,49 @@ class Checked(msgspec.Struct, tag="checked"):
     instead: StructuredOutputsParams | None = None
 
 
-class Failed(msgspec.Struct, tag="failed"):
-    """A ModelError if the worker could not load its files, a RequestError after that."""
-
-    failure: ErrorMessage
-
-
 Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
-Answer = WorkerReady | Encoded | Listed | Decoded | Checked | Failed
+Answer = Encoded | Listed | Decoded | Checked
+
+
+def _limits(job_bytes: int) -> JobLimits:
+    """Several times what ordinary tokenizers need: a second and 200 MB per megabyte of text."""
+    return JobLimits(min(2 + 5 * job_bytes // MIB, 60), 512 * MIB + 256 * job_bytes)
+
+
+def _ready(data: bytes) -> WorkerReady | Failed:
+    answer: WorkerReady | Failed = msgspec.msgpack.decode(data, type=WorkerReady | Failed)
+    return answer
+
+
+def _answer(data: bytes) -> Answer | Failed:
+    answer: Answer | Failed = msgspec.msgpack.decode(data, type=Answer | Failed)
+    return answer
+
+
+TEXT: JobKind[WorkerReady, Answer] = JobKind(
+    name="text worker",
+    module="tessera.text",
+    variables=MappingProxyType(
+        {
+            "PYTHONSAFEPATH": "1",
+            # Threads would each use memory, and processor time would no longer match elapsed time.
+            "TOKENIZERS_PARALLELISM": "false",
+            "RUST_BACKTRACE": "0",
+            # So that glibc returns what a long text took.
+            "MALLOC_MMAP_THRESHOLD_": str(MIB),
+        }
+    ),
+    loading=JobLimits(30, 2048 * MIB),
+    limits=_limits,
+    encode=msgspec.msgpack.encode,
+    decode_ready=_ready,
+    decode=_answer,
+    files="The tokenizer and the chat template",
+    work="Rendering or tokenizing this text",
+    limit_error=TextLimitError,
+    worker_error=TextWorkerError,
+    overloaded="Too many texts wait to be tokenized; try again.",
+)
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -246,6 +239,8 @@ class Texts:
     ) -> None:
         self._tokenizer = tokenizer
         self._special = SpecialTexts(()) if parse_special_tokens else tokenizer.special_texts
+        self._parse_special_tokens = parse_special_tokens
+        self._including_cached = lru_cache(maxsize=1)(self._special.including)
         sources = template or tokenizer.chat_templates
         self.has_template = bool(sources)
         self.template = sources if isinstance(sources, str) else "\n".join(sources.values())
@@ -263,7 +258,8 @@ class Texts:
             case ChatJob():
                 return self._chat(job)
             case EncodeJob(listed=True):
-                ids = self._encode(job.texts[0], job.add_special_tokens, job.max_tokens)
+                text = with_replacements(job.texts[0], job.placeholder, job.replacements)
+                ids = self._encode(text, job.add_special_tokens, job.max_tokens)
                 return self._listed(ids, spelled=job.spelled)
             case EncodeJob():
                 return self._encode_all(job)
@@ -283,7 +279,8 @@ class Texts:
                     encoded.boundaries.append(pair.boundary)
                 else:
                     side = job.truncation_side
-                    encoded.ids.append(self._encode(text, job.add_special_tokens, job.max_tokens, side=side))
+                    full = with_replacements(text, job.placeholder, job.replacements)
+                    encoded.ids.append(self._encode(full, job.add_special_tokens, job.max_tokens, side=side))
             except RequestError as error:
                 if job.first is not None and not isinstance(error, BrokenTokenizerError):
                     error.param = f"prompt[{job.first + index}]"
@@ -336,7 +333,7 @@ class Texts:
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._compile_cached(job.template)
-        mark = self._special.mark()
+        mark = self._special_with(job.placeholder).mark()
         marked = template.render(
             mark.put(job.messages),
             tools=mark.put(job.tools),
@@ -344,16 +341,24 @@ class Texts:
             add_generation_prompt=job.add_generation_prompt,
             continue_final_message=job.continue_final_message,
             template_kwargs=job.template_kwargs,
+            placeholder=job.placeholder,
         )
-        text = mark.removed(marked)
-        if job.max_chars is not None and len(text) > job.max_chars:
+        if job.max_chars is not None and len(mark.removed(marked)) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
+        marked = with_replacements(marked, job.placeholder, job.replacements)
+        text = mark.removed(marked)
         ids = self._encode(text, job.add_special_tokens, job.max_tokens, mark.pieces(marked))
         if job.listed:
             return self._listed(ids, spelled=job.spelled)
         reasons = None if job.reasoning is None else _within_reasoning(text, *job.reasoning)
         begun = _after(job.anchor, text) if job.anchor else ""
         return Encoded([ids], text if job.text else None, reasons, begun)
+
+    def _special_with(self, placeholder: str) -> SpecialTexts:
+        """What a client's text has no tokens of. Some models' vocabulary has a placeholder as plain text."""
+        if self._parse_special_tokens or not placeholder:
+            return self._special
+        return self._including_cached(placeholder)
 
     def _encode(
         self,
@@ -439,80 +444,35 @@ class Grammars:
         )
 
 
+class _TextFiles:
+    """What the process has loaded."""
+
+    def __init__(self, texts: Texts | Grammars) -> None:
+        self._texts = texts
+        self._jobs = msgspec.msgpack.Decoder(Job)
+        self.ready = WorkerReady(texts.has_template, texts.template, texts.response_template)
+
+    def answer(self, job: bytearray) -> Answer:
+        """Raises RequestError or MemoryError."""
+        return self._texts.do(self._jobs.decode(job))
+
+
+def _load(started: bytearray) -> _TextFiles:
+    """Raises ModelError or MemoryError."""
+    start = msgspec.msgpack.decode(started, type=Start)
+    if start.tokenizer is None:
+        return _TextFiles(Grammars(start))
+    return _TextFiles(
+        Texts(
+            Tokenizer.from_folder(start.tokenizer),
+            start.template,
+            start.content_format,
+            parse_special_tokens=start.parse_special_tokens,
+            pair_instruction=start.pair_instruction,
+        )
+    )
+
+
 def main() -> int:
-    """Runs the process, over the socket on its standard input, and returns its exit code."""
-    leave_signals_to_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain prompts
-    link = socket.socket(fileno=os.dup(0))
-    die_with_parent(int(sys.argv[1]))
-    # For a parent that lives and has given this process up.
-    watch_parent(link.fileno())
-    try:
-        started = read_frame(link.recv_into)
-    except EOFError:
-        return 0
-    try:
-        LOADING.apply()
-        start = msgspec.msgpack.decode(started, type=Start)
-        texts: Texts | Grammars = Grammars(start)
-        if start.tokenizer is not None:
-            tokenizer = Tokenizer.from_folder(start.tokenizer)
-            texts = Texts(
-                tokenizer,
-                start.template,
-                start.content_format,
-                parse_special_tokens=start.parse_special_tokens,
-                pair_instruction=start.pair_instruction,
-            )
-    except TesseraError as error:
-        _send(link, Failed(ErrorMessage(ModelError.__name__, error.message)))
-        return GIVEN_UP
-    except MemoryError:
-        return OUT_OF_MEMORY
-    _send(link, WorkerReady(texts.has_template, texts.template, texts.response_template))
-    # A library that panics or aborts prints its input, and prompts must not appear in the log.
-    log = os.dup(2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    gc.freeze()
-    gc.enable()
-    try:
-        return _serve(link, texts)
-    except Exception as error:
-        where = "".join(traceback.format_tb(error.__traceback__))
-        os.write(log, f"the text worker failed: {type(error).__name__}\n{where}".encode())
-        raise
-
-
-def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
-    """Runs jobs until the socket closes."""
-    jobs = msgspec.msgpack.Decoder(Job)
-    while True:
-        try:
-            data = read_frame(link.recv_into)
-        except EOFError:
-            return 0
-        JobLimits.for_job(len(data)).apply()
-        broken = False
-        try:
-            answer: Answer = texts.do(jobs.decode(data))
-        except TesseraError as error:
-            # The request is to blame whatever it is: a template may be the client's own.
-            answer = Failed(ErrorMessage(RequestError.__name__, error.message, error.param, error.code))
-            broken = isinstance(error, BrokenTokenizerError)
-        except MemoryError:
-            # Memory may still be held; a new process starts without it.
-            return OUT_OF_MEMORY
-        del data
-        _send(link, answer)
-        if broken:
-            return GIVEN_UP
-
-
-def framed(message: Start | Job | Answer) -> bytes:
-    """Encodes a message with its length. Raises TypeError, ValueError, OverflowError or RecursionError for values that
-    are not plain data."""
-    return frame(msgspec.msgpack.encode(message))
-
-
-def _send(link: socket.socket, answer: Answer) -> None:
-    link.sendall(framed(answer))
+    """Runs the process and returns its exit code."""
+    return run(TEXT, _load, fatal=BrokenTokenizerError)

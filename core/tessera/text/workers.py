@@ -14,24 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
 
 from tessera.errors import TextLimitError
+from tessera.processes.job_kind import Failed
+from tessera.processes.job_queue import JobQueue
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams, changed
 from tessera.text.grammar import FIELD, special_tokens
 from tessera.text.job_packing import LONG_JOB, JobPacker
 from tessera.text.tokenizer import EncodedPair, TruncationSide, Vocabulary
 from tessera.text.worker import (
+    TEXT,
+    Answer,
     ChatJob,
     Checked,
     Decoded,
     DecodeJob,
     Encoded,
     EncodeJob,
-    Failed,
     GrammarJob,
     Job,
     Listed,
     Start,
+    WorkerReady,
 )
-from tessera.text.worker_queue import WorkerQueue
 from tessera.text_pair import TextPair
 
 T = TypeVar("T")
@@ -48,9 +51,9 @@ class TextWorkers:
     def __init__(self, start: Start) -> None:
         """Raises ModelError or TextWorkerError."""
         assert start.tokenizer is not None
-        self._short = WorkerQueue(start)
-        self._long = WorkerQueue(start)
-        self._listing = WorkerQueue(start)
+        self._short = JobQueue(TEXT, start)
+        self._long = JobQueue(TEXT, start)
+        self._listing = JobQueue(TEXT, start)
         self._checked: dict[StructuredOutputsParams, Checked] = {}  # the one used last is the last
         self._packer = JobPacker()
         self.has_template = False
@@ -63,7 +66,7 @@ class TextWorkers:
             raise
         special = special_tokens(self.vocabulary, start.eos_token_ids)
         allow = start.allow_additional_properties
-        self._grammars = WorkerQueue(Start(None, allow_additional_properties=allow, special_tokens=special))
+        self._grammars = JobQueue(TEXT, Start(None, allow_additional_properties=allow, special_tokens=special))
 
     async def __aenter__(self) -> Self:
         await self.ready()
@@ -78,7 +81,7 @@ class TextWorkers:
         return sum(queue.restarts for queue in self._queues)
 
     @property
-    def _queues(self) -> tuple[WorkerQueue, ...]:
+    def _queues(self) -> tuple[JobQueue[WorkerReady, Answer], ...]:
         return self._short, self._long, self._listing, self._grammars
 
     async def ready(self) -> None:
@@ -100,14 +103,19 @@ class TextWorkers:
         max_tokens: int | None = None,
         truncation_side: TruncationSide | None = None,
         numbered: bool = False,
+        placeholder: str = "",
+        replacements: Sequence[str] = (),
         owner: str = "",
     ) -> list[list[int]]:
         """The token ids of each text; see Tokenizer.encode. numbered: an error's param names the text at fault, as
-        `prompt[3]`. owner, errors: as of chat()."""
+        `prompt[3]`. placeholder, replacements: of the images of the only text, if it has any. owner, errors: as of
+        chat()."""
+        assert not placeholder or len(texts) == 1
         ids: list[list[int]] = []
         for some in _grouped(texts, len):
             job = EncodeJob(some, add_special_tokens, max_tokens, truncation_side=truncation_side)
             job.first = len(ids) if numbered else None
+            job.placeholder, job.replacements = placeholder, list(replacements)
             ids += (await self._ask(job, Encoded, owner)).ids
         return ids
 

@@ -10,8 +10,9 @@ import pytest
 import tokenizers
 
 from tessera.errors import ModelError, RequestError, TextLimitError
+from tessera.processes.job_limits import JobLimits
 from tessera.text.template import ChatTemplate
-from tessera.text.worker import ChatJob, JobLimits, Start
+from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import TextWorkers
 from tests.unit.text.hostile_templates import CRASHING, ESCAPES, MALFORMED, STOPPED, TOO_LARGE, TOO_SLOW
 

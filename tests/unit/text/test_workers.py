@@ -22,16 +22,18 @@ import tokenizers
 from tessera.cli.model_text import TemplateOptions, text_workers_of
 from tessera.config import EngineConfig, ModelConfig
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
+from tessera.processes import job_queue
+from tessera.processes.job_limits import JobLimits
+from tessera.processes.job_queue import JobQueue
+from tessera.processes.job_worker import JobWorker
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
-from tessera.text import Tokenizer, Vocabulary, job_packing, worker_queue
+from tessera.text import Tokenizer, Vocabulary, job_packing
 from tessera.text import worker as worker_module
 from tessera.text import workers as workers_module
 from tessera.text.blocking_workers import BlockingTextWorkers
 from tessera.text.grammar import byte_tokenizer, compile_grammar, compile_source
 from tessera.text.job_packing import LONG_JOB
-from tessera.text.worker import ChatJob, EncodeJob, GrammarJob, Grammars, Job, JobLimits, Start, WorkerReady
-from tessera.text.worker_process import TextWorkerProcess
-from tessera.text.worker_queue import WorkerQueue
+from tessera.text.worker import Answer, ChatJob, EncodeJob, GrammarJob, Grammars, Job, Start, WorkerReady
 from tessera.text.workers import TextWorkers
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -271,7 +273,7 @@ async def test_a_long_prompt_does_not_wait_for_texts_that_are_only_tokenized(ser
 async def test_a_worker_is_replaced_if_its_client_left_long_ago(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_queue, "_LEFT_SECONDS", 0.05)
+    monkeypatch.setattr(job_queue, "_LEFT_SECONDS", 0.05)
     async with served(normalizer=TURNING) as workers:
         endless = asyncio.create_task(workers.list_tokens(EncodeJob(["#" + "b" * LONG_JOB])))
         first = await at_work(workers._listing)
@@ -286,16 +288,16 @@ async def test_a_client_that_leaves_does_not_end_a_worker_that_loads(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loading ends when this test says so: each client has been gone for longer than a job at work may go on."""
-    monkeypatch.setattr(worker_queue, "_LEFT_SECONDS", 0.01)
+    monkeypatch.setattr(job_queue, "_LEFT_SECONDS", 0.01)
     async with served() as workers:
         may_load = asyncio.Event()
-        load = TextWorkerProcess.load
+        load = JobWorker.load
 
-        async def held(process: TextWorkerProcess) -> WorkerReady:
+        async def held(process: JobWorker[WorkerReady, Answer]) -> WorkerReady:
             await may_load.wait()
             return await load(process)
 
-        monkeypatch.setattr(TextWorkerProcess, "load", held)
+        monkeypatch.setattr(JobWorker, "load", held)
         for _ in range(3):
             leaving = asyncio.create_task(workers.list_tokens(EncodeJob(["b" * LONG_JOB])))
             await asyncio.sleep(0.05)
@@ -348,7 +350,7 @@ def pids() -> list[int]:
     return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and "-m tessera.text " in args]
 
 
-async def at_work(queue: WorkerQueue, other_than: int = 0) -> int:
+async def at_work(queue: JobQueue[WorkerReady, Answer], other_than: int = 0) -> int:
     """The process id of a queue's worker, once it has loaded its files and has had a moment to begin its job."""
     async with asyncio.timeout(60):
         while queue._process is None or queue._process.ready is None or queue._process.pid == other_than:  # noqa: ASYNC110  (another task's doing)
@@ -407,7 +409,7 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
 
 PARENT = """
 import asyncio, sys
-from tessera.text.worker import ChatJob, JobLimits, WorkerReady, Start
+from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import TextWorkers
 
 async def main():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampling
-from tessera.cli.model_text import TemplateOptions, text_workers_of
+from tessera.cli.model_text import TemplateOptions, media_workers_of, text_workers_of
 from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, Supervision
 from tessera.errors import ModelError
@@ -112,12 +112,19 @@ async def running_engine(
         text = text_workers_of(config, template)
         if text is not None:
             ending.push_async_callback(text.close)
+        media = media_workers_of(config)
+        if media is not None:
+            ending.push_async_callback(media.close)
         progress = ProgressLine(LastingStream(sys.stderr))
         try:
-            engine = await AsyncEngine.start(config, text=text, on_progress=progress, supervision=supervision)
+            engine = await AsyncEngine.start(
+                config, text=text, media=media, on_progress=progress, supervision=supervision
+            )
             ending.push_async_callback(engine.shutdown)
             if text is not None:
                 await text.ready()
+            if media is not None:
+                await media.ready()
         finally:
             progress.close()
         yield engine

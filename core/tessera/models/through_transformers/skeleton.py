@@ -189,7 +189,7 @@ def make_skeleton(kind: ModelType, dtype: torch.dtype) -> PreTrainedModel:
         _trim_experts(model)
         drop_indexers(model)
         _check_rotary(model)
-        _compute_buffers(model)
+        compute_buffers(model)
     except RefusedTypeError:
         raise
     except Exception as error:  # transformers' code may raise anything for what it does not support
@@ -236,7 +236,7 @@ def _check_rotary(model: PreTrainedModel) -> None:
                 raise RefusedTypeError(f"its rotary scaling '{kind}' would depend on the batch")
 
 
-def _compute_buffers(model: PreTrainedModel) -> None:
+def compute_buffers(model: PreTrainedModel) -> None:
     """Computes the buffers that no checkpoint holds, with the initialization that transformers uses when it loads a
     model. Buffers are filled with poison first, which reveals those that it leaves out."""
     for owner, name, module in _with_owner(model, model, ""):

@@ -163,7 +163,7 @@ def exchange(
         embed = TokenEmbedding(build, names, embed)
     for name, module in anatomy.model.named_modules():
         if module not in exchanged:
-            _keep(build, names, name, module)
+            keep_weights(build, names, name, module)
     return head, embed
 
 
@@ -176,7 +176,7 @@ def _built(name: str, products: Products) -> Iterator[BuiltProduct]:
         first += spec.n
 
 
-def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:
+def keep_weights(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:
     """Registers parameters for a module's own weights, and moves the tables it computed to the device."""
     for key, buffer in module.named_buffers(recurse=False):
         if key in module._non_persistent_buffers_set:

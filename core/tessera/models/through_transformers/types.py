@@ -89,6 +89,24 @@ def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     return model_class if isinstance(text, model_class.config_class or ()) else None
 
 
+def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of the text model of a checkpoint with others beside it, as if it were alone, with all of its
+    defaults. Raises RefusedTypeError where it has no class of its own."""
+    named = checkpoint.get("model_type")
+    if named not in CONFIG_MAPPING:
+        raise RefusedTypeError("transformers does not know its type")
+    given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
+    try:
+        text = CONFIG_MAPPING[str(named)].from_dict(given).get_text_config()
+    except Exception as error:  # its validation may raise anything
+        raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
+    architecture = causal_types().get(text.model_type)
+    if architecture is None:
+        raise RefusedTypeError(f"its text model is of the type {text.model_type}, which does not generate alone")
+    tied = {"tie_word_embeddings": checkpoint["tie_word_embeddings"]} if "tie_word_embeddings" in checkpoint else {}
+    return {**text.to_dict(), **tied, "architectures": [architecture]}
+
+
 def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
     """As find_type(), of models without a head that generates, and of classifiers."""
     architecture = str((checkpoint.get("architectures") or ["?"])[0])

@@ -29,7 +29,8 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def chat_of(context: ServerContext, request: CountTokensRequest) -> ChatFields:
     """Raises RequestError."""
-    chat = ChatFields(model=request.model, messages=[*_system(request), *_messages(request.messages)])
+    images = context.model(request.model).images is not None
+    chat = ChatFields(model=request.model, messages=[*_system(request), *_messages(request.messages, images)])
     if request.messages and request.messages[-1].role == "assistant":
         _continue(chat, f"messages[{len(request.messages) - 1}]")
     if request.tools:
@@ -104,7 +105,7 @@ def _system(request: CountTokensRequest) -> Iterator[ChatMessage]:
         yield ChatMessage("system", _texts(request.system, "system"))
 
 
-def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:
+def _messages(messages: Sequence[MessageParam], images: bool) -> Iterator[ChatMessage]:
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         if message.role not in ("user", "assistant", "system"):
@@ -114,19 +115,23 @@ def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:
         elif message.role == "system":
             yield ChatMessage("system", _texts(message.content, f"{place}.content"))
         elif message.role == "user":
-            yield from _of_user(message.content, f"{place}.content")
+            yield from _of_user(message.content, f"{place}.content", images)
         else:
             yield _of_assistant(message.content, f"{place}.content")
 
 
-def _of_user(blocks: Sequence[Block], place: str) -> Iterator[ChatMessage]:
-    """The results of tools, each a message of its own, and then the rest."""
+def _of_user(blocks: Sequence[Block], place: str, images: bool) -> Iterator[ChatMessage]:
+    """The results of tools, each a message of its own, and then the rest. images: whether the model takes any."""
     parts: list[ContentPart] = []
     for index, block in enumerate(blocks):
         where = f"{place}[{index}]"
         match block:
             case {"type": "text", "text": str(text)}:
                 parts.append(ContentPart("text", text))
+            case {"type": "image", "source": {"type": "base64", "media_type": str(kind), "data": str(data)}} if images:
+                parts.append(ContentPart("image_url", image_url=f"data:{kind};base64,{data}"))
+            case {"type": "image", "source": {"type": "url", "url": str(url)}} if images:
+                parts.append(ContentPart("image_url", image_url=url))
             case {"type": "tool_result", "tool_use_id": str(call_id)}:
                 content = block.get("content") or ""
                 yield ChatMessage("tool", _texts(content, f"{where}.content", UNSEEN), tool_call_id=call_id)

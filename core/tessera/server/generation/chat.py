@@ -32,12 +32,20 @@ ToolChoice = Annotated[str | dict[str, Any], field_schema(anyOf=_TOOL_CHOICES)]
 Effort = Annotated[str, field_schema(maxLength=MAX_EFFORT_CHARS)]
 
 
+class ImageUrl(msgspec.Struct):
+    """url: of http(s), or data:image/png;base64,... detail: accepted; the model's own processor decides on sizes."""
+
+    url: str
+    detail: str | None = None
+
+
 class ContentPart(msgspec.Struct):
-    """type: text, or in an assistant's message also refusal."""
+    """type: text, image_url where the model takes images, or in an assistant's message also refusal."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | str | None = None
 
 
 class FunctionCall(msgspec.Struct):

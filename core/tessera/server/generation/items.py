@@ -116,7 +116,16 @@ class _ChatBuilder:
 def _parts(content: Any, place: str) -> str | list[ContentPart]:
     if isinstance(content, str):
         return content
-    return [ContentPart("text", text) for text in _texts(content, place)]
+    if not isinstance(content, list):
+        raise RequestError(f"{place} must be a text or a list of parts.", param=place)
+    parts: list[ContentPart] = []
+    for index, part in enumerate(content):
+        match part:
+            case {"type": "input_image", "image_url": str(url)}:
+                parts.append(ContentPart("image_url", image_url=url))
+            case _:
+                parts.append(ContentPart("text", _part_text(part, f"{place}[{index}]")))
+    return parts
 
 
 def _text(content: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -127,19 +136,19 @@ def _texts(content: Any, place: str, instead: Mapping[str, str] = MappingProxyTy
     """instead: texts in place of other parts, by their types. Raises RequestError for what is no text."""
     if not isinstance(content, list):
         raise RequestError(f"{place} must be a text or a list of parts.", param=place)
-    texts = []
-    for index, part in enumerate(content):
-        match part:
-            case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
-                texts.append(text)
-            case {"type": "refusal", "refusal": str(text)}:
-                texts.append(text)
-            case {"type": str(kind)} if kind in instead:
-                texts.append(instead[kind])
-            case _:
-                where = f"{place}[{index}]"
-                raise RequestError(f"{where} must be a part of text: only texts are supported.", param=where)
-    return texts
+    return [_part_text(part, f"{place}[{index}]", instead) for index, part in enumerate(content)]
+
+
+def _part_text(part: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    match part:
+        case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": str(kind)} if kind in instead:
+            return instead[kind]
+        case _:
+            raise RequestError(f"{place} must be a part of text: only texts are supported.", param=place)
 
 
 def whole_name(space: Any, name: str) -> str:

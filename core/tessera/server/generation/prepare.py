@@ -180,7 +180,7 @@ async def prepare(
         with_max_tokens(params, _max_tokens(context.settings, model, params, prompt)) for prompt in prompts
     ]
     prepared = [
-        await model.engine.prepare_prompt(prompt.token_ids, limited, prompt.text)
+        await model.engine.prepare_prompt(prompt.token_ids, limited, prompt.text, prompt.media)
         for prompt, limited in zip(prompts, prompt_params, strict=True)
     ]
     return PreparedRequest(model, identity, owner, method, params, prepared, prompt_params, prompt_only)

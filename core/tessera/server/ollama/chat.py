@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +34,7 @@ _request = msgspec.json.Decoder(ChatFields)
 
 def of_chat(context: ServerContext, request: ChatRequest) -> ChatFields:
     """Raises RequestError."""
-    fields: dict[str, Any] = {"messages": _messages(request)}
+    fields: dict[str, Any] = {"messages": _messages(context, request)}
     if request.tools:
         fields["tools"] = request.tools
     return _chat(context, request, fields)
@@ -45,7 +45,8 @@ def of_prompt(context: ServerContext, request: GenerateRequest) -> ChatFields:
     if request.raw:
         raise RequestError("raw is not supported here; use /v1/completions.", param="raw")
     system = [{"role": "system", "content": request.system}] if request.system else []
-    return _chat(context, request, {"messages": [*system, {"role": "user", "content": request.prompt}]})
+    content = _content(context, request.model, request.prompt, request.images, "images")
+    return _chat(context, request, {"messages": [*system, {"role": "user", "content": content}]})
 
 
 def name_of(context: ServerContext, name: str) -> str:
@@ -83,15 +84,26 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _messages(request: ChatRequest) -> list[dict[str, Any]]:
+def _content(
+    context: ServerContext, model: str, text: str, images: Sequence[str] | UnsetType | None, place: str
+) -> str | list[dict[str, Any]]:
+    """A message's content: its images, which are base64, come before its text. Raises RequestError."""
+    if isinstance(images, UnsetType) or not images:
+        return text
+    if context.model(name_of(context, model)).images is None:
+        raise RequestError(f"{place} are not supported.", param=place)
+    urls = [f"data:application/octet-stream;base64,{image}" for image in images]
+    return [*({"type": "image_url", "image_url": url} for url in urls), {"type": "text", "text": text}]
+
+
+def _messages(context: ServerContext, request: ChatRequest) -> list[dict[str, Any]]:
     """Results of tools belong to the calls before them, by the names of the tools or in order: Ollama's messages have
     no ids."""
     found: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []
     for index, message in enumerate(request.messages):
-        if not isinstance(message.images, UnsetType) and message.images:
-            raise RequestError(f"messages[{index}].images are not supported.", param=f"messages[{index}].images")
-        one: dict[str, Any] = {"role": message.role, "content": message.content}
+        content = _content(context, request.model, message.content, message.images, f"messages[{index}].images")
+        one: dict[str, Any] = {"role": message.role, "content": content}
         if not isinstance(message.thinking, UnsetType):
             one["reasoning"] = message.thinking
         if not isinstance(message.tool_calls, UnsetType):

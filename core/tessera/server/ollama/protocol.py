@@ -53,6 +53,7 @@ class GenerateRequest(OllamaRequest, kw_only=True):
     """A prompt to answer, as the only message of a chat; raw: without the chat template."""
 
     prompt: str
+    images: list[str] | None = None
     system: str | None = None
     raw: bool | None = None
 

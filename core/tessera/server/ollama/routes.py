@@ -55,7 +55,6 @@ _UNSERVED: Mapping[str, Values] = {"logprobs": (False,), "top_logprobs": (0,)}
 _UNSERVED_OF_PROMPTS: Mapping[str, Values] = {
     **_UNSERVED,
     "context": ([],),
-    "images": ([],),
     "suffix": ("",),
     "template": ("",),
 }
@@ -80,7 +79,12 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     large = {"messages": limits.body_bytes, "tools": limits.tools_bytes}
     chats = RequestDecoder(context, ChatRequest, _UNSERVED, large)
-    prompts = RequestDecoder(context, GenerateRequest, _UNSERVED_OF_PROMPTS, {"prompt": limits.body_bytes})
+    prompts = RequestDecoder(
+        context,
+        GenerateRequest,
+        _UNSERVED_OF_PROMPTS,
+        {"prompt": limits.body_bytes, "images": limits.body_bytes},
+    )
     served = Served(context)
 
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:

@@ -18,6 +18,7 @@ const NOTICES = {
   engine_restarts_total: "restarts of the engine",
   replayed_requests_total: "requests run again",
   text_worker_restarts_total: "restarts of text workers",
+  media_worker_restarts_total: "restarts of media workers",
 };
 const STATES = { ok: "Serving" };
 

@@ -1,4 +1,4 @@
-"""A queue of jobs and the text worker that does them, one at a time. Clients take turns; a worker that dies, stands
+"""A queue of jobs and the worker that does them, one at a time. Clients take turns; a worker that dies, stands
 still or goes on for a client that has left is replaced, and the jobs behind it are not lost."""
 
 from __future__ import annotations
@@ -6,12 +6,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from typing import Any, Generic, TypeVar
 
-from tessera.errors import TesseraError, TextLimitError, TextWorkerError
+from tessera.errors import TesseraError
+from tessera.processes.fair_queue import FairQueue
 from tessera.processes.frames import frame_bytes
-from tessera.text.fair_queue import FairQueue
-from tessera.text.worker import OUT_OF_MEMORY, Answer, JobLimits, Start, WorkerReady, framed
-from tessera.text.worker_process import JOB_EXIT_CODES, MIB, TextWorkerProcess, answer_of, describe_exit
+from tessera.processes.job_kind import OUT_OF_MEMORY, Failed, JobKind
+from tessera.processes.job_limits import MIB
+from tessera.processes.job_worker import JOB_EXIT_CODES, JobWorker, describe_exit
+
+R = TypeVar("R")
+A = TypeVar("A")
 
 log = logging.getLogger(__name__)
 
@@ -20,42 +25,44 @@ _LEFT_SECONDS = 1.0  # a job may go on for so long after its client has left; a 
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 
 
-class WorkerQueue:
+class JobQueue(Generic[R, A]):
     """A queue of jobs and its worker. Belongs to the event loop that first uses it."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, kind: JobKind[R, A], start: Any) -> None:
+        """start: the worker's first message."""
+        self._kind = kind
         self.restarts = 0
         self._closed = False
-        self._start = framed(start)
-        self._process: TextWorkerProcess | None = None
-        self._jobs: FairQueue[tuple[bytes, asyncio.Future[Answer]]] = FairQueue(MOST_WAITING)
+        self._start = kind.framed(start)
+        self._process: JobWorker[R, A] | None = None
+        self._jobs: FairQueue[tuple[bytes, asyncio.Future[A | Failed]]] = FairQueue(MOST_WAITING, kind.overloaded)
         self._working: asyncio.Task[None] | None = None
 
-    def begin(self) -> TextWorkerProcess:
-        """The worker, started if there is none; it loads its files by itself. Raises TextWorkerError."""
+    def begin(self) -> JobWorker[R, A]:
+        """The worker, started if there is none; it loads its files by itself. Raises the kind's worker_error."""
         if self._process is None:
             try:
-                self._process = TextWorkerProcess(self._start)
+                self._process = JobWorker(self._kind, self._start)
             except OSError as error:
-                raise TextWorkerError(f"The text worker did not start: {error.strerror}.") from error
+                raise self._kind.worker_error(f"The {self._kind.name} did not start: {error.strerror}.") from error
         return self._process
 
-    async def load(self) -> WorkerReady:
-        """Raises ModelError or TextWorkerError."""
+    async def load(self) -> R:
+        """Raises ModelError or the kind's worker_error."""
         return await self.begin().load()
 
     def check_open(self) -> None:
-        """Raises TextWorkerError after close()."""
+        """Raises the kind's worker_error after close()."""
         if self._closed:
-            raise TextWorkerError("The text workers are closed.")
+            raise self._kind.worker_error(f"The {self._kind.name}s are closed.")
 
-    async def ask(self, job: bytes, owner: str) -> Answer:
+    async def ask(self, job: bytes, owner: str) -> A | Failed:
         """Runs a job. A job cancelled while it waits is dropped. owner: who takes turns with others. Raises
-        TextLimitError, TextWorkerError or OverloadedError."""
+        the kind's limit_error or worker_error, or OverloadedError."""
         self.check_open()
         if self._working is None:
-            self._working = asyncio.create_task(self._work(), name="text worker")
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._working = asyncio.create_task(self._work(), name=self._kind.name)
+        answer: asyncio.Future[A | Failed] = asyncio.get_running_loop().create_future()
         waiting = job, answer
         self._jobs.put(owner, waiting, len(job))
         try:
@@ -93,7 +100,7 @@ class WorkerQueue:
                 if not answer.done() and result is not None:
                     answer.set_result(result)
 
-    async def _unless_left(self, job: bytes, answer: asyncio.Future[Answer]) -> Answer | None:
+    async def _unless_left(self, job: bytes, answer: asyncio.Future[A | Failed]) -> A | Failed | None:
         """The answer to a job. None if its client has left; a worker that goes on with it for long is replaced, but not
         while it loads its files, which the next job needs too."""
         await self._loaded()
@@ -120,35 +127,30 @@ class WorkerQueue:
         self.begin()
         return None
 
-    async def _done(self, job: bytes) -> Answer:
-        limits = JobLimits.for_job(frame_bytes(job))
+    async def _done(self, job: bytes) -> A | Failed:
+        limits = self._kind.limits(frame_bytes(job))
         for _ in range(_TRIES):
             process = await self._loaded()
             try:
-                return await answer_of(process, job, limits)
+                return await process.answer(job, limits)
             except TimeoutError:
                 await self._replace(process, "stood still")
                 continue
             except (EOFError, OSError):
                 code = await self._replace(process, "ended")
             if code == -signal.SIGXCPU:
-                raise TextLimitError(
-                    f"Rendering or tokenizing this text took more than the limit of {limits.seconds} s."
-                )
+                raise self._kind.limit_error(self._kind.over_time(limits))
             if code in (OUT_OF_MEMORY, -signal.SIGABRT):
-                raise TextLimitError(
-                    "Rendering or tokenizing this text needed more than the limit of "
-                    f"{limits.memory_bytes // MIB} MiB of memory."
-                )
+                raise self._kind.limit_error(self._kind.over_memory(limits))
             if code in JOB_EXIT_CODES:
-                raise TextLimitError("Rendering or tokenizing this text crashed the process that did it.")
-        raise TextWorkerError(
-            "The text worker was ended twice while it was at this request, though it had not reached its limits; the "
-            "machine may be too busy. Try again."
+                raise self._kind.limit_error(f"{self._kind.work} crashed the process that did it.")
+        raise self._kind.worker_error(
+            f"The {self._kind.name} was ended twice while it was at this request, though it had not reached its "
+            "limits; the machine may be too busy. Try again."
         )
 
-    async def _loaded(self) -> TextWorkerProcess:
-        """A running worker that has loaded its files. Raises TextWorkerError."""
+    async def _loaded(self) -> JobWorker[R, A]:
+        """A running worker that has loaded its files. Raises the kind's worker_error."""
         process = self.begin()
         if not process.running:
             await self._replace(process, "ended")
@@ -159,16 +161,17 @@ class WorkerQueue:
             # It loaded successfully before, so let the next job try again.
             process.close()
             self._process = None
-            log.error("the text worker does not come up again: %s", error.message)
-            raise TextWorkerError(error.message) from error
+            log.error("the %s does not come up again: %s", self._kind.name, error.message)
+            raise self._kind.worker_error(error.message) from error
         return process
 
-    async def _replace(self, process: TextWorkerProcess, cause: str) -> int:
+    async def _replace(self, process: JobWorker[R, A], cause: str) -> int:
         """Ends a worker and starts another; returns the exit code of the first."""
         code = await process.end()
         process.close()
         self.restarts += 1
-        log.warning("text worker %d %s (%s); another takes its place", process.pid, cause, describe_exit(code))
+        ended = describe_exit(code)
+        log.warning("%s %d %s (%s); another takes its place", self._kind.name, process.pid, cause, ended)
         self._process = None
         self.begin()
         return code

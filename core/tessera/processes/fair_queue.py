@@ -15,10 +15,12 @@ SHARE = 4
 
 class FairQueue(Generic[T]):
     """Jobs of owners who take turns, each in order of arrival. max_size: of the sizes of all that wait, in bytes; a job
-    that finds nothing of its owner waiting is taken at any size. For one event loop."""
+    that finds nothing of its owner waiting is taken at any size. overloaded: what the owner reads whose job finds no
+    room. For one event loop."""
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, overloaded: str) -> None:
         self._max_size = max_size
+        self._overloaded = overloaded
         self._waiting: dict[str, deque[tuple[T, int]]] = {}
         """By owner; the one whose turn is next comes first."""
         self._sizes: dict[str, int] = {}
@@ -31,7 +33,7 @@ class FairQueue(Generic[T]):
         """Raises OverloadedError if the queue, or its owner's part, is full."""
         own = self._sizes.get(owner, 0)
         if own and (own + size > self._max_size // SHARE or sum(self._sizes.values()) + size > self._max_size):
-            raise OverloadedError("Too many texts wait to be tokenized; try again.")
+            raise OverloadedError(self._overloaded)
         self._waiting.setdefault(owner, deque()).append((job, size))
         self._sizes[owner] = own + size
         self._filled.set()

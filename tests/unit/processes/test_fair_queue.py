@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tessera.errors import OverloadedError
-from tessera.text.fair_queue import FairQueue
+from tessera.processes.fair_queue import FairQueue
 
 
 async def order(queue: FairQueue[str]) -> list[str]:
@@ -15,7 +15,7 @@ async def order(queue: FairQueue[str]) -> list[str]:
 
 
 async def test_owners_take_turns_however_many_jobs_one_has() -> None:
-    queue: FairQueue[str] = FairQueue(1000)
+    queue: FairQueue[str] = FairQueue(1000, "full")
     for number in range(4):
         queue.put("flood", f"flood {number}", 1)
     queue.put("a", "a 0", 1)
@@ -25,7 +25,7 @@ async def test_owners_take_turns_however_many_jobs_one_has() -> None:
 
 
 async def test_an_owner_fills_its_part_and_leaves_the_rest_to_others() -> None:
-    queue: FairQueue[str] = FairQueue(100)
+    queue: FairQueue[str] = FairQueue(100, "full")
     queue.put("flood", "as large as it likes", 90)
     with pytest.raises(OverloadedError):
         queue.put("flood", "more", 1)
@@ -38,7 +38,7 @@ async def test_an_owner_fills_its_part_and_leaves_the_rest_to_others() -> None:
 
 
 async def test_dropped_jobs_make_room_and_are_not_done() -> None:
-    queue: FairQueue[str] = FairQueue(100)
+    queue: FairQueue[str] = FairQueue(100, "full")
     for name in ("first", "second"):
         queue.put("a", name, 12)
     queue.drop("a", "first")

@@ -1,0 +1,66 @@
+"""What a model's prompts may hold beside text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tessera.errors import ConfigError, ModelError
+
+
+@dataclass(frozen=True)
+class TowerType:
+    """What is known of a type with towers before transformers is imported."""
+
+    # What its prompts may hold.
+    modalities: tuple[str, ...] = ("image",)
+    # Whether the tokens of an image have positions of their own in height and width (M-RoPE): those of `image_grid_thw`
+    # divided by vision_config.spatial_merge_size.
+    by_axis: bool = False
+
+
+_IMAGES, _IMAGES_BY_AXIS = TowerType(), TowerType(by_axis=True)
+
+TOWERS: Mapping[str, TowerType] = MappingProxyType(
+    {
+        "LlavaForConditionalGeneration": _IMAGES,
+        "Qwen2VLForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen2_5_VLForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3VLForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3VLMoeForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3_5ForConditionalGeneration": _IMAGES_BY_AXIS,
+        "Qwen3_5MoeForConditionalGeneration": _IMAGES_BY_AXIS,
+    }
+)
+"""Architectures that are served with their towers."""
+
+
+def merge_size(config: Mapping[str, Any]) -> int | None:
+    """How many patches an image's token stands for in height, and in width, of a type whose tokens have positions by
+    axis; None of others. config: of config.json. Raises ModelError."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    if tower is None or not tower.by_axis:
+        return None
+    said = config.get("vision_config")
+    size = said.get("spatial_merge_size", 2) if isinstance(said, Mapping) else 2
+    if type(size) is not int or not 1 <= size <= 64:
+        raise ModelError("vision_config.spatial_merge_size in config.json is not a number from 1 to 64.")
+    return size
+
+
+_FLAG = "limit_mm_per_prompt"
+MODALITIES = ("image", "video", "audio")
+
+
+def modalities(config: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[str, ...]:
+    """config: of config.json. limits: --limit-mm-per-prompt. Raises ConfigError for one that names something else."""
+    for name, limit in limits.items():
+        if name not in MODALITIES or isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 1024:
+            raise ConfigError(
+                f'{_FLAG} takes numbers from 0 to 1024 by the names {", ".join(MODALITIES)}, such as {{"image": 4}}.',
+                param=_FLAG,
+            )
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return () if tower is None else tuple(name for name in tower.modalities if limits.get(name) != 0)

@@ -1,0 +1,174 @@
+"""Images and the like in prompts, the engine's half: which features are in the workers' encoder cache. The workers'
+half is runner/media.py.
+
+Features are computed in the step that first needs one of them, once for each content, and stay until their slots are
+needed for others. A worker runs steps in order, so a slot may be given away as soon as the step that reads it is
+scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.config.modalities import merge_size
+from tessera.errors import ConfigError, RequestError
+from tessera.media.positions import AxisPositions
+from tessera.platform.feature import EngineFeature, Feature, FeatureState
+from tessera.platform.launch import RequestView, Resource
+from tessera.step import MediaToEncode, RowMedia, SchedulerOutput, StepMedia
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+    from tessera.media.placed import PlacedMedia
+    from tessera.platform.device import Reason
+    from tessera.request import Request
+
+FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera.runner.media:MediaInWorker")
+
+SHIFT = "media_shift"
+"""The column: what is added to the positions of a row's tokens behind its prompt."""
+
+
+class MediaInEngine(EngineFeature):
+    """Refuses media that do not fit, and tells workers which to encode."""
+
+    def __init__(self, config: EngineConfig, option: str) -> None:
+        if option:
+            raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
+        self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
+        self._cache = EncoderCache(config.encoder_cache_tokens, config.scheduler.max_num_batched_tokens)
+
+    def resources(self) -> Sequence[Resource]:
+        return (self._cache,)
+
+    def begin(self, request: Request) -> FeatureState | None:
+        for media in request.media:
+            if media.modality not in self._modalities:
+                raise RequestError(f"This model takes no {media.modality} in a prompt.", param="prompt")
+            if media.places.size > self._cache.size:
+                raise RequestError(
+                    f"An {media.modality} of the prompt takes {media.places.size} tokens, and there is room for "
+                    f"{self._cache.size}; make it smaller.",
+                    param="prompt",
+                )
+        if self._merge is None or not request.media:
+            return None
+        state = OnAxes(AxisPositions.of(request.prompt.size, request.media, self._merge))
+        self._cache.positions[request.key] = state.positions
+        return state
+
+    def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
+        step.media = self._cache.take_step(row_of)
+
+
+class OnAxes(FeatureState):
+    """A request whose tokens have positions on several axes."""
+
+    def __init__(self, positions: AxisPositions) -> None:
+        self.positions = positions
+
+    def columns(self) -> Mapping[str, float]:
+        return {SHIFT: self.positions.shift}
+
+
+class EncoderCache(Resource):
+    """The slots of the workers' features. Those unused for the longest time go first. size: in features. each_step: a
+    step encodes at most this many features, or one image that has more, so that what runs beside it goes on."""
+
+    name = "encoder cache"
+    scope = "prompt"
+
+    def __init__(self, size: int, each_step: int) -> None:
+        self.size, self._each_step = size, each_step
+        # By digest, in the order of last use: [features] int32.
+        self._slots: dict[bytes, Array] = {}
+        self._free: Array = np.arange(size, dtype=np.int32)
+        # By key, of the requests that have them.
+        self.positions: WeakValueDictionary[int, AxisPositions] = WeakValueDictionary()
+        # How many features were looked up, and how many of them were there.
+        self.queries = self.hits = 0
+        # Of the step that is being scheduled: what it reads, and what it must encode first.
+        self._reads: list[tuple[RequestView, int, int]] = []
+        self._read: set[bytes] = set()
+        self._encoded: list[PlacedMedia] = []
+
+    def begin_step(self) -> None:
+        self._reads, self._read, self._encoded = [], set(), []
+
+    def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
+        if not request.media:
+            return num_tokens
+        start = request.num_computed_tokens
+        read, encoded = set(self._read), sum(media.places.size for media in self._encoded)
+        room = self.size - sum(self._slots[digest].size for digest in read)
+        for media in _within(request.media, start, start + num_tokens):
+            if media.digest not in read:
+                known, size = media.digest in self._slots, media.places.size
+                room -= size
+                encoded += 0 if known else size
+                first = encoded == size
+                if room < 0 or (not known and encoded > self._each_step and not first):
+                    before = media.start - start
+                    return before if before > 0 else "it is full for now"
+                read.add(media.digest)
+        return num_tokens
+
+    def take(self, request: RequestView, num_tokens: int) -> None:
+        if not request.media:
+            return
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        wanted = [media for media in _within(request.media, start, end) if media.digest not in self._read]
+        known = {media.digest for media in wanted} & self._slots.keys()
+        self._read |= known
+        for media in wanted:
+            self.queries += 1
+            if media.digest in known:
+                self.hits += 1
+                self._slots[media.digest] = self._slots.pop(media.digest)
+            elif media.digest not in self._slots:
+                self._slots[media.digest] = self._allocate(media.places.size)
+                self._read.add(media.digest)
+                self._encoded.append(media)
+        self._reads.append((request, start, end))
+
+    def release(self, request: RequestView) -> None:
+        """Never called: nothing is held from step to step."""
+
+    def take_step(self, row_of: Callable[[int], int]) -> StepMedia | None:
+        """What the step reads and encodes; None if nothing."""
+        if not self._reads:
+            return None
+        rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
+        rows = [row for row in rows if row.places.size or row.positions is not None]
+        if not rows:
+            return None
+        encode = [MediaToEncode(one.modality, self._slots[one.digest], one.inputs) for one in self._encoded]
+        return StepMedia(encode, rows)
+
+    def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
+        places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        for one in _within(request.media, start, end):
+            first, last = np.searchsorted(one.places, (start, end))
+            places.append(one.places[first:last])
+            slots.append(self._slots[one.digest][first:last])
+        known = self.positions.get(request.key)
+        positions = None if known is None else known.of_tokens(start, end)
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions)
+
+    def _allocate(self, size: int) -> Array:
+        while self._free.size < size:
+            oldest = next(digest for digest in self._slots if digest not in self._read)
+            self._free = np.concatenate([self._free, self._slots.pop(oldest)])
+        taken, self._free = self._free[:size], self._free[size:]
+        return taken
+
+
+def _within(media: Sequence[PlacedMedia], start: int, end: int) -> list[PlacedMedia]:
+    """Those with a place from start on and before end, as far as the first and the last of their places say."""
+    return [one for one in media if one.start < end and one.end > start]

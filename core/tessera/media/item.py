@@ -1,0 +1,46 @@
+"""What a model is given of an image, as plain data that crosses processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from tessera.arrays import Array
+
+
+class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
+    """One image, processed by itself."""
+
+    # "image"
+    modality: str
+    # SHA-256 over the names, dtypes, shapes and bytes of `inputs`: what caches know it by. 32 bytes
+    digest: bytes
+    # The text that takes the place of one placeholder in the prompt.
+    replacement: str
+    # How many tokens of `replacement` get a feature of the tower.
+    num_rows: int
+    # What the model's tower takes, by name, as for this image alone: pixel_values [1, 3, H, W] float32, or for example
+    # pixel_values [patches, values of a patch] with image_grid_thw [1, 3].
+    inputs: dict[str, Array]
+
+
+class MediaReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker's first answer: how the model's prompts hold images."""
+
+    # What the text of a prompt has once for each image.
+    placeholder: str
+    # The tokens that get a feature of the tower.
+    feature_ids: tuple[int, ...]
+
+
+def digest_of(inputs: Mapping[str, Array]) -> bytes:
+    """See ProcessedMedia.digest."""
+    digest = hashlib.sha256()
+    for name in sorted(inputs):
+        array = np.ascontiguousarray(inputs[name])
+        digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()

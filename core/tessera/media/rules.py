@@ -1,0 +1,27 @@
+"""Where a request's images may come from. `serve` reads these flags before anything else, so little is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.config.flags import flag
+
+
+@dataclass(frozen=True)
+class MediaRules:
+    """Rules for the URLs of images. Those that hold the image itself (data:) are always read."""
+
+    domains: tuple[str, ...] = flag(
+        (), "Hosts that images are fetched from by http(s), such as example.com,*.example.org; * is any public one.",
+        name="allowed_media_domains", metavar="HOSTS", shown_default="none: nothing is fetched",
+    )  # fmt: skip
+    local_path: str = flag(
+        "", "Folder below which requests may name images by file:// URLs.", name="allowed_local_media_path",
+        metavar="FOLDER", shown_default="none: no file is read",
+    )  # fmt: skip
+    # of an image's file
+    max_bytes: int = 20 * 2**20
+    # for an image to arrive, redirects included
+    seconds: float = 10.0
+    # that are followed
+    redirects: int = 3

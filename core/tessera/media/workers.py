@@ -1,0 +1,60 @@
+"""The front end's side of the media worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tessera.errors import RequestError
+from tessera.media.item import MediaReady, ProcessedMedia
+from tessera.media.messages import MEDIA, ImageJob, MediaStart
+from tessera.processes.job_kind import Failed
+from tessera.processes.job_queue import JobQueue
+
+
+class MediaWorkers:
+    """A front end's access to a model's processor. Clients take turns. The worker starts loading at once."""
+
+    def __init__(self, start: MediaStart) -> None:
+        """Raises MediaWorkerError."""
+        self._queue = JobQueue(MEDIA, start)
+        self._queue.begin()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def restarts(self) -> int:
+        """Number of workers that were replaced."""
+        return self._queue.restarts
+
+    async def ready(self) -> MediaReady:
+        """Waits until the worker has loaded the model's files. Raises ModelError or MediaWorkerError."""
+        return await self._queue.load()
+
+    async def image(self, data: bytes, options: Mapping[str, Any] | None = None, owner: str = "") -> ProcessedMedia:
+        """What the model takes of an image. data: a file, of which nothing is kept. options: arguments of the
+        processor. owner: the client, who takes turns with the others. Raises RequestError, MediaLimitError,
+        MediaWorkerError or OverloadedError."""
+        try:
+            job = MEDIA.framed(ImageJob(data, dict(options or {})))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise RequestError(
+                "mm_processor_kwargs holds a value that is no JSON.", param="mm_processor_kwargs"
+            ) from error
+        answer = await self._queue.ask(job, owner)
+        if isinstance(answer, Failed):
+            raise answer.failure.error()
+        return answer.media
+
+    async def close(self) -> None:
+        """Ends the worker at once. May be called again."""
+        await self._queue.close()

@@ -1,0 +1,108 @@
+"""A text model with a tower beside it, which makes features of images: they take the place of the embeddings of the
+tokens that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tessera.layers.build import Build
+from tessera.layers.rotary import AxisTable
+from tessera.models.deepstack import DeepstackDecoder
+from tessera.models.fields import Checkpoint, RefusedTypeError
+from tessera.models.through_transformers.tower import Tower
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import Caches
+from tessera.platform.device import Arena, Device
+from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden, Model, PoolingHead, SamplingHead
+
+NOTE = "its tower for images runs through transformers' code, with this engine's matrix products"
+SLOT = "media_slot"
+"""The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
+BIT = "media"
+"""The bit of launches with such a token. Others run as if there were no tower."""
+
+
+def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalModel:
+    """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
+    that cannot be served."""
+    build.notes.append(NOTE)
+    tower, first = Tower(build, checkpoint), build.group.rank == 0
+    if tower.levels == 1:
+        return MultimodalModel(text, tower, build.axis_tables, first=first)
+    if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
+        raise RefusedTypeError("its text model does not take features of several levels")
+    return DeepstackModel(text, tower, build.axis_tables, first=first)
+
+
+class MultimodalModel:
+    """slots: [features, hidden] on the device, the encoder cache. axis_tables: of the text model, if tokens have
+    positions on several axes. first: whether this is the rank among those that sum their embeddings which adds the
+    features."""
+
+    def __init__(self, text: Model, tower: Tower, axis_tables: Sequence[AxisTable], *, first: bool) -> None:
+        self.text, self.tower, self.axis_tables, self.first = text, tower, axis_tables, first
+        self.facts = replace(text.facts, functional=False)
+        self.slots: Tensor | None = None
+
+    def allocate(self, number: int, device: Device, arena: Arena) -> None:
+        """number: of slots, each with the features of all levels."""
+        shape = number, self.tower.hidden_size * self.tower.levels
+        self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
+
+    def encode(self, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
+        """Computes the features of an image, and keeps them. slots: [n] int32, of each."""
+        assert self.slots is not None
+        self.slots.index_copy_(0, slots.long(), self.tower.encode(inputs).to(self.slots.dtype))
+
+    @property
+    def pooling(self) -> Mapping[str, PoolingHead]:
+        return self.text.pooling
+
+    @property
+    def head(self) -> SamplingHead:
+        return self.text.head
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.text.embed(tokens)
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT in launch.key.bits:
+            there, features = self.features(launch)
+            x = torch.where(there, features, x)
+        return self.text.forward(x, launch, caches, residual)
+
+    def features(self, launch: Launch) -> tuple[Tensor, Tensor]:
+        """Which tokens stand for features [T, 1], and these [T, hidden of all levels], those of other tokens being
+        any."""
+        assert self.slots is not None
+        slots = launch.columns[SLOT]
+        features = self.slots.index_select(0, slots.clamp(min=0))
+        return (slots >= 0)[:, None], features if self.first else torch.zeros_like(features)
+
+    def finish(self, hidden: Hidden) -> Tensor:
+        return self.text.finish(hidden)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        return self.text.logits(rows)
+
+
+class DeepstackModel(MultimodalModel):
+    """Shows images to its text model at several depths."""
+
+    text: DeepstackDecoder
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT not in launch.key.bits:
+            return self.text.forward(x, launch, caches, residual)
+        there, features = self.features(launch)
+        first, *others = features.chunk(self.tower.levels, dim=-1)
+        self.text.added = [torch.where(there, level, 0.0) for level in others]
+        try:
+            return self.text.forward(torch.where(there, first, x), launch, caches, residual)
+        finally:
+            self.text.added = ()

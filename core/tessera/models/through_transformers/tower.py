@@ -1,0 +1,91 @@
+"""The tower of a model that reads images: transformers' code makes features of an image, with this engine's matrix
+products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+from tessera.layers.build import Build
+from tessera.models.fields import Checkpoint, RefusedTypeError
+from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.skeleton import compute_buffers, is_product
+from tessera.models.through_transformers.surgery import BoundProduct, keep_weights
+from tessera.models.through_transformers.types import first_line
+from tessera.ops.tensors import torch_dtype
+
+
+class Tower:
+    """Makes features of images. hidden_size: of the text model, which is the features'. levels: how many features a
+    token has, for as many depths of the text model."""
+
+    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
+        """Raises RefusedTypeError for a type whose features cannot be had in this way."""
+        self.dtype, self.target = torch_dtype(build.dtype), build.device.target
+        whole = _skeleton(checkpoint, self.dtype)
+        self.hidden_size = int(whole.config.get_text_config().hidden_size)
+        vision = getattr(whole.config, "vision_config", None)
+        self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
+        names = CheckpointNames(whole, build.dtype)
+        self.model = whole.base_model
+        text = whole.get_decoder()
+        named = {module: name for name, module in whole.named_modules()}
+        if text is None or named.get(text, "") == "":
+            raise RefusedTypeError("its text model is not apart from its tower")
+        for module in (text, whole.get_output_embeddings()):
+            if module is not None:
+                owner, _, key = named[module].rpartition(".")
+                setattr(whole.get_submodule(owner), key, None)
+        compute_buffers(whole)
+        _exchange(build, names, whole)
+
+    def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the processor made of an image, by name -> its features [n, levels * hidden_size], in the order of the
+        tokens that stand for them."""
+        moved = {name: self._moved(value) for name, value in inputs.items()}
+        result: Any = self.model.get_image_features(**moved, return_dict=True)
+        others = result.deepstack_features if self.levels > 1 else ()
+        return torch.cat([_joined(features) for features in (result.pooler_output, *others)], dim=-1)
+
+    def _moved(self, value: Tensor) -> Tensor:
+        return value.to(self.target, self.dtype if value.is_floating_point() else None)
+
+
+def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Those of all parts of an image: [n, hidden_size]."""
+    parts = [features] if isinstance(features, Tensor) else features
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+    """The whole model without weights."""
+    architecture = str(checkpoint["architectures"][0])
+    types = [name for name, known in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items() if known == architecture]
+    if not types:
+        raise RefusedTypeError("transformers has no model of this name that reads images")
+    named = str(checkpoint.get("model_type", types[0]))
+    given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
+    try:
+        config = CONFIG_MAPPING[named].from_dict(given)
+        with torch.device("meta"):
+            model: PreTrainedModel = getattr(transformers, architecture)._from_config(
+                config, dtype=dtype, attn_implementation="sdpa"
+            )
+    except Exception as error:  # transformers' code may raise anything for what it does not support
+        raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
+    return model.eval().requires_grad_(False)
+
+
+def _exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
+    for name, module in list(model.named_modules()):
+        if is_product(module) and module.weight.dtype == torch_dtype(build.dtype):
+            owner, _, key = name.rpartition(".")
+            setattr(model.get_submodule(owner), key, BoundProduct(build, names, module))
+    for name, module in model.named_modules():
+        keep_weights(build, names, name, module)

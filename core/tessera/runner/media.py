@@ -1,0 +1,118 @@
+"""Images and the like in prompts, the workers' half: computes features, and says which tokens stand for them, and which
+positions tokens have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from tessera.arrays import Array, ranges
+from tessera.config import EngineConfig
+from tessera.features.media import SHIFT
+from tessera.models.multimodal import BIT, SLOT, MultimodalModel
+from tessera.platform.device import Arena
+from tessera.platform.feature import Column, WorkerFeature
+from tessera.platform.launch import Launch
+from tessera.platform.model import Model, Product
+from tessera.platform.ops import BoundOps
+from tessera.step import RowMedia, RowOpened, SchedulerOutput
+
+
+class MediaInWorker(WorkerFeature):
+    """It must be the first feature that wraps the model."""
+
+    def __init__(self, config: EngineConfig, option: str) -> None:
+        self._number = config.encoder_cache_tokens
+        # What the tokens of the current step stand for, by row.
+        self._rows: dict[int, RowMedia] = {}
+        # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
+        self._shifts: dict[int, int] = {}
+        self._model: MultimodalModel | None = None
+
+    # ---- at load
+
+    def columns(self) -> Sequence[Column]:
+        slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
+        return (slots, Column(SHIFT, "int32", internal=True))
+
+    def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
+        self._device, self._arena = ops.device, arena
+
+    def wrap(self, model: Model) -> Model:
+        if isinstance(model, MultimodalModel):
+            model.allocate(self._number, self._device, self._arena)
+            self._model = model
+        return model
+
+    # ---- in steps
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        return frozenset((BIT,)) if self._rows else frozenset()
+
+    def open(self, opened: Sequence[RowOpened]) -> bool:
+        for one in opened:
+            self._shifts.pop(one.row, None)
+            if shift := int(one.columns.get(SHIFT, 0)):
+                self._shifts[one.row] = shift
+        return False
+
+    def begin(self, step: SchedulerOutput) -> None:
+        media = step.media
+        self._rows = {} if media is None else {one.row: one for one in media.rows}
+        if media is None or self._model is None:
+            return
+        for one in media.encode:
+            inputs = {name: torch.from_numpy(value.copy()) for name, value in one.inputs.items()}
+            self._model.encode(inputs, torch.from_numpy(one.slots.copy()).to(self._device.target))
+
+    def before(self, launch: Launch) -> None:
+        if BIT in launch.key.bits:
+            self._place(launch)
+        if self._model is not None and self._model.axis_tables:
+            self._turn(launch)
+
+    def _place(self, launch: Launch) -> None:
+        """Says which of a launch's tokens stand for features."""
+        slots = np.full(launch.key.tokens, -1, np.int32)
+        starts = launch.seq_lens_host - launch.query_lens_host
+        for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
+            media = self._rows.get(row)
+            if media is not None:
+                first = int(launch.query_start_loc_host[index]) - int(starts[index])
+                slots[media.places + first] = media.slots
+        self._device.to_device(slots, launch.columns[SLOT])
+
+    def _turn(self, launch: Launch) -> None:
+        """Changes the positions of a launch's tokens: to those that they have on all axes, or, where these differ, to
+        the spare rows of rotary tables, which it fills."""
+        rows = launch.rows_host[: launch.num_rows].tolist()
+        if not any(row in self._shifts or row in self._rows for row in rows):
+            return
+        assert self._model is not None
+        lengths, firsts = launch.query_lens_host, launch.query_start_loc_host[:-1]
+        starts = launch.seq_lens_host - lengths
+        shifts = np.array([self._shifts.get(row, 0) for row in rows], np.int64)
+        positions = np.zeros(launch.key.tokens, np.int32)
+        most = slice(launch.num_rows)
+        places = ranges(firsts[most].astype(np.int64), lengths[most])
+        positions[places] = ranges(starts[most] + shifts, lengths[most])
+        spare = self._model.axis_tables[0].positions
+        apart: list[Array] = []
+        for index, row in enumerate(rows):
+            media = self._rows.get(row)
+            if media is None or media.positions is None:
+                continue
+            own = media.positions
+            differ = (own != own[0]).any(axis=0)
+            mine = own[0].copy()
+            mine[differ] = spare + np.arange(np.count_nonzero(differ))
+            spare += np.count_nonzero(differ)
+            positions[firsts[index] : firsts[index] + len(mine)] = mine
+            apart.append(own[:, differ])
+        self._device.to_device(positions, launch.positions)
+        if apart:
+            together = torch.from_numpy(np.concatenate(apart, axis=1).astype(np.int64)).to(self._device.target)
+            for table in self._model.axis_tables:
+                table.fill(together)

@@ -1,0 +1,149 @@
+"""Images in the prompts of LLM: whole models with their processors, against transformers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from tessera import LLM, SamplingParams
+from tessera.errors import RequestError
+from tests.processor_folders import FOLDERS
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {% for part in message['content'] %}"
+    "{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %};{% endfor %}"
+    "{{ 'assistant: ' if add_generation_prompt }}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small LLaVA."""
+    folder = FOLDERS["llava"].write(tmp_path_factory.mktemp("llava"))
+    config_file = folder / "tokenizer_config.json"
+    config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "chat_template": TEMPLATE}))
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    image_token = next(token["id"] for token in tokens if token["content"] == "<image>")
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(
+            hidden_size=36, intermediate_size=44, num_hidden_layers=3, num_attention_heads=3, image_size=28, patch_size=7
+        ),
+        text_config=LlamaConfig(
+            vocab_size=image_token + 3,
+            hidden_size=48,
+            intermediate_size=68,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            pad_token_id=None,
+        ),
+        image_token_id=image_token,
+    )
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.15) if weight.dim() > 1 else weight.uniform_(0.5, 1.5)
+        model.get_output_embeddings().weight[image_token] = 0.0
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, max_num_seqs=4) as llm:
+        yield llm
+
+
+def picture(seed: int, *size: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+PICTURES = [picture(1, 40, 60), picture(2, 90, 31), picture(3, 28, 28)]
+
+
+def theirs(folder: Path, text: str, images: list[Image.Image]) -> list[int]:
+    """What transformers answers."""
+    processor: Any = AutoProcessor.from_pretrained(folder, backend="pil")
+    model = LlavaForConditionalGeneration.from_pretrained(folder).eval()
+    inputs = processor(text=[text], images=images, return_tensors="pt")
+    with torch.inference_mode():
+        tokens = model.generate(**inputs, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return tokens[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def test_prompts_with_images_are_answered_as_by_transformers(folder: Path, llm: LLM) -> None:
+    first, second, third = PICTURES
+    prompts = {
+        "See <image> and say.": [first],
+        "<image><image> or <image>": [second, third, first],
+    }
+    outputs = llm.generate(
+        [{"prompt": text, "multi_modal_data": {"image": images}} for text, images in prompts.items()],
+        GREEDY,
+        use_tqdm=False,
+    )
+    for output, (text, images) in zip(outputs, prompts.items(), strict=True):
+        assert output.outputs[0].token_ids == theirs(folder, text, images)
+
+
+def test_the_same_image_is_a_prefix_hit_and_another_is_none(llm: LLM) -> None:
+    text = "Look long at this: <image> "
+    first = {"prompt": text + "one", "multi_modal_data": {"image": PICTURES[0]}}
+    again = {"prompt": text + "two", "multi_modal_data": {"image": PICTURES[0]}}
+    other = {"prompt": text + "one", "multi_modal_data": {"image": PICTURES[1]}}
+    llm.reset_prefix_cache()
+    scored = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=1)
+    plain, hit, miss = (llm.generate(prompt, scored, use_tqdm=False)[0] for prompt in (first, again, other))
+    assert plain.num_cached_tokens == 0
+    assert hit.num_cached_tokens >= 32
+    assert miss.num_cached_tokens <= len(text)
+    assert miss.outputs[0].cumulative_logprob != pytest.approx(plain.outputs[0].cumulative_logprob, rel=1e-4)
+
+
+def test_chats_take_images_as_data_urls_and_as_objects(folder: Path, llm: LLM) -> None:
+    file = io.BytesIO()
+    PICTURES[0].save(file, format="PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    parts = ({"type": "image_url", "image_url": {"url": url}}, {"type": "image_pil", "image_pil": PICTURES[0]})
+    want = theirs(folder, "user: <image>What?;assistant: ", [PICTURES[0]])
+    for part in parts:
+        messages = [{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}]
+        assert llm.chat(messages, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == want
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ({"prompt": "no place", "multi_modal_data": {"image": PICTURES[0]}}, "1 images, and its prompt has places for 0"),
+        ({"prompt": "<image>", "multi_modal_data": {"video": 1}}, 'takes {"image"'),
+        ({"prompt": "<image>", "multi_modal_data": {"image": b"no picture"}}, "image"),
+        ({"prompt": "<image>" * 17, "multi_modal_data": {"image": [PICTURES[0]] * 17}}, "at most 16 images"),
+        ({"prompt_token_ids": [1], "multi_modal_data": {"image": PICTURES[0]}}, 'needs its text, "prompt"'),
+    ],
+    ids=["no placeholder", "video", "no image", "too many", "token ids"],
+)
+def test_what_cannot_be_read_is_refused_in_a_line(llm: LLM, prompt: Any, said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        llm.generate(prompt, GREEDY, use_tqdm=False)
+    assert said in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+def test_without_images_the_text_model_is_served_alone(folder: Path) -> None:
+    with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, limit_mm_per_prompt={"image": 0}) as llm:
+        with pytest.raises(RequestError, match="at most 0 images"):
+            llm.generate({"prompt": "<image>", "multi_modal_data": {"image": PICTURES[0]}}, GREEDY)
+        assert len(llm.generate("plain", GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 8

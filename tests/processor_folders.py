@@ -1,0 +1,173 @@
+"""Folders of small processors, laid out as published models have them: a tokenizer, and what makes inputs of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+_MEAN_STD = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
+_SQUARE = {"height": 28, "width": 28}
+
+
+@dataclass(frozen=True)
+class ProcessorFolder:
+    """A kind of processor."""
+
+    # What stands for an image in a prompt.
+    placeholder: str
+    # The text of the token that gets a feature.
+    feature: str
+    # preprocessor_config.json
+    image_processor: Mapping[str, Any]
+    # processor_config.json
+    processor: Mapping[str, Any]
+    # Special tokens, besides the placeholder.
+    tokens: tuple[str, ...] = ()
+    # Names of tokens in tokenizer_config.json.
+    named: Mapping[str, str] = field(default_factory=dict)
+    # Whether the inputs of several images are those of each, one after the other.
+    joins: bool = True
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        alphabet = sorted(ByteLevel.alphabet())
+        tokenizer = tokenizers.Tokenizer(BPE({letter: token for token, letter in enumerate(alphabet)}, []))
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = ByteLevelDecoder()
+        tokenizer.add_special_tokens(["<s>", "</s>", *dict.fromkeys((self.placeholder, self.feature, *self.tokens))])
+        (folder / "tokenizer.json").write_text(tokenizer.to_str())
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "</s>",
+            "pad_token": "</s>",
+            "extra_special_tokens": dict(self.named),
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "preprocessor_config.json").write_text(json.dumps({**_MEAN_STD, **self.image_processor}))
+        (folder / "processor_config.json").write_text(json.dumps(dict(self.processor)))
+        return folder
+
+
+_IDEFICS = ProcessorFolder(
+    "<image>",
+    "<image>",
+    {
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": 112},
+        "max_image_size": {"longest_edge": 28},
+    },
+    {"processor_class": "Idefics3Processor", "image_seq_len": 4},
+    (
+        *("<fake_token_around_image>", "<end_of_utterance>", "<global-img>"),
+        *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+    ),
+    joins=False,
+)
+
+FOLDERS: Mapping[str, ProcessorFolder] = {
+    "llava": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": _SQUARE},
+        {
+            "processor_class": "LlavaProcessor",
+            "patch_size": 7,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+    ),
+    "llava_next": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": 28},
+            "crop_size": _SQUARE,
+            "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]],
+        },
+        {
+            "processor_class": "LlavaNextProcessor",
+            "patch_size": 7,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+        joins=False,
+    ),
+    "idefics3": _IDEFICS,
+    "smolvlm": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {**_IDEFICS.image_processor, "image_processor_type": "SmolVLMImageProcessor"},
+        {"processor_class": "SmolVLMProcessor", "image_seq_len": 4},
+        _IDEFICS.tokens,
+        {
+            "image_token": "<image>",
+            "fake_image_token": "<fake_token_around_image>",
+            "global_image_token": "<global-img>",
+            "end_of_utterance_token": "<end_of_utterance>",
+        },
+        joins=False,
+    ),
+    "pixtral": ProcessorFolder(
+        "[IMG]",
+        "[IMG]",
+        {
+            "image_processor_type": "PixtralImageProcessor",
+            "size": {"longest_edge": 64},
+            "patch_size": {"height": 4, "width": 4},
+        },
+        {"processor_class": "PixtralProcessor", "patch_size": 4, "spatial_merge_size": 2},
+        ("[IMG_BREAK]", "[IMG_END]"),
+        joins=False,
+    ),
+    "qwen2_vl": ProcessorFolder(
+        "<|image_pad|>",
+        "<|image_pad|>",
+        {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "processor_class": "Qwen2VLProcessor",
+            "patch_size": 4,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "min_pixels": 256,
+            "max_pixels": 4096,
+        },
+        {},
+        ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    ),
+    "gemma3": ProcessorFolder(
+        "<start_of_image>",
+        "<image_soft_token>",
+        {"image_processor_type": "Gemma3ImageProcessor", "size": _SQUARE},
+        {"processor_class": "Gemma3Processor", "image_seq_length": 4},
+        ("<end_of_image>",),
+        {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
+    ),
+    "internvl": ProcessorFolder(
+        "<IMG_CONTEXT>",
+        "<IMG_CONTEXT>",
+        {
+            "image_processor_type": "GotOcr2ImageProcessor",
+            "size": _SQUARE,
+            "crop_to_patches": True,
+            "min_patches": 1,
+            "max_patches": 4,
+        },
+        {"processor_class": "InternVLProcessor", "image_seq_length": 4},
+        ("<img>", "</img>", "<video>"),
+        {
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+    ),
+}

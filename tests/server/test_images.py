@@ -1,0 +1,151 @@
+"""Images in the chats of each API, on their way from the request to the engine."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.errors import MediaLimitError, RequestError
+from tessera.media.item import MediaReady, ProcessedMedia, digest_of
+from tessera.media.rules import MediaRules
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import in_process
+from tests.server.fake_engine import MODEL, FakeEngine, Script
+
+PLACEHOLDER, FEATURE = "<image>", "~"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'image' %}(<image>){% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@dataclass
+class FakeMedia:
+    """An image has as many features as its file has bytes."""
+
+    feature_ids: tuple[int, ...]
+    restarts: int = 0
+    asked: list[tuple[bytes, str]] = field(default_factory=list)
+
+    async def ready(self) -> MediaReady:
+        return MediaReady(PLACEHOLDER, self.feature_ids)
+
+    async def image(self, data: bytes, options: Mapping[str, Any] | None = None, owner: str = "") -> ProcessedMedia:
+        self.asked.append((data, owner))
+        if data == b"broken":
+            raise RequestError("The image is truncated or broken; send it anew.")
+        if data == b"large":
+            raise MediaLimitError("Processing this image needed more memory than its size allows.")
+        inputs = {"pixel_values": np.frombuffer(data, np.uint8)}
+        return ProcessedMedia("image", digest_of(inputs), FEATURE * len(data), len(data), inputs)
+
+
+def engine() -> FakeEngine:
+    made = FakeEngine(script=Script(pieces="A cat."), template=TEMPLATE)
+    assert made.tokenizer is not None
+    return FakeEngine(
+        script=Script(pieces="A cat."),
+        template=TEMPLATE,
+        media=FakeMedia(tuple(made.tokenizer.encode(FEATURE, add_special_tokens=False))),
+    )
+
+
+def url(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def image(data: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url(data), "detail": "high"}}
+
+
+def chat(*parts: dict[str, Any] | str) -> dict[str, Any]:
+    content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+
+
+TEXT = {"type": "text", "text": "What is it?"}
+BLOCK = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"cat").decode()},
+}
+INPUT = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": url(b"cat")}]
+OTHERS = [
+    ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": [TEXT, BLOCK]}]}),
+    ("/v1/responses", {"input": [{"role": "user", "content": INPUT}]}),
+    ("/api/chat", {"messages": [{"role": "user", "content": "", "images": [BLOCK["source"]["data"]]}]}),
+    ("/api/generate", {"prompt": "What is it?", "images": [BLOCK["source"]["data"]]}),
+]
+
+
+async def test_a_chat_shows_its_images_to_the_model() -> None:
+    async with in_process(engine()) as api:
+        text = {"type": "image_url", "image_url": url(b"no")}
+        response = await api.post("/v1/chat/completions", chat("a", image(b"cat"), "b", text))
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"][0]["message"]["content"] == "A cat."
+        (call,) = api.engine.calls
+        assert api.engine.tokenizer.decode(call.prompt) == "<user>a(~~~)b(~~)"
+        assert [one.inputs["pixel_values"].tobytes() for one in call.media] == [b"cat", b"no"]
+        assert [one.places.tolist() for one in call.media] == [[8, 9, 10], [14, 15]]
+        response = await api.post("/tokenize", chat("a", image(b"cat")))
+        assert response.json()["count"] == len("<user>a(~~~)")
+
+
+@pytest.mark.parametrize(("path", "body"), OTHERS)
+async def test_each_api_has_its_own_form_of_images(path: str, body: dict[str, Any]) -> None:
+    async with in_process(engine()) as api:
+        response = await api.post(path, {"model": MODEL, **body})
+        assert response.status_code == 200, response.text
+        (call,) = api.engine.calls
+        assert "(~~~)" in api.engine.tokenizer.decode(call.prompt)
+        assert [one.inputs["pixel_values"].tobytes() for one in call.media] == [b"cat"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([image(b"cat"), image(b"broken")], "Image 2: The image is truncated"),
+        ([image(b"large")], "Image 1: Processing this image needed more memory"),
+        ([image(b"a")] * 3, "at most 2 images"),
+        (
+            [{"type": "image_url", "image_url": {"url": "http://images.example/a.png"}}],
+            "Image 1: This server fetches no",
+        ),
+        ([{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}], "Image 1: This server reads no files"),
+        ([{"type": "image_url", "image_url": {"url": "data:text/html;base64,AAAA"}}], "not of an image"),
+        ([{"type": "image_url"}], "messages[0].content[0].image_url is missing"),
+        ([{"type": "image"}], "only text parts are supported"),
+        ([image(b"cat"), "and ~"], "has 4 tokens for images, and its images need 3"),
+    ],
+)
+async def test_images_that_cannot_be_shown_are_the_requests_fault(parts: list[Any], message: str) -> None:
+    async with in_process(engine()) as api:
+        response = await api.post("/v1/chat/completions", chat(*parts))
+        assert response.status_code == 400
+        assert message in response.json()["error"]["message"]
+        assert api.engine.calls == []
+
+
+async def test_a_file_is_read_below_the_allowed_folder(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"cat")
+    settings = ServerSettings(media=MediaRules(local_path=str(tmp_path)))
+    async with in_process(engine(), settings) as api:
+        part = {"type": "image_url", "image_url": {"url": f"file://{tmp_path}/cat.png"}}
+        assert (await api.post("/v1/chat/completions", chat(part))).status_code == 200
+        assert [data for data, _ in api.engine.media.asked] == [b"cat"]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", chat(image(b"cat"))), *OTHERS])
+async def test_models_without_a_tower_refuse_images(path: str, body: dict[str, Any]) -> None:
+    async with in_process(FakeEngine(template=TEMPLATE)) as api:
+        response = await api.post(path, {"model": MODEL, **body})
+        assert response.status_code == 400
+        assert "support" in response.text
+        assert api.engine.calls == []

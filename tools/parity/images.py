@@ -1,0 +1,78 @@
+"""Images of random pixels for tiny models that read some: a prompt with none, one or three, at its start, in the middle
+and at its end, some of them the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.arrays import Array, int32
+from tessera.media.item import digest_of
+from tessera.media.placed import PlacedMedia
+from tessera.media.positions import GRID
+
+DIFFERENT = 4
+COUNTS = (1, 3, 0, 2, 1, 3)
+TEXT = (7, 0, 3, 12, 5, 1)
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a processor makes of an image."""
+
+    # Of its tokens, which of them stand for features.
+    tokens: Sequence[int]
+    inputs: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Of one family."""
+
+    # The token that stands for a feature.
+    token: int
+    # Of a number, so that they may have unlike sizes.
+    make: Callable[[random.Random, int], Image]
+
+    def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
+        """vocab: the token that stands for a feature is the last one of it."""
+        draw = random.Random(0)
+        known = [self.make(draw, number) for number in range(DIFFERENT)]
+        prompts, media = [], []
+        for number in range(count):
+            ids: list[int] = []
+            placed: list[PlacedMedia] = []
+            for part in range(COUNTS[number % len(COUNTS)]):
+                ids += _text(draw, vocab, TEXT[(number + part) % len(TEXT)])
+                image = known[(number // 2 + part) % len(known)]
+                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == self.token]
+                ids += image.tokens
+                placed.append(PlacedMedia("image", digest_of(image.inputs), int32(features), image.inputs))
+            ids += _text(draw, vocab, TEXT[(number * 2 + 1) % len(TEXT)] if placed else 5)
+            prompts.append(tuple(ids))
+            media.append(placed)
+        return prompts, media
+
+
+def _text(draw: random.Random, vocab: int, length: int) -> list[int]:
+    return [draw.randrange(vocab - 1) for _ in range(length)]
+
+
+def arguments(media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
+    """As transformers' model takes the images of a text. length: in tokens."""
+    names = media[0].inputs if media else ()
+    joined = {name: torch.from_numpy(np.concatenate([one.inputs[name] for one in media])) for name in names}
+    if GRID in joined:
+        kinds = joined["mm_token_type_ids"] = torch.zeros(1, length, dtype=torch.int32)
+        kinds[0, np.concatenate([one.places for one in media])] = 1
+    return joined
+
+
+def pixels(draw: random.Random, *shape: int) -> Array:
+    """Random float32 numbers."""
+    return np.random.default_rng(draw.randrange(2**32)).standard_normal(shape).astype(np.float32)

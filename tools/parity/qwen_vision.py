@@ -1,0 +1,132 @@
+"""Tiny models of types whose tokens have positions in height and width (M-RoPE). Images have unlike sizes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+)
+
+from tools.parity.families import DELTA_NET
+from tools.parity.family import SIZES, Family
+from tools.parity.images import Image, Images, pixels
+
+TOKEN = SIZES["vocab_size"] - 1
+START, END = TOKEN - 1, TOKEN - 2
+GRIDS = ((1, 4, 6), (1, 2, 2), (1, 6, 2), (1, 4, 4))
+PATCH, MERGE = 3, 2
+_VISION: dict[str, Any] = {
+    "depth": 2,
+    "num_heads": 3,
+    "patch_size": PATCH,
+    "spatial_merge_size": MERGE,
+    "temporal_patch_size": 2,
+}
+_TOKENS = {
+    "image_token_id": TOKEN,
+    "video_token_id": END - 1,
+    "vision_start_token_id": START,
+    "vision_end_token_id": END,
+}
+_SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
+
+
+def _made(config_class: Any, model_class: Any, vision: dict[str, Any], **text: Any) -> Any:
+    def make() -> Any:
+        config = config_class(
+            vision_config={**_VISION, **vision},
+            text_config={**SIZES, "rope_parameters": _SECTIONS, **text},
+            attn_implementation="eager",
+            tie_word_embeddings=False,
+            **_TOKENS,
+        )
+        return model_class(config)
+
+    return make
+
+
+def _image(draw: random.Random, number: int) -> Image:
+    grid = GRIDS[number % len(GRIDS)]
+    patches, features = grid[1] * grid[2], grid[1] * grid[2] // MERGE**2
+    inputs = {
+        "pixel_values": pixels(draw, patches, 3 * 2 * PATCH**2),
+        "image_grid_thw": np.array([grid], np.int64),
+    }
+    return Image([START, *[TOKEN] * features, END], inputs)
+
+
+_QWEN3_VISION = {
+    "hidden_size": 36,
+    "out_hidden_size": 72,
+    "intermediate_size": 44,
+    "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 1],
+}
+IMAGES = Images(TOKEN, _image)
+QWEN = (
+    Family(
+        "qwen2-vl",
+        _made(Qwen2VLConfig, Qwen2VLForConditionalGeneration, {"embed_dim": 36, "hidden_size": 72, "mlp_ratio": 2}),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen2.5-vl",
+        _made(
+            Qwen2_5_VLConfig,
+            Qwen2_5_VLForConditionalGeneration,
+            {
+                "hidden_size": 36,
+                "out_hidden_size": 72,
+                "intermediate_size": 44,
+                "window_size": 12,
+                "fullatt_block_indexes": [1],
+            },
+        ),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3-vl",
+        _made(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3-vl-moe",
+        _made(
+            Qwen3VLMoeConfig,
+            Qwen3VLMoeForConditionalGeneration,
+            _QWEN3_VISION,
+            num_hidden_layers=3,
+            head_dim=12,
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=44,
+            experts_implementation="eager",
+        ),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3.5-vl",
+        _made(
+            Qwen3_5Config,
+            Qwen3_5ForConditionalGeneration,
+            {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
+            **{
+                **DELTA_NET,
+                "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
+            },
+        ),
+        images=IMAGES,
+    ),
+)
