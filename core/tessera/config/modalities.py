@@ -8,11 +8,27 @@ from typing import Any
 
 from tessera.errors import ConfigError
 
-TOWERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "LlavaForConditionalGeneration": ("image",),
-    }
+_IMAGES = (
+    "DeepseekVLForConditionalGeneration",
+    "GotOcr2ForConditionalGeneration",
+    "Idefics2ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "JanusForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "QianfanOCRForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+    "VipLlavaForConditionalGeneration",
 )
+
+TOWERS: Mapping[str, tuple[str, ...]] = MappingProxyType(dict.fromkeys(_IMAGES, ("image",)))
 """Architectures that are served with their towers."""
 
 _FLAG = "limit_mm_per_prompt"
@@ -24,8 +40,7 @@ def modalities(config: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[st
     for name, limit in limits.items():
         if name not in MODALITIES or isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 1024:
             raise ConfigError(
-                f"{_FLAG} takes numbers from 0 to 1024 by the names {', '.join(MODALITIES)}, such as "
-                '{"image": 4}.',
+                f'{_FLAG} takes numbers from 0 to 1024 by the names {", ".join(MODALITIES)}, such as {{"image": 4}}.',
                 param=_FLAG,
             )
     known = TOWERS.get(str(config["architectures"][0]), ())
