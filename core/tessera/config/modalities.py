@@ -21,18 +21,36 @@ class TowerType:
     by_axis: bool = False
 
 
-_IMAGES, _IMAGES_BY_AXIS = TowerType(), TowerType(by_axis=True)
+_READ_IMAGES = (
+    "DeepseekVLForConditionalGeneration",
+    "GotOcr2ForConditionalGeneration",
+    "Idefics2ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "JanusForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "QianfanOCRForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+    "VipLlavaForConditionalGeneration",
+)
 
+_READ_IMAGES_BY_AXIS = (
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+)
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
-    {
-        "LlavaForConditionalGeneration": _IMAGES,
-        "Qwen2VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen2_5_VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3VLMoeForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3_5ForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3_5MoeForConditionalGeneration": _IMAGES_BY_AXIS,
-    }
+    dict.fromkeys(_READ_IMAGES, TowerType()) | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
 )
 """Architectures that are served with their towers."""
 
