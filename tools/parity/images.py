@@ -14,7 +14,6 @@ from torch import Tensor
 from tessera.arrays import Array, int32
 from tessera.media.item import digest_of
 from tessera.media.placed import PlacedMedia
-from tessera.media.positions import GRID
 
 DIFFERENT = 4
 COUNTS = (1, 3, 0, 2, 1, 3)
@@ -55,6 +54,8 @@ class Images:
     make: Callable[[random.Random, int], Image]
     # By the name of an input, what a processor makes of those of several images of a prompt, if not in_a_row().
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
+    # The name of an argument that has 1 for each such token, and 0 for others; "" for none.
+    kinds: str = ""
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
     among: Callable[[Image, int], Image] = lambda image, count: image
 
@@ -82,9 +83,9 @@ class Images:
         """As transformers' model takes the images of a text. length: in tokens."""
         names = media[0].inputs if media else ()
         joined = {name: self.joins.get(name, in_a_row)([one.inputs[name] for one in media]) for name in names}
-        if GRID in joined:
-            kinds = joined["mm_token_type_ids"] = np.zeros((1, length), np.int32)
-            kinds[0, np.concatenate([one.places for one in media])] = 1
+        if self.kinds:
+            kinds = joined[self.kinds] = np.zeros((1, length), np.int32)
+            kinds[0, np.concatenate([int32(), *(one.places for one in media)])] = 1
         return {name: torch.from_numpy(value) for name, value in joined.items()}
 
 

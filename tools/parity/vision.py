@@ -290,6 +290,23 @@ WITH_IMAGES = {
             publish=with_beginnings({"language_model.model.encoder.layers.": "language_model.model.layers."}),
             images=Images(kinds.TOKEN, kinds.in_tiles),
         ),
+        Family(
+            "gemma3-vision",
+            _maker(
+                "gemma3",
+                _text(
+                    "gemma3_text",
+                    num_hidden_layers=4,
+                    head_dim=18,
+                    query_pre_attn_scalar=20,
+                    sliding_window=7,
+                    sliding_window_pattern=3,
+                ),
+                {**_SIGLIP},
+                mm_tokens_per_image=4,
+            ),
+            images=Images(kinds.TOKEN, kinds.square_between(20, 4), kinds="token_type_ids"),
+        ),
         *QWEN,
     )
 }

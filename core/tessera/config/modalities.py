@@ -19,6 +19,8 @@ class TowerType:
     # Whether the tokens of an image have positions of their own in height and width (M-RoPE): those of `image_grid_thw`
     # divided by vision_config.spatial_merge_size.
     by_axis: bool = False
+    # Whether an image's tokens see each other, so that a step computes all of them.
+    whole: bool = False
 
 
 _READ_IMAGES = (
@@ -50,9 +52,17 @@ _READ_IMAGES_BY_AXIS = (
     "Qwen3_5MoeForConditionalGeneration",
 )
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
-    dict.fromkeys(_READ_IMAGES, TowerType()) | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
+    {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
+    | dict.fromkeys(_READ_IMAGES, TowerType())
+    | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
 )
 """Architectures that are served with their towers."""
+
+
+def computes_whole(config: Mapping[str, Any]) -> bool:
+    """TowerType.whole of the type that config.json names."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and tower.whole
 
 
 def merge_size(config: Mapping[str, Any]) -> int | None:

@@ -200,7 +200,7 @@ class Codec:
         message.body.requests = list(_whole(message.body.requests))
         if not all(map(_well_formed, message.body.requests)):
             log.warning(
-                "dropped a message with a prompt that is no one-dimensional array of int32 token ids, or media outside of it"
+                "dropped a message with a prompt that is no array [tokens] of int32 token ids, or media beyond it"
             )
             return None
         return message.body
