@@ -76,6 +76,8 @@ class RowMedia(msgspec.Struct, array_like=True):
     slots: Array
     # [axes, all of the row's tokens in the step] int32, if tokens have positions on several axes
     positions: Array | None = None
+    # [tokens] int32: how many tokens after each one it sees, if those of an image see each other
+    ahead: Array | None = None
 
 
 class StepMedia(msgspec.Struct, array_like=True):

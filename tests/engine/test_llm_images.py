@@ -37,7 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image_token = next(token["id"] for token in tokens if token["content"] == "<image>")
     config = LlavaConfig(
         vision_config=CLIPVisionConfig(
-            hidden_size=36, intermediate_size=44, num_hidden_layers=3, num_attention_heads=3, image_size=28, patch_size=7
+            hidden_size=36,
+            intermediate_size=44,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            image_size=28,
+            patch_size=7,
         ),
         text_config=LlamaConfig(
             vocab_size=image_token + 3,
@@ -127,7 +132,10 @@ def test_chats_take_images_as_data_urls_and_as_objects(folder: Path, llm: LLM) -
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        ({"prompt": "no place", "multi_modal_data": {"image": PICTURES[0]}}, "1 images, and its prompt has places for 0"),
+        (
+            {"prompt": "no place", "multi_modal_data": {"image": PICTURES[0]}},
+            "1 images, and its prompt has places for 0",
+        ),
         ({"prompt": "<image>", "multi_modal_data": {"video": 1}}, 'takes {"image"'),
         ({"prompt": "<image>", "multi_modal_data": {"image": b"no picture"}}, "image"),
         ({"prompt": "<image>" * 17, "multi_modal_data": {"image": [PICTURES[0]] * 17}}, "at most 16 images"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.parity.family import Family, num_prompt_tokens, save_model
-from tools.parity.oracle import Answer, ask, make_prompts
+from tools.parity.family import Family, save_model
+from tools.parity.oracle import Answer, ask_family
 
 Answers = Callable[[str], tuple[Path, list[Answer]]]
 
@@ -21,7 +21,7 @@ def answers_of(families: Mapping[str, Family], factory: pytest.TempPathFactory, 
         if name not in known:
             folder = factory.mktemp(name)
             model = save_model(families[name], folder)
-            known[name] = folder, ask(model, make_prompts(num_prompt_tokens(model.config), num_prompts))
+            known[name] = folder, ask_family(families[name], model, num_prompts)
         return known[name]
 
     return of

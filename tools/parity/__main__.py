@@ -15,9 +15,9 @@ from transformers.utils import logging
 
 from tools.parity.compare import MAX_EXCUSED, TOLERANCE, Cell
 from tools.parity.families import FAMILIES
-from tools.parity.family import num_prompt_tokens, save_model
+from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
-from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
+from tools.parity.oracle import NUM_TOKENS, ask_family
 from tools.parity.rounding import (
     DTYPES,
     EXACT,
@@ -64,11 +64,7 @@ def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]
     _progress(f"{family}: asking transformers")
     asked = {**FAMILIES, **WITH_IMAGES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
-    vocab = num_prompt_tokens(model.config)
-    if asked.images is None:
-        answers = ask(model, make_prompts(vocab, options.prompts))
-    else:
-        answers = ask(model, *asked.images.prompts(vocab, options.prompts))
+    answers = ask_family(asked, model, options.prompts)
     cells: list[Any] = []
     for platform in options.platform:
         subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)

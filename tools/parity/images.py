@@ -4,8 +4,8 @@ and at its end, some of them the same."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from tessera.arrays import Array, int32
 from tessera.media.item import digest_of
 from tessera.media.placed import PlacedMedia
-from tessera.media.positions import GRID
 
 DIFFERENT = 4
 COUNTS = (1, 3, 0, 2, 1, 3)
@@ -23,11 +22,26 @@ TEXT = (7, 0, 3, 12, 5, 1)
 
 @dataclass(frozen=True)
 class Image:
-    """What a processor makes of an image."""
+    """What a processor makes of an image alone."""
 
     # Of its tokens, which of them stand for features.
     tokens: Sequence[int]
     inputs: dict[str, Array]
+
+
+def in_a_row(arrays: Sequence[Array]) -> Array:
+    """Along the first dimension. Arrays of unlike sizes get zeros behind them in the others, as processors pad the
+    images of a prompt."""
+    sizes = np.max([array.shape[1:] for array in arrays], axis=0)
+    joined = [
+        np.pad(array, [(0, 0), *((0, n - m) for n, m in zip(sizes, array.shape[1:], strict=True))]) for array in arrays
+    ]
+    return np.concatenate(joined)
+
+
+def side_by_side(arrays: Sequence[Array]) -> Array:
+    """Along the second dimension: the parts of all images of the one prompt of a batch."""
+    return np.concatenate(arrays, axis=1)
 
 
 @dataclass(frozen=True)
@@ -36,8 +50,14 @@ class Images:
 
     # The token that stands for a feature.
     token: int
-    # Of a number, so that they may have unlike sizes.
+    # The image of a number below DIFFERENT; those of unlike numbers may have unlike sizes.
     make: Callable[[random.Random, int], Image]
+    # By the name of an input, what a processor makes of those of several images of a prompt, if not in_a_row().
+    joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
+    # The name of an argument that has 1 for each such token, and 0 for others; "" for none.
+    kinds: str = ""
+    # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
+    among: Callable[[Image, int], Image] = lambda image, count: image
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
         """vocab: the token that stands for a feature is the last one of it."""
@@ -47,9 +67,10 @@ class Images:
         for number in range(count):
             ids: list[int] = []
             placed: list[PlacedMedia] = []
-            for part in range(COUNTS[number % len(COUNTS)]):
+            images = COUNTS[number % len(COUNTS)]
+            for part in range(images):
                 ids += _text(draw, vocab, TEXT[(number + part) % len(TEXT)])
-                image = known[(number // 2 + part) % len(known)]
+                image = self.among(known[(number // 2 + part) % len(known)], images)
                 features = [len(ids) + at for at, token in enumerate(image.tokens) if token == self.token]
                 ids += image.tokens
                 placed.append(PlacedMedia("image", digest_of(image.inputs), int32(features), image.inputs))
@@ -58,19 +79,18 @@ class Images:
             media.append(placed)
         return prompts, media
 
+    def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
+        """As transformers' model takes the images of a text. length: in tokens."""
+        names = media[0].inputs if media else ()
+        joined = {name: self.joins.get(name, in_a_row)([one.inputs[name] for one in media]) for name in names}
+        if self.kinds:
+            kinds = joined[self.kinds] = np.zeros((1, length), np.int32)
+            kinds[0, np.concatenate([int32(), *(one.places for one in media)])] = 1
+        return {name: torch.from_numpy(value) for name, value in joined.items()}
+
 
 def _text(draw: random.Random, vocab: int, length: int) -> list[int]:
     return [draw.randrange(vocab - 1) for _ in range(length)]
-
-
-def arguments(media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
-    """As transformers' model takes the images of a text. length: in tokens."""
-    names = media[0].inputs if media else ()
-    joined = {name: torch.from_numpy(np.concatenate([one.inputs[name] for one in media])) for name in names}
-    if GRID in joined:
-        kinds = joined["mm_token_type_ids"] = torch.zeros(1, length, dtype=torch.int32)
-        kinds[0, np.concatenate([one.places for one in media])] = 1
-    return joined
 
 
 def pixels(draw: random.Random, *shape: int) -> Array:

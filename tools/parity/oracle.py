@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tessera.media.placed import PlacedMedia
-from tools.parity.images import arguments
+from tools.parity.family import Family, num_prompt_tokens
+from tools.parity.images import Images
 
 NUM_TOKENS = 32
 LENGTHS = (29, 1, 16, 40, 5, 33, 17, 2, 24, 36)
@@ -55,16 +56,33 @@ def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]
     return prompts
 
 
+def ask_family(family: Family, model: Any, count: int) -> list[Answer]:
+    """model: of this family. count: of prompts."""
+    vocab = num_prompt_tokens(model.config)
+    if family.images is None:
+        return ask(model, make_prompts(vocab, count))
+    return ask(model, *family.images.prompts(vocab, count), family.images)
+
+
 @torch.inference_mode()
-def ask(model: Any, prompts: Sequence[Sequence[int]], media: Sequence[Sequence[PlacedMedia]] = ()) -> list[Answer]:
+def ask(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    media: Sequence[Sequence[PlacedMedia]] = (),
+    images: Images | None = None,
+) -> list[Answer]:
     """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded.
-    media: of each prompt; () if none has any."""
+    media: of each prompt; () if none has any. images: of the model's family, where a prompt has any."""
     answers = []
-    for prompt, images in zip(prompts, media or [()] * len(prompts), strict=True):
+    for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
+            logits = model(torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
             tokens.append(int(logits[-1].argmax()))
-        logits = model(torch.tensor([tokens]), **arguments(images, len(tokens)), use_cache=False).logits[0]
-        answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(images)))
+        logits = model(torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
+        answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
     return answers
+
+
+def _arguments(images: Images | None, placed: Sequence[PlacedMedia], tokens: Sequence[int]) -> dict[str, Tensor]:
+    return {} if images is None else images.arguments(placed, len(tokens))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -27,6 +28,22 @@ def as_olmo_hybrid(folder: Path) -> None:
         layer = name.removesuffix("self_attn.q_norm.weight")
         tensors[f"{layer}{_PUBLISHED_NORM}.weight"] = tensors.pop(f"{layer}{_NORM}.weight")
     save_file(tensors, file, {"format": "pt"})
+
+
+def with_beginnings(names: Mapping[str, str]) -> Callable[[Path], None]:
+    """Gives tensors' names other beginnings. names: those that transformers saves to those of published files."""
+
+    def publish(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        tensors = {_begun(name, names): tensor for name, tensor in load_file(file).items()}
+        save_file(tensors, file, {"format": "pt"})
+
+    return publish
+
+
+def _begun(name: str, names: Mapping[str, str]) -> str:
+    old = next((old for old in names if name.startswith(old)), "")
+    return names.get(old, "") + name.removeprefix(old)
 
 
 def as_kimi_linear(folder: Path) -> None:

@@ -74,7 +74,7 @@ _QWEN3_VISION = {
     "num_position_embeddings": 25,
     "deepstack_visual_indexes": [0, 1],
 }
-IMAGES = Images(TOKEN, _image)
+IMAGES = Images(TOKEN, _image, kinds="mm_token_type_ids")
 QWEN = (
     Family(
         "qwen2-vl",

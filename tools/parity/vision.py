@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+import transformers
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from tools.parity import image_kinds as kinds
 from tools.parity.family import SIZES, Family
-from tools.parity.images import Image, Images, pixels
+from tools.parity.images import Images
+from tools.parity.published import with_beginnings
 from tools.parity.qwen_vision import QWEN
 
-TOKEN = SIZES["vocab_size"] - 1
 _CLIP: dict[str, Any] = {
     "hidden_size": 36,
     "intermediate_size": 44,
@@ -19,23 +22,291 @@ _CLIP: dict[str, Any] = {
     "num_attention_heads": 3,
     "image_size": 21,
     "patch_size": 7,
-    "projection_dim": 20,
+}
+_PIXTRAL: dict[str, Any] = {
+    "model_type": "pixtral",
+    "hidden_size": 36,
+    "intermediate_size": 44,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 40,
+    "patch_size": 5,
+    "head_dim": 12,
+}
+_QUARTERED: dict[str, Any] = {**_CLIP, "image_size": 20, "patch_size": 5}
+"""4 by 4 patches."""
+
+
+def _text(model_type: str, **differs: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **SIZES, "tie_word_embeddings": False, **differs}
+
+
+def _maker(name: str, text: Mapping[str, Any], vision: Mapping[str, Any], **differs: Any) -> Callable[[], Any]:
+    """name: the model_type of the whole. differs: its other fields."""
+    fields = {"image_token_id": kinds.TOKEN, "tie_word_embeddings": False, "attn_implementation": "eager", **differs}
+
+    def make() -> Any:
+        config = CONFIG_MAPPING[name](text_config={**text}, vision_config={**vision}, **fields)
+        return getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config)
+
+    return make
+
+
+_SIGLIP: dict[str, Any] = {**_QUARTERED, "model_type": "siglip_vision_model", "vision_use_head": False}
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 6,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 10,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "moe_intermediate_size": 44,
+    "n_routed_experts": 6,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+_LFM2: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "full_attn_idxs": [1],
+    "intermediate_size": 130,
+    "block_multiple_of": 22,
 }
 
+_NEW_NAMES = {
+    "language_model.lm_head.": "lm_head.",
+    "language_model.model.": "model.language_model.",
+    "": "model.",
+}
+"""Of models with a model below the head, as transformers wrote them from version 4.52 on."""
 
-def _llava() -> Any:
-    config = LlavaConfig(
-        vision_config=CLIPVisionConfig(**_CLIP),
-        text_config=LlamaConfig(**SIZES),
-        image_token_id=TOKEN,
-        vision_feature_layer=-2,
-        attn_implementation="eager",
+WITH_IMAGES = {
+    family.name: family
+    for family in (
+        Family(
+            "llava",
+            _maker("llava", _text("llama"), {"model_type": "clip_vision_model", **_CLIP}, vision_feature_layer=-2),
+            publish=with_beginnings({"vision_tower.": "vision_tower.vision_model."}),
+            images=Images(kinds.TOKEN, kinds.square(21, 9)),
+        ),
+        Family(
+            "llava-pixtral",
+            _maker(
+                "llava",
+                _text("mistral", sliding_window=7),
+                {**_PIXTRAL, "patch_size": 10},
+                vision_feature_layer=-1,
+                vision_feature_select_strategy="full",
+            ),
+            publish=with_beginnings(_NEW_NAMES),
+            images=Images(kinds.TOKEN, kinds.in_rows),
+        ),
+        Family(
+            "idefics3",
+            _maker("idefics3", _text("llama"), _QUARTERED, scale_factor=2),
+            images=Images(kinds.TOKEN, kinds.in_frames, kinds.FRAMES),
+        ),
+        Family(
+            "smolvlm",
+            _maker("smolvlm", _text("llama", tie_word_embeddings=True), _QUARTERED, tie_word_embeddings=True),
+            images=Images(kinds.TOKEN, kinds.in_frames, kinds.FRAMES),
+        ),
+        Family(
+            "internvl",
+            _maker("internvl", _text("qwen2"), {**_QUARTERED, "model_type": "internvl_vision"}),
+            images=Images(kinds.TOKEN, kinds.in_tiles),
+        ),
+        Family(
+            "mistral3",
+            _maker("mistral3", _text("mistral", head_dim=16, sliding_window=None), _PIXTRAL),
+            images=Images(kinds.TOKEN, kinds.in_rows),
+        ),
+        Family(
+            "lighton-ocr",
+            _maker("lighton_ocr", _text("qwen3", head_dim=16), _PIXTRAL),
+            images=Images(kinds.TOKEN, kinds.without_rows),
+        ),
+        Family(
+            "llava-next",
+            _maker(
+                "llava_next",
+                _text("mistral", sliding_window=None),
+                {**_CLIP, "model_type": "clip_vision_model", "image_size": 10, "patch_size": 5},
+                image_grid_pinpoints=kinds.PINPOINTS,
+                vision_feature_layer=[-2, 1],
+            ),
+            images=Images(kinds.TOKEN, kinds.anyres),
+        ),
+        Family(
+            "llava-onevision",
+            _maker(
+                "llava_onevision",
+                _text("qwen2"),
+                {**_SIGLIP, "image_size": 10, "patch_size": 5},
+                image_grid_pinpoints=kinds.PINPOINTS,
+                vision_aspect_ratio="anyres_max_2",
+            ),
+            images=Images(kinds.TOKEN, kinds.anyres_shrunk, among=kinds.whole_among),
+        ),
+        Family(
+            "llama4",
+            _maker(
+                "llama4",
+                _text(
+                    "llama4_text",
+                    head_dim=18,
+                    intermediate_size=44,
+                    intermediate_size_mlp=84,
+                    num_local_experts=4,
+                    num_experts_per_tok=1,
+                    attention_chunk_size=16,
+                    no_rope_layers=[1, 0],
+                ),
+                {
+                    **_QUARTERED,
+                    "model_type": "llama4_vision_model",
+                    "intermediate_size": 144,
+                    "vision_output_dim": 40,
+                    "projector_input_dim": 40,
+                    "projector_output_dim": 40,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.in_separated_tiles),
+        ),
+        Family(
+            "kimi-k2.5",
+            _maker(
+                "kimi_k25",
+                _text("deepseek_v3", **_LATENT),
+                {
+                    "hidden_size": 36,
+                    "intermediate_size": 44,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 3,
+                    "patch_size": 5,
+                    "pos_emb_height": 5,
+                    "pos_emb_width": 5,
+                    "pos_emb_time": 2,
+                },
+                projection_hidden_size=36,
+            ),
+            publish=with_beginnings(
+                {"language_model.model.blocks.": "language_model.model.layers.", "model.mm_projector.": "mm_projector."}
+            ),
+            images=Images(kinds.TOKEN, kinds.by_patch),
+        ),
+        Family(
+            "lfm2-vl",
+            _maker(
+                "lfm2_vl",
+                _text("lfm2", **_LFM2),
+                {
+                    "model_type": "siglip2_vision_model",
+                    "hidden_size": 36,
+                    "intermediate_size": 44,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 3,
+                    "patch_size": 5,
+                    "num_patches": 9,
+                    "vision_use_head": False,
+                },
+                projector_hidden_size=44,
+            ),
+            images=Images(kinds.TOKEN, kinds.in_patches),
+        ),
+        Family(
+            "got-ocr2",
+            _maker(
+                "got_ocr2",
+                _text("qwen2"),
+                {
+                    "hidden_size": 36,
+                    "output_channels": 10,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 3,
+                    "image_size": 40,
+                    "patch_size": 5,
+                    "window_size": 3,
+                    "global_attn_indexes": [1],
+                    "mlp_dim": 44,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.square(40, 4)),
+        ),
+        Family(
+            "idefics2",
+            _maker(
+                "idefics2",
+                _text("mistral", sliding_window=None),
+                _QUARTERED,
+                perceiver_config={
+                    "hidden_size": 72,
+                    "resampler_n_latents": 4,
+                    "resampler_depth": 2,
+                    "resampler_n_heads": 4,
+                    "resampler_head_dim": 10,
+                    "num_key_value_heads": 2,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.with_mask, kinds.PADDED),
+        ),
+        Family(
+            "deepseek-vl",
+            _maker("deepseek_vl", _text("llama"), {**_SIGLIP, "image_size": 15}),
+            images=Images(kinds.TOKEN, kinds.square(15, 9)),
+        ),
+        Family(
+            "vipllava",
+            _maker(
+                "vipllava",
+                _text("llama"),
+                {**_CLIP, "model_type": "clip_vision_model"},
+                vision_feature_layer=[-2, 1, 0],
+            ),
+            images=Images(kinds.TOKEN, kinds.square(21, 9)),
+        ),
+        Family(
+            "janus",
+            _maker(
+                "janus",
+                _text("llama"),
+                {**_QUARTERED, "image_size": 15, "projection_dim": 72, "mlp_ratio": 1.25, "num_image_tokens": 9},
+                vq_config={
+                    "base_channels": 32,
+                    "channel_multiplier": [1, 1],
+                    "num_embeddings": 12,
+                    "projection_dim": 72,
+                    "image_token_embed_dim": 72,
+                    "latent_channels": 32,
+                    "num_res_blocks": 1,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.square_between(15, 9)),
+        ),
+        Family(
+            "qianfan-ocr",
+            _maker("qianfan_ocr", _text("qwen3", head_dim=16), {**_QUARTERED, "model_type": "qianfan_ocr_vision"}),
+            publish=with_beginnings({"language_model.model.encoder.layers.": "language_model.model.layers."}),
+            images=Images(kinds.TOKEN, kinds.in_tiles),
+        ),
+        Family(
+            "gemma3-vision",
+            _maker(
+                "gemma3",
+                _text(
+                    "gemma3_text",
+                    num_hidden_layers=4,
+                    head_dim=18,
+                    query_pre_attn_scalar=20,
+                    sliding_window=7,
+                    sliding_window_pattern=3,
+                ),
+                {**_SIGLIP},
+                mm_tokens_per_image=4,
+            ),
+            images=Images(kinds.TOKEN, kinds.square_between(20, 4), kinds="token_type_ids"),
+        ),
+        *QWEN,
     )
-    return LlavaForConditionalGeneration(config)
-
-
-def _clip_image(draw: random.Random, number: int) -> Image:
-    return Image([TOKEN] * 9, {"pixel_values": pixels(draw, 1, 3, 21, 21)})
-
-
-WITH_IMAGES = {family.name: family for family in (Family("llava", _llava, images=Images(TOKEN, _clip_image)), *QWEN)}
+}

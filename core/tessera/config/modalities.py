@@ -19,22 +19,50 @@ class TowerType:
     # Whether the tokens of an image have positions of their own in height and width (M-RoPE): those of `image_grid_thw`
     # divided by vision_config.spatial_merge_size.
     by_axis: bool = False
+    # Whether an image's tokens see each other, so that a step computes all of them.
+    whole: bool = False
 
 
-_IMAGES, _IMAGES_BY_AXIS = TowerType(), TowerType(by_axis=True)
+_READ_IMAGES = (
+    "DeepseekVLForConditionalGeneration",
+    "GotOcr2ForConditionalGeneration",
+    "Idefics2ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "JanusForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "QianfanOCRForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+    "VipLlavaForConditionalGeneration",
+)
 
+_READ_IMAGES_BY_AXIS = (
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+)
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
-    {
-        "LlavaForConditionalGeneration": _IMAGES,
-        "Qwen2VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen2_5_VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3VLForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3VLMoeForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3_5ForConditionalGeneration": _IMAGES_BY_AXIS,
-        "Qwen3_5MoeForConditionalGeneration": _IMAGES_BY_AXIS,
-    }
+    {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
+    | dict.fromkeys(_READ_IMAGES, TowerType())
+    | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
 )
 """Architectures that are served with their towers."""
+
+
+def computes_whole(config: Mapping[str, Any]) -> bool:
+    """TowerType.whole of the type that config.json names."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and tower.whole
 
 
 def merge_size(config: Mapping[str, Any]) -> int | None:

@@ -200,7 +200,7 @@ class Codec:
         message.body.requests = list(_whole(message.body.requests))
         if not all(map(_well_formed, message.body.requests)):
             log.warning(
-                "dropped a message with a prompt that is no one-dimensional array of int32 token ids, or media that lie outside of it"
+                "dropped a message with a prompt that is no array [tokens] of int32 token ids, or media beyond it"
             )
             return None
         return message.body
@@ -277,4 +277,4 @@ def _well_formed(request: Request) -> bool:
 def _within(places: Array, size: int) -> bool:
     """Whether they are ascending positions of a prompt of this size, at least one."""
     whole = places.dtype == np.int32 and places.ndim == 1 and places.size > 0
-    return whole and bool(0 <= places[0] and places[-1] < size and (np.diff(places) > 0).all())
+    return whole and bool(places[0] >= 0 and places[-1] < size and (np.diff(places) > 0).all())

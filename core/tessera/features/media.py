@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import merge_size
+from tessera.config.modalities import computes_whole, merge_size
 from tessera.errors import ConfigError, RequestError
 from tessera.media.positions import AxisPositions
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
@@ -41,7 +41,10 @@ class MediaInEngine(EngineFeature):
         if option:
             raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
         self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
-        self._cache = EncoderCache(config.encoder_cache_tokens, config.scheduler.max_num_batched_tokens)
+        most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
+        self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole)
+        # Of the tokens of an image.
+        self._most = min(self._cache.size, most) if whole else self._cache.size
 
     def resources(self) -> Sequence[Resource]:
         return (self._cache,)
@@ -50,10 +53,10 @@ class MediaInEngine(EngineFeature):
         for media in request.media:
             if media.modality not in self._modalities:
                 raise RequestError(f"This model takes no {media.modality} in a prompt.", param="prompt")
-            if media.places.size > self._cache.size:
+            if media.end - media.start > self._most:
                 raise RequestError(
-                    f"An {media.modality} of the prompt takes {media.places.size} tokens, and there is room for "
-                    f"{self._cache.size}; make it smaller.",
+                    f"An {media.modality} of the prompt takes {media.end - media.start} tokens, and there is room for "
+                    f"{self._most}; make it smaller.",
                     param="prompt",
                 )
         if self._merge is None or not request.media:
@@ -78,13 +81,14 @@ class OnAxes(FeatureState):
 
 class EncoderCache(Resource):
     """The slots of the workers' features. Those unused for the longest time go first. size: in features. each_step: a
-    step encodes at most this many features, or one image that has more, so that what runs beside it goes on."""
+    step encodes at most this many features, or one image that has more, so that what runs beside it goes on. whole: a
+    step computes all tokens of an image."""
 
     name = "encoder cache"
     scope = "prompt"
 
-    def __init__(self, size: int, each_step: int) -> None:
-        self.size, self._each_step = size, each_step
+    def __init__(self, size: int, each_step: int, *, whole: bool = False) -> None:
+        self.size, self._each_step, self._whole = size, each_step, whole
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
@@ -107,6 +111,8 @@ class EncoderCache(Resource):
         read, encoded = set(self._read), sum(media.places.size for media in self._encoded)
         room = self.size - sum(self._slots[digest].size for digest in read)
         for media in _within(request.media, start, start + num_tokens):
+            if self._whole and media.end > start + num_tokens:
+                return media.start - start if media.start > start else "an image's tokens fit into no step for now"
             if media.digest not in read:
                 known, size = media.digest in self._slots, media.places.size
                 room -= size
@@ -152,14 +158,16 @@ class EncoderCache(Resource):
         return StepMedia(encode, rows)
 
     def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
-        places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        places, slots, ahead = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for one in _within(request.media, start, end):
             first, last = np.searchsorted(one.places, (start, end))
             places.append(one.places[first:last])
             slots.append(self._slots[one.digest][first:last])
+            ahead.append(one.end - 1 - one.places[first:last])
         known = self.positions.get(request.key)
         positions = None if known is None else known.of_tokens(start, end)
-        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions)
+        seen = np.concatenate(ahead) if self._whole else None
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, seen)
 
     def _allocate(self, size: int) -> Array:
         while self._free.size < size:

@@ -107,6 +107,7 @@ class AttentionShape:
     norm_offset: float = 0.0  # added to norm weights
     causal: bool = True  # False: each token sees all of its text, and nothing is kept for later steps
     relative_reach: int = 0  # distances that a bias of scores tells apart (LayerSpec.relative_reach)
+    lookahead: bool = False  # tokens may see some that come after them (AHEAD)
     slopes: tuple[float, ...] = ()  # of all heads of queries, if scores have linear biases (LayerSpec.slopes)
     style: str = "half"  # which elements are turned together (RotarySpec)
     temperature: Temperature | None = None  # what queries are multiplied by
@@ -385,6 +386,8 @@ def _kind(shape: AttentionShape) -> str:
         return "encoder_attention"
     if shape.chunk is not None:
         return "chunked_attention"
+    if shape.lookahead:
+        return "lookahead_attention"
     return "alibi_attention" if shape.slopes else "attention"
 
 

@@ -4,7 +4,7 @@ parameters and attention layers."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +53,9 @@ class Stored(Protocol):
 
     def holds(self, name: str) -> bool:
         """Whether there is a weight of this name."""
+
+    def names(self) -> Iterable[str]:
+        """Of all weights, or of none where any name is held."""
 
 
 class Build:

@@ -150,9 +150,9 @@ def longrope_attention_factor(factor: float, original: float) -> float:
 
 @dataclass(frozen=True)
 class Rope:
-    """dim: the number of elements of a head that are rotated. axes: for each pair of them, the axis whose position turns
-    it: 0 is time, 1 height, 2 width in an image or video; of text all three are one. () if there is one axis. M-RoPE,
-    arXiv:2409.12191."""
+    """dim: the number of elements of a head that are rotated. axes: for each pair of them, the axis whose position
+    turns it: 0 is time, 1 height, 2 width in an image or video; of text all three are one. () if there is one axis.
+    M-RoPE, arXiv:2409.12191."""
 
     dim: int
     theta: float = 10000.0

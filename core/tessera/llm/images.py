@@ -76,7 +76,9 @@ def _from_url(url: str) -> bytes:
         raise RequestError("A data URL of an image must be data:image/...;base64,...", param="messages") from error
 
 
-def without_images(conversation: Sequence[Mapping[str, Any]], limit: int) -> tuple[list[Mapping[str, Any]], list[bytes]]:
+def without_images(
+    conversation: Sequence[Mapping[str, Any]], limit: int
+) -> tuple[list[Mapping[str, Any]], list[bytes]]:
     """The messages with IMAGE in place of each image, and the images. Raises RequestError."""
     messages: list[Mapping[str, Any]] = []
     images: list[bytes] = []

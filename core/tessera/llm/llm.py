@@ -130,8 +130,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text},
         {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images}}, where the text has the
-        model's placeholder for each image, and an image is one of Pillow, the bytes of a file or a path. sampling_params: one for all prompts, or one per prompt; each request takes a copy.
-        Raises RequestError before anything runs, and EngineStepError if a step fails."""
+        model's placeholder for each image, and an image is one of Pillow, the bytes of a file or a path.
+        sampling_params: one for all prompts, or one per prompt; each request takes a copy. Raises RequestError before
+        anything runs, and EngineStepError if a step fails."""
         refuse_others("generate", others)
         asked = prompts_with_images_of(prompts, prompt_token_ids, self._most_images)
         jobs = self._jobs(asked, sampling_params, priority, lora_request)

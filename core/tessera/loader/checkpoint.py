@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -36,15 +36,15 @@ COMPARED = 1 << 22
 
 
 BASE = "model."
-_BASES = (BASE, "model.language_model.", "language_model.model.", "")
+_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "")
 """What is in front of a decoder's names, at the last one's if it was saved without its head."""
 _HEADS = "language_model.lm_head."
-"""How a head is named beside the third of them."""
+"""How a head is named beside the fourth of them."""
 
 
 class WeightSource(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. differ() and holds() are those of
-    layers.build.Stored. release() gives up resources held for reading, until the next part is read."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. differ(), holds() and names() are those
+    of layers.build.Stored. release() gives up resources held for reading, until the next part is read."""
 
     # of its matrices
     dtype: str
@@ -58,6 +58,7 @@ class WeightSource(Protocol):
     def read(self, part: Part) -> Tensor: ...
     def differ(self, names: Sequence[str], dtype: str) -> bool: ...
     def holds(self, name: str) -> bool: ...
+    def names(self) -> Iterable[str]: ...
     def release(self) -> None: ...
 
 

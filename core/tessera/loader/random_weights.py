@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,9 @@ class Dummy:
     def holds(self, name: str) -> bool:
         """They have every name."""
         return True
+
+    def names(self) -> Iterable[str]:
+        return ()
 
     def release(self) -> None:
         self._draws.clear()

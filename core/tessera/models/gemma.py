@@ -90,7 +90,8 @@ def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
     ropes = read_ropes(fields, max_model_len, fields.positive("rope_theta"), fields.positive("rope_local_base_freq"))
     causal = not fields.flag("use_bidirectional_attention")
-    shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True, causal=causal)
+    lookahead = "image" in build.modalities  # an image's tokens see each other
+    shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True, causal=causal, lookahead=lookahead)
     windows = by_kind(fields, kinds)
     if not causal:
         windows = [None if window is None else window // 2 + 1 for window in windows]

@@ -14,6 +14,7 @@ from tessera.arrays import Array
 from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
 from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import (
+    AHEAD,
     NO_CACHE,
     AttentionBackend,
     AttentionGroup,
@@ -145,6 +146,7 @@ if TYPE_CHECKING:
     from tessera.ops import *
 
 __all__ = [
+    "AHEAD",
     "ALL_POSITIONS",
     "API_LEVELS",
     "KV_FP8",

@@ -75,6 +75,11 @@ CacheSpec = FullAttentionSpec | SlidingWindowSpec | LatentSpec | IndexSpec | Sta
 """What a layer keeps."""
 
 
+AHEAD = "ahead"
+"""The column of tokens [T] int32 that lookahead_attention reads: how many tokens after it a token sees too, all of them
+in the same launch. Those of an image see each other in some models."""
+
+
 # ---- what a layer is -------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +90,7 @@ class LayerSpec:
     # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
     # "attention"; "alibi_attention", the same with `slopes`; "chunked_attention", the same with `chunk`;
+    # "lookahead_attention", where a token also sees as many tokens after it as launch.columns[AHEAD] says;
     # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too; or the name of
     # a state mixer
     kind: str

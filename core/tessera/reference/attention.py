@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tessera.ops.quantize import QuantizeSpec, quantize
 from tessera.platform.attention import (
+    AHEAD,
     AttentionBackend,
     AttentionGroup,
     CacheConstraints,
@@ -56,14 +57,15 @@ class RowGrid:
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """grid; block and offset [T] of each token's slot; tables [R, B]; positions of query [R, W, 1] and key
-    [1, 1, B x block size]; filled: which keys exist."""
+    """grid; block and offset [T] of each token's slot; tables [R, B]; positions of query and of the last key that it
+    may see [R, W, 1], and of key [1, 1, B x block size]; filled: which keys exist."""
 
     grid: RowGrid
     block: Tensor
     offset: Tensor
     tables: Tensor
     query: Tensor
+    last: Tensor
     key: Tensor
     filled: Tensor
 
@@ -76,15 +78,18 @@ class PagedPlan:
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
         filled = key < launch.seq_lens[:, None, None]
-        return cls(RowGrid.from_launch(launch), slots // size, slots % size, tables, query, key, filled)
+        grid, last = RowGrid.from_launch(launch), query
+        if AHEAD in launch.columns:
+            last = query + launch.columns[AHEAD][grid.token][:, :, None]
+        return cls(grid, slots // size, slots % size, tables, query, last, key, filled)
 
 
-KINDS = "attention", "alibi_attention", "chunked_attention"
+KINDS = "attention", "alibi_attention", "chunked_attention", "lookahead_attention"
 """Of layers that keep the keys and values of each token."""
 
 
 class ReferenceAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries, windows, chunks, soft caps, sinks, linear biases."""
+    """Any head size, any block size, grouped queries, windows, chunks, looks ahead, soft caps, sinks, linear biases."""
 
     name = "reference"
     fallback = True
@@ -131,7 +136,8 @@ class ReferenceAttentionLayer(HeadsLayer):
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         spec = self.spec
         keys, values = read(caches[spec.layer], plan.tables, self.scales)  # [R, K, Hk, D]
-        seen, there = plan.filled & (plan.key <= plan.query), plan.filled[:, 0]  # [R, W, K], [R, K]
+        last = plan.last if spec.kind == "lookahead_attention" else plan.query
+        seen, there = plan.filled & (plan.key <= last), plan.filled[:, 0]  # [R, W, K], [R, K]
         if spec.window is not None:
             seen = seen & (plan.key > plan.query - spec.window)
             there = there & (plan.key[:, 0] > plan.query[:, 0] - spec.window)

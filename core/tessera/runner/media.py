@@ -10,8 +10,10 @@ import torch
 
 from tessera.arrays import Array, ranges
 from tessera.config import EngineConfig
+from tessera.config.modalities import computes_whole
 from tessera.features.media import SHIFT
 from tessera.models.multimodal import BIT, SLOT, MultimodalModel
+from tessera.platform.attention import AHEAD
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
@@ -24,7 +26,7 @@ class MediaInWorker(WorkerFeature):
     """It must be the first feature that wraps the model."""
 
     def __init__(self, config: EngineConfig, option: str) -> None:
-        self._number = config.encoder_cache_tokens
+        self._number, self._whole = config.encoder_cache_tokens, computes_whole(config.model.checkpoint)
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
@@ -35,7 +37,8 @@ class MediaInWorker(WorkerFeature):
 
     def columns(self) -> Sequence[Column]:
         slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
-        return (slots, Column(SHIFT, "int32", internal=True))
+        ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._whole else ()
+        return (slots, Column(SHIFT, "int32", internal=True), *ahead)
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         self._device, self._arena = ops.device, arena
@@ -75,14 +78,18 @@ class MediaInWorker(WorkerFeature):
 
     def _place(self, launch: Launch) -> None:
         """Says which of a launch's tokens stand for features."""
-        slots = np.full(launch.key.tokens, -1, np.int32)
+        slots, ahead = np.full(launch.key.tokens, -1, np.int32), np.zeros(launch.key.tokens, np.int32)
         starts = launch.seq_lens_host - launch.query_lens_host
         for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
             media = self._rows.get(row)
             if media is not None:
                 first = int(launch.query_start_loc_host[index]) - int(starts[index])
                 slots[media.places + first] = media.slots
+                if media.ahead is not None:
+                    ahead[media.places + first] = media.ahead
         self._device.to_device(slots, launch.columns[SLOT])
+        if self._whole:
+            self._device.to_device(ahead, launch.columns[AHEAD])
 
     def _turn(self, launch: Launch) -> None:
         """Changes the positions of a launch's tokens: to those that they have on all axes, or, where these differ, to

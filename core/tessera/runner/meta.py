@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,9 @@ class Shapes:
 
     def holds(self, name: str) -> bool:
         return self.stored is None or self.stored.holds(name)
+
+    def names(self) -> Iterable[str]:
+        return () if self.stored is None else self.stored.names()
 
     def release(self) -> None:
         """Does nothing: there is nothing to release."""

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array
 from tessera.ops import REFERENCE, QuantizeSpec
 from tessera.ops.quantize import quantize
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import (
+    AHEAD,
     AttentionBackend,
     AttentionGroup,
     AttentionLayer,
@@ -87,6 +89,7 @@ class AttentionCase(LaunchCase):
     numbers: Numbers = "usual"  # how large they are
     alibi: bool = False  # whether scores have linear biases
     chunk: int | None = None  # tokens of a chunk, of which a query sees its own alone
+    together: int | None = None  # tokens of a group of those that a launch computes, which see each other
 
     @property
     def cache_dtype(self) -> str:
@@ -119,7 +122,18 @@ class AttentionCase(LaunchCase):
         """As LayerSpec.kind."""
         if self.chunk is not None:
             return "chunked_attention"
+        if self.together is not None:
+            return "lookahead_attention"
         return "alibi_attention" if self.alibi else "attention"
+
+    def ahead(self, tokens: int) -> Array:
+        """[tokens] int32: how many tokens after each of a launch's tokens it sees."""
+        if self.together is None:
+            return np.zeros(tokens, np.int32)
+        places = np.arange(tokens)
+        ends = np.minimum((places // self.together + 1) * self.together, tokens)
+        seen: Array = (ends - 1 - places).astype(np.int32)
+        return seen
 
     @property
     def slopes(self) -> tuple[float, ...]:
@@ -204,6 +218,20 @@ def chunked_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tupl
     yield "mixed-chunk-all-heads", replace(mixed, kv_heads=6, head_dim=20)
     yield "mixed-chunk-padded", replace(mixed, padding=3)
     yield "mixed-chunk-long", AttentionCase(_LONG, block_size, chunk=150, dtype=dtype)
+
+
+def lookahead_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
+    """Cases of attention that looks ahead by name: every kind of launch, with groups that divide no block and no row,
+    and what they meet in a layer."""
+    for kind, rows in rows_by_kind(block_size).items():
+        if kind != "verify":
+            yield f"{kind}-ahead", AttentionCase(rows, block_size, together=7, dtype=dtype)
+    mixed = AttentionCase(rows_by_kind(block_size)["mixed"], block_size, together=7, dtype=dtype)
+    yield "mixed-ahead-window", replace(mixed, window=9)
+    yield "mixed-ahead-softcap", replace(mixed, softcap=0.7)
+    yield "mixed-ahead-all-heads", replace(mixed, kv_heads=6, head_dim=20)
+    yield "mixed-ahead-padded", replace(mixed, padding=3)
+    yield "mixed-ahead-long", AttentionCase(_LONG, block_size, together=60, dtype=dtype)
 
 
 _FEW: Rows = (1, 40), (1, 17), (21, 30)
@@ -529,9 +557,14 @@ class BlockTrial(ABC):
             block_tables_host=[table.astype(np.int32) if self.constraints.host_tables else None],
             block_sizes=(case.block_size,),
             windows=(case.reach,),
+            columns=self.columns(grants, starts, tokens),
         )
         launch.plans = [self.backend.plan(launch, self.group, None)]
         return launch, starts
+
+    def columns(self, grants: list[Grant], starts: list[int], tokens: int) -> dict[str, Tensor]:
+        """Launch.columns of a launch of these grants and so many tokens. Default: none."""
+        return {}
 
     def _shape(self, grants: list[Grant]) -> tuple[LaunchKey, int]:
         """The key of one launch of these grants, and its stride."""
@@ -583,6 +616,14 @@ class AttentionTrial(BlockTrial):
         if case.numbers == "large":
             self._enlarge(random)
         self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
+
+    def columns(self, grants: list[Grant], starts: list[int], tokens: int) -> dict[str, Tensor]:
+        if self.case.together is None:
+            return {}
+        ahead = np.zeros(tokens, np.int32)
+        for start, (count, _, _) in zip(starts, grants, strict=True):
+            ahead[start : start + count] = self.case.ahead(count)
+        return {AHEAD: torch.from_numpy(ahead).to(self.target)}
 
     def write(self, launch: Launch, starts: list[int], ends: list[tuple[int, int, int]]) -> None:
         k, v = (
@@ -675,7 +716,9 @@ class AttentionTrial(BlockTrial):
             ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
             if case.alibi:
                 scores = scores + torch.tensor(case.slopes, dtype=torch.float64)[:, None, None] * ahead
-            unseen = ahead > 0 if case.window is None else (ahead > 0) | (ahead <= -case.window)
+            unseen = ahead > torch.from_numpy(case.ahead(len(queries)))[:, None]
+            if case.window is not None:
+                unseen = unseen | (ahead <= -case.window)
             if case.chunk is not None:
                 keys = torch.arange(len(kept))
                 unseen = unseen | (keys // case.chunk != (keys - ahead) // case.chunk)

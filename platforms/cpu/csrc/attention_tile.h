@@ -64,6 +64,7 @@ template <template <int> class Kept, int M> struct Tile {
       kept.ask(m, task.q + place(m), cache.dim);
       end[m] = before + token + 1;
       begin[m] = first_key(layer, end[m] - 1);
+      if (task.launch->ahead) end[m] += task.launch->ahead[task.launch->start[share.row] + token];
       peak[m] = NEVER;
       total[m] = 0.0f;
       for (int64_t i = 0; i < cache.dim; i += W) store(mixed[m] + i, zero());

@@ -319,9 +319,10 @@ inline int64_t first_key(const Layer &layer, int64_t position) {
 }
 
 // The constants of a launch. start, length: a row's tokens in the launch; kv_len: the number of its keys, including those of the
-// launch, of which the last is that of its last token. slots: where each token's keys and values are stored.
+// launch, of which the last is that of its last token. slots: where each token's keys and values are stored. ahead: how many
+// tokens after each one it sees; or null.
 struct Launch {
-  const int32_t *tables, *start, *length, *kv_len, *positions, *slots;
+  const int32_t *tables, *start, *length, *kv_len, *positions, *slots, *ahead;
   int64_t table_stride, rows, tokens;
 };
 

@@ -1,5 +1,7 @@
 #include "shares.h"
 
+#include <algorithm>
+
 #include "room.h"
 #include "threads.h"
 
@@ -26,6 +28,9 @@ struct Deal {
       for (int64_t t = 0; t < tiles; t++) {
         int64_t first = pairs * t / tiles, last = pairs * (t + 1) / tiles;
         int64_t to = before + (last - 1) / group + 1;
+        if (launch.ahead)  // a token before the last one may see more than it
+          for (int64_t token = first / group; token <= (last - 1) / group; token++)
+            to = std::max(to, before + token + 1 + launch.ahead[launch.start[row] + token]);
         int64_t from = first_key(*task.layer, before + first / group) / TOKENS * TOKENS;
         keys(Share{row, head, (int32_t)first, (int32_t)(last - first), (int32_t)from, (int32_t)to, -1, 1});
       }

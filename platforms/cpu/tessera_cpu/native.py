@@ -375,6 +375,7 @@ class Launch(ctypes.Structure):
         ("seq_lens", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
+        ("ahead", c_void_p),
         ("table_stride", c_int64),
         ("rows", c_int64),
         ("tokens", c_int64),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform import (
+    AHEAD,
     KV_INT8,
     AttentionBackend,
     AttentionGroup,
@@ -35,7 +36,7 @@ from tessera_cpu.products import rows_apart
 TOKENS = 16  # keys are packed in groups of this many tokens
 BLOCK = 32  # tokens: one head's keys fill a memory page, and processors prefetch within a page
 WIDEST = 256  # the largest head dimension
-KINDS = "attention", "alibi_attention", "chunked_attention"
+KINDS = "attention", "alibi_attention", "chunked_attention", "lookahead_attention"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ class PagedPlan:
             launch.positions, launch.slot_mapping[group.number],
         )  # fmt: skip
         tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
+        ahead = launch.columns[AHEAD].data_ptr() if group.spec.kind == "lookahead_attention" else None
         described = native.Launch(
-            *(tensor.data_ptr() for tensor in tensors), tensors[0].stride(0), launch.num_rows, launch.key.tokens
+            *(tensor.data_ptr() for tensor in tensors), ahead, tensors[0].stride(0), launch.num_rows, launch.key.tokens
         )
         return cls(described, tensors, launch.block_sizes[group.number], launch.key.tokens != launch.num_tokens)
 

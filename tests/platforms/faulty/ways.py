@@ -299,6 +299,32 @@ def ChunksFromTheFirstQuery(base: Base) -> Base:
     return _instead(PlainAttention, _ChunksFromTheFirstQuery)(base)
 
 
+# ---- attention that looks ahead
+
+
+class _NeverAhead(ReferenceAttentionLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        return super().attend(q, caches, dataclasses.replace(plan, last=plan.query), out, lse)
+
+
+class _AheadOfTheRow(ReferenceAttentionLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        far = torch.where(plan.last > plan.query, plan.filled.sum(-1, keepdim=True) - 1, plan.last)
+        return super().attend(q, caches, dataclasses.replace(plan, last=far), out, lse)
+
+
+@platform("lookahead attention", "op", "lookahead")
+def NeverLooksAhead(base: Base) -> Base:
+    """a token of an image sees none of it that come later"""
+    return _instead(PlainAttention, _NeverAhead)(base)
+
+
+@platform("lookahead attention", "op", "lookahead")
+def LooksBeyondTheImage(base: Base) -> Base:
+    """a token of an image sees all of its row, what comes behind the image too"""
+    return _instead(PlainAttention, _AheadOfTheRow)(base)
+
+
 # ---- state
 
 

@@ -9,17 +9,20 @@ import torch
 
 from tessera.reference.attention import ReferenceAttention, read
 from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, attention_cases
-from tessera.testing.attention import alibi_cases, chunked_cases
+from tessera.testing.attention import alibi_cases, chunked_cases, lookahead_cases
 
+KINDS = attention_cases, alibi_cases, chunked_cases, lookahead_cases
 CASES = [
     pytest.param(case, id=f"{name}-{size}-{dtype}")
     for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))
-    for name, case in (*attention_cases(size, dtype), *alibi_cases(size, dtype), *chunked_cases(size, dtype))
+    for cases in KINDS
+    for name, case in cases(size, dtype)
 ] + [
     pytest.param(replace(case, kv_dtype=kept), id=f"{name}-over-{kept}-{dtype}")
     for kept in ("int8", "fp8")
     for dtype in ("float32", "bfloat16")
-    for name, case in (*attention_cases(16, dtype), *alibi_cases(16, dtype), *chunked_cases(16, dtype))
+    for cases in KINDS
+    for name, case in cases(16, dtype)
 ]
 
 

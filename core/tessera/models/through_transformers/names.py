@@ -8,7 +8,7 @@ ends up shows where the row is in the checkpoint.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key, revert_weight_conversion
 
 from tessera.arrays import Array
 from tessera.models.fields import RefusedTypeError
 from tessera.platform.quantization import Part
 
-NESTED = ("model.language_model.", "language_model.")
+NESTED = ("model.language_model.", "model.text_model.", "language_model.")
 """What comes before the names of a text model beside others."""
 
 
@@ -41,15 +42,17 @@ class _Run:
 
 class CheckpointNames:
     """The checkpoint names of one model that is served in `dtype`. nested: it is the text model of a checkpoint that
-    has others beside it."""
+    has others beside it. stored: the names in the checkpoint, of which transformers knows more forms than the one that
+    it writes."""
 
-    def __init__(self, model: PreTrainedModel, dtype: str, *, nested: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: str, *, nested: bool = False, stored: Iterable[str] = ()) -> None:
         self._float32 = {*(model._keep_in_fp32_modules_strict or ())}
         if dtype == "float16":
             self._float32 |= {*(model._keep_in_fp32_modules or ())}
         self._prefix = f"{model.base_model_prefix}."
         self._nested = nested
         self._headless = model.base_model is model  # and the checkpoint may have been saved with a head
+        self._forms = _Forms(model, stored)
         self._first: dict[int, int] = {}
         numbered: dict[str, Tensor] = {}
         total = 0
@@ -94,6 +97,7 @@ class CheckpointNames:
         run = runs[0]
         whole = tuple(weight.shape) if run.rows == _rows(weight) else (run.rows, *tail)
         names = [run.name, *(other.name for other in runs[1:] if (other.start, other.rows) == (run.start, run.rows))]
+        names += self._forms.others(run.name)
         names += [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
         names += [self._prefix + name for name in names if self._headless]
         if self._nested:
@@ -101,6 +105,25 @@ class CheckpointNames:
             names += [outer + name for outer in NESTED for name in dict.fromkeys(names + bare)]
         rows = None if run.count == run.rows else (run.start, run.start + run.count)
         return Part(names[0], whole, rows, fill=_fill(run.name, weight), also=tuple(names[1:]), dtype=dtype)
+
+
+class _Forms:
+    """What a checkpoint's tensors are called in transformers' module."""
+
+    def __init__(self, model: PreTrainedModel, stored: Iterable[str]) -> None:
+        transforms = get_model_conversion_mapping(model)
+        self._renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+        self._prefix, self._state = model.base_model_prefix, model.state_dict()
+        self._stored: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(stored):  # some renamings depend on the first name of a group
+            self._stored[self._in_module(name)].append(name)
+
+    def _in_module(self, name: str) -> str:
+        return rename_source_key(name, self._renamings, [], self._prefix, self._state)[0]
+
+    def others(self, name: str) -> list[str]:
+        """The checkpoint's names for what has this one in the form that transformers writes."""
+        return [*self._stored.get(self._in_module(name), ())] if self._stored else []
 
 
 def _rows(weight: Tensor) -> int:

@@ -4,6 +4,7 @@ products."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ from tessera.models.through_transformers.surgery import BoundProduct, keep_weigh
 from tessera.models.through_transformers.types import first_line
 from tessera.ops.tensors import torch_dtype
 
+_BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration": "multi_modal_projector"})
+"""Where a model's forward takes its last states further than get_image_features(): the module behind them."""
+
+_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head")
+"""Parts that make no features of images."""
+
 
 class Tower:
     """Makes features of images. hidden_size: of the text model, which is the features'. levels: how many features a
@@ -32,16 +39,15 @@ class Tower:
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
         vision = getattr(whole.config, "vision_config", None)
         self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
-        names = CheckpointNames(whole, build.dtype)
+        names = CheckpointNames(whole, build.dtype, stored=() if build.stored is None else build.stored.names())
         self.model = whole.base_model
         text = whole.get_decoder()
         named = {module: name for name, module in whole.named_modules()}
         if text is None or named.get(text, "") == "":
             raise RefusedTypeError("its text model is not apart from its tower")
-        for module in (text, whole.get_output_embeddings()):
-            if module is not None:
-                owner, _, key = named[module].rpartition(".")
-                setattr(whole.get_submodule(owner), key, None)
+        _remove(whole, [named.get(whole.get_output_embeddings(), ""), named[text]])
+        behind = _BEHIND.get(str(checkpoint["architectures"][0]))
+        self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
         _exchange(build, names, whole)
 
@@ -49,9 +55,10 @@ class Tower:
         """What the processor made of an image, by name -> its features [n, levels * hidden_size], in the order of the
         tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
-        result: Any = self.model.get_image_features(**moved, return_dict=True)
-        others = result.deepstack_features if self.levels > 1 else ()
-        return torch.cat([_joined(features) for features in (result.pooler_output, *others)], dim=-1)
+        made: Any = self.model.get_image_features(**moved, return_dict=True)
+        features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
+        others = made.deepstack_features if self.levels > 1 else ()
+        return torch.cat([_joined(level) for level in (features, *others)], dim=-1)
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
@@ -74,12 +81,18 @@ def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     try:
         config = CONFIG_MAPPING[named].from_dict(given)
         with torch.device("meta"):
-            model: PreTrainedModel = getattr(transformers, architecture)._from_config(
-                config, dtype=dtype, attn_implementation="sdpa"
-            )
+            model: PreTrainedModel = getattr(transformers, architecture)._from_config(config, dtype=dtype)
     except Exception as error:  # transformers' code may raise anything for what it does not support
         raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
     return model.eval().requires_grad_(False)
+
+
+def _remove(whole: nn.Module, names: Sequence[str]) -> None:
+    """Removes the modules of these names, and others that make no features."""
+    for name, _ in reversed(list(whole.named_modules())):
+        owner, _, key = name.rpartition(".")
+        if name and (name in names or key in _OTHERS):
+            whole.get_submodule(owner).register_module(key, None)
 
 
 def _exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:

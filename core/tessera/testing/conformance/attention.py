@@ -34,6 +34,7 @@ from tessera.testing.attention import (
     alibi_cases,
     attention_cases,
     chunked_cases,
+    lookahead_cases,
     poison,
     rows_by_kind,
 )
@@ -171,7 +172,7 @@ def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str
 
 @lru_cache(maxsize=16)
 def _cases(block_size: int, dtype: str) -> Mapping[str, AttentionCase]:
-    kinds = attention_cases, alibi_cases, chunked_cases
+    kinds = attention_cases, alibi_cases, chunked_cases, lookahead_cases
     return MappingProxyType({name: case for cases in kinds for name, case in cases(block_size, dtype)})
 
 

@@ -1,20 +1,23 @@
-"""Silver: a backend of attention with linear biases (ALiBi, arXiv:2108.12409) or within chunks (Llama 4) against its
-definition, over a cache poisoned with NaN. Each is a kind of layer of its own, so a backend that does not take it has
-no such cases."""
+"""Silver: a backend of attention with linear biases (ALiBi, arXiv:2108.12409), within chunks (Llama 4) or that looks
+ahead within an image (Gemma 3) against its definition, over a cache poisoned with NaN. Each is a kind of layer of its
+own, so a backend that does not take it has no such cases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from tessera.testing.attention import AttentionCase, alibi_cases, chunked_cases
+from tessera.testing.attention import AttentionCase, alibi_cases, chunked_cases, lookahead_cases
 from tessera.testing.conformance.attention import check_attention, fitted, refusal
 from tessera.testing.conformance.case import Case
 from tessera.testing.conformance.target import Target
 
 Cases = Callable[[], Iterator[tuple[str, AttentionCase]]]
-KINDS: Mapping[str, Cases] = MappingProxyType({"alibi": alibi_cases, "chunked": chunked_cases})
+KINDS: Mapping[str, Cases] = MappingProxyType(
+    {"alibi": alibi_cases, "chunked": chunked_cases, "lookahead": lookahead_cases}
+)
 """The cases of each kind, by what their names begin with."""
 
 
@@ -26,7 +29,7 @@ def attention_kind_cases(target: Target) -> Iterator[Case]:
         for dtype in target.platform.capabilities.dtypes:
             for kind, cases in KINDS.items():
                 usual = next(case for _, case in cases())
-                smallest = AttentionCase(((1, 1),), alibi=usual.alibi, chunk=usual.chunk, dtype=dtype)
+                smallest = replace(usual, rows=((1, 1),), dtype=dtype)
                 if refusal(backend, fitted(backend, smallest)) is not None:
                     continue
                 for name, _ in cases():

@@ -1,0 +1,113 @@
+"""The engine's half of images: which features a step encodes, and which it finds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.arrays import int32
+from tessera.errors import RequestError
+from tessera.features.media import EncoderCache
+from tessera.kvcache.prefix_cache import Content, PrefixCache
+from tessera.media.placed import PlacedMedia
+from tessera.media.positions import AxisPositions
+from tessera.platform.runner import CacheGroup
+
+
+def image(name: str, start: int, size: int = 6, grid: tuple[int, int, int] | None = None) -> PlacedMedia:
+    inputs = {} if grid is None else {"image_grid_thw": np.array([grid])}
+    return PlacedMedia("image", name.encode(), int32(np.arange(start, start + size)), inputs)
+
+
+class Request(SimpleNamespace):
+    """What the scheduler shows of a request."""
+
+    def __init__(self, key: int, *media: PlacedMedia, computed: int = 0) -> None:
+        super().__init__(key=key, media=media, num_computed_tokens=computed)
+
+
+def step(cache: EncoderCache, *asked: tuple[Any, int]) -> tuple[list[Any], Any]:
+    """What each request may compute of what it asks for, and what the step is told."""
+    cache.begin_step()
+    granted = []
+    for request, num_tokens in asked:
+        answer = cache.fits(request, num_tokens)
+        granted.append(answer)
+        if isinstance(answer, int):
+            cache.take(request, answer)
+    return granted, cache.take_step(lambda key: key)
+
+
+def test_an_image_is_encoded_once_for_all_that_show_it() -> None:
+    cache = EncoderCache(20, 20)
+    granted, media = step(cache, (Request(0, image("a", 2)), 10), (Request(1, image("b", 0), image("a", 6)), 12))
+    assert granted == [10, 12]
+    assert [list(one.slots) for one in media.encode] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert [(row.row, list(row.places), list(row.slots)) for row in media.rows] == [
+        (0, [2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5]),
+        (1, list(range(12)), [*range(6, 12), *range(6)]),
+    ]
+    _, later = step(cache, (Request(2, image("b", 1), computed=3), 6))
+    assert later.encode == []
+    assert list(later.rows[0].places) == [3, 4, 5, 6]
+    assert list(later.rows[0].slots) == [8, 9, 10, 11]
+    assert (cache.queries, cache.hits) == (3, 1)
+
+
+def test_a_prompt_waits_before_an_image_that_there_is_no_room_for_and_text_does_not() -> None:
+    cache = EncoderCache(12, 12)
+    first, second = Request(0, image("a", 0), image("b", 6)), Request(1, image("c", 4))
+    granted, media = step(cache, (first, 12), (second, 10), (Request(2), 7))
+    assert granted == [12, 4, 7]
+    assert len(media.encode) == 2
+    at_once, _ = step(cache, (first, 12), (Request(3, image("d", 0)), 6))
+    assert at_once == [12, "it is full for now"]
+
+
+def test_a_step_encodes_no_more_than_a_chunk_of_a_prompt_or_one_image() -> None:
+    cache = EncoderCache(100, 8)
+    granted, _ = step(cache, (Request(0, image("a", 0, 30), image("b", 40)), 50))
+    assert granted == [40]
+    granted, _ = step(cache, (Request(1, image("c", 0, 4), image("d", 4, 4), image("e", 9, 2)), 20))
+    assert granted == [9]
+
+
+def test_the_image_unused_for_the_longest_time_makes_room() -> None:
+    cache = EncoderCache(12, 12)
+    step(cache, (Request(0, image("a", 0)), 6))
+    step(cache, (Request(1, image("b", 0)), 6))
+    step(cache, (Request(2, image("a", 0)), 6))
+    _, media = step(cache, (Request(3, image("c", 0)), 6))
+    assert list(media.encode[0].slots) == [6, 7, 8, 9, 10, 11]
+    _, media = step(cache, (Request(4, image("a", 0)), 6))
+    assert media.encode == []
+
+
+def test_equal_tokens_that_show_other_images_are_another_prefix() -> None:
+    cache = PrefixCache([CacheGroup((0,), "paged", 4, 1, 8)], b"")
+    tokens = np.full(12, 7, np.int32)
+
+    def links(*contents: Content) -> list[bytes]:
+        return cache.chain(contents=contents).links(0, 3, tokens)
+
+    plain, cat, dog = links(), links(Content(5, 8, b"cat")), links(Content(5, 8, b"dog"))
+    assert plain[0] == cat[0] == dog[0]
+    assert len({plain[1], cat[1], dog[1]}) == len({plain[2], cat[2], dog[2]}) == 3
+    assert links(Content(4, 7, b"cat"))[1] != cat[1]
+    assert links(Content(5, 8, b"cat")) == cat
+
+
+def test_tokens_of_an_image_have_positions_of_its_grid_and_text_goes_on_behind_the_largest() -> None:
+    positions = AxisPositions.of(11, [image("a", 2, 6, (1, 4, 6))], 2)
+    assert positions.prompt.tolist() == [
+        [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7],
+        [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7],
+        [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7],
+    ]
+    assert positions.shift == -3
+    assert positions.of_tokens(9, 13).tolist() == [[6, 7, 8, 9]] * 3
+    with pytest.raises(RequestError, match="another number of tokens"):
+        AxisPositions.of(11, [image("a", 2, 5, (1, 4, 6))], 2)

@@ -1,0 +1,148 @@
+"""What the processors of models make of images: the names, shapes, dtypes and tokens of their own (transformers'
+processing_*.py and image_processing_*.py), for tiny models, with random pixels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from tessera.arrays import Array
+from tools.parity.family import SIZES
+from tools.parity.images import Image, in_a_row, pixels, side_by_side
+
+TOKEN = SIZES["vocab_size"] - 1
+"""That which stands for a feature."""
+_BREAK, _BEGIN, _END, _TILE = 11, 12, 13, 14
+"""Tokens around those that stand for features."""
+
+
+def square(size: int, features: int) -> Callable[[random.Random, int], Image]:
+    """An image whose size is always the same."""
+    return lambda draw, number: Image([TOKEN] * features, {"pixel_values": pixels(draw, 1, 3, size, size)})
+
+
+def _whole(*numbers: int) -> Array:
+    """[1, numbers] int64."""
+    return np.array([numbers], np.int64)
+
+
+def in_rows(draw: random.Random, number: int) -> Image:
+    """Of Pixtral: each row of features ends with a token of its own. The tower joins 2 by 2 patches of 5 by 5."""
+    rows, columns = ((2, 3), (1, 2), (3, 2), (2, 1))[number]
+    tokens = [*[*[TOKEN] * columns, _BREAK] * rows]
+    tokens[-1] = _END
+    height, width = 10 * rows, 10 * columns
+    return Image(tokens, {"pixel_values": pixels(draw, 1, 3, height, width), "image_sizes": _whole(height, width)})
+
+
+def without_rows(draw: random.Random, number: int) -> Image:
+    image = in_rows(draw, number)
+    return Image([token for token in image.tokens if token == TOKEN], image.inputs)
+
+
+def in_frames(draw: random.Random, number: int) -> Image:
+    """Of Idefics 3: parts of an image and then the whole, each behind tokens of its own, or the whole alone."""
+    columns = (2, 0, 0, 2)[number]
+    part = [_BEGIN, _TILE, *[TOKEN] * 4]
+    tokens = [*part * columns, *[_BREAK] * 2 * bool(columns), _BEGIN, _BREAK, *[TOKEN] * 4, _BEGIN]
+    shape = columns + 1, 20, 20
+    inputs = {
+        "pixel_values": pixels(draw, 1, shape[0], 3, *shape[1:]),
+        "pixel_attention_mask": np.ones((1, *shape), np.int64),
+    }
+    return Image(tokens, inputs)
+
+
+def in_tiles(draw: random.Random, number: int) -> Image:
+    """Of InternVL: parts of an image and then the whole, or the whole alone."""
+    count = (3, 1)[number % 2]
+    tokens = [_BEGIN, *[TOKEN] * 4 * count, _END]
+    return Image(tokens, {"pixel_values": pixels(draw, count, 3, 20, 20)})
+
+
+_ANYRES = (((10, 20), 3, 14), ((10, 10), 3, 10), ((9, 9), 3, 10), ((20, 20), 5, 24))
+"""Size; parts of 10 by 10, of which the first is the whole; features, of 2 by 2 for each part, without those of padding
+and with one behind each row."""
+PINPOINTS = [[10, 20], [20, 10], [20, 20]]
+
+
+def anyres(draw: random.Random, number: int) -> Image:
+    """Of LLaVA-NeXT."""
+    size, parts, features = _ANYRES[number]
+    return Image([TOKEN] * features, {"pixel_values": pixels(draw, 1, parts, 3, 10, 10), "image_sizes": _whole(*size)})
+
+
+def anyres_shrunk(draw: random.Random, number: int) -> Image:
+    """Of LLaVA-OneVision: of the last one there are more features than vision_aspect_ratio allows."""
+    image = anyres(draw, number)
+    tokens = [TOKEN] * min(len(image.tokens), 14 if number < 3 else 10)
+    return Image(tokens, {**image.inputs, "batch_num_images": np.array([1], np.int64)})
+
+
+def whole_among(image: Image, count: int) -> Image:
+    """Several images of a prompt are seen as wholes alone, with one token behind each."""
+    if count == 1:
+        return image
+    return Image([TOKEN] * 5, {**image.inputs, "batch_num_images": np.array([count], np.int64)})
+
+
+def in_separated_tiles(draw: random.Random, number: int) -> Image:
+    """Of Llama 4."""
+    columns = (2, 0, 0, 2)[number]
+    tiles = [*chain.from_iterable([*[TOKEN] * 4, _TILE] for _ in range(columns))]
+    tokens = [_BEGIN, *tiles, _BREAK, *[TOKEN] * 4, _END]
+    return Image(tokens, {"pixel_values": pixels(draw, columns + 1, 3, 20, 20)})
+
+
+def in_patches(draw: random.Random, number: int) -> Image:
+    """Of LFM2-VL: one row for each patch, and rows of padding; two tiles and the whole, or the whole alone."""
+    whole = ((2, 6), (4, 4), (4, 2), (2, 4))[number]
+    shapes = [(4, 4), (4, 4), whole] if number == 0 else [whole]
+    tokens = [_BEGIN]
+    for rows, columns in shapes:
+        tokens += [_TILE] * (len(shapes) > 1) + [TOKEN] * (rows * columns // 4)
+    values, mask = np.zeros((len(shapes), 20, 75), np.float32), np.zeros((len(shapes), 20), np.int32)
+    for tile, (rows, columns) in enumerate(shapes):
+        values[tile, : rows * columns] = pixels(draw, rows * columns, 75)
+        mask[tile, : rows * columns] = 1
+    inputs: dict[str, Array] = {
+        "pixel_values": values,
+        "spatial_shapes": np.array(shapes, np.int64),
+        "pixel_attention_mask": mask,
+    }
+    return Image([*tokens, _END], inputs)
+
+
+def by_patch(draw: random.Random, number: int) -> Image:
+    """Of Kimi K2.5."""
+    rows, columns = ((4, 6), (2, 4), (6, 4), (2, 2))[number]
+    inputs = {"pixel_values": pixels(draw, rows * columns, 3, 5, 5), "image_grid_thw": _whole(1, rows, columns)}
+    return Image([TOKEN] * (rows * columns // 4), inputs)
+
+
+def with_mask(draw: random.Random, number: int) -> Image:
+    """Of Idefics 2: a few features of an image of any size."""
+    shape = ((20, 15), (15, 20), (20, 20), (10, 20))[number]
+    inputs = {
+        "pixel_values": pixels(draw, 1, 1, 3, *shape),
+        "pixel_attention_mask": np.ones((1, 1, *shape), np.int64),
+    }
+    return Image([_BEGIN, *[TOKEN] * 4, _BEGIN], inputs)
+
+
+def _padded_side_by_side(arrays: Sequence[Array]) -> Array:
+    return in_a_row([array[0] for array in arrays])[None]
+
+
+FRAMES = dict.fromkeys(("pixel_values", "pixel_attention_mask"), side_by_side)
+PADDED = dict.fromkeys(("pixel_values", "pixel_attention_mask"), _padded_side_by_side)
+
+
+def square_between(size: int, features: int) -> Callable[[random.Random, int], Image]:
+    """An image whose size is always the same, with a token at both ends."""
+    return lambda draw, number: Image(
+        [_BEGIN, *[TOKEN] * features, _END], {"pixel_values": pixels(draw, 1, 3, size, size)}
+    )
