@@ -77,8 +77,8 @@ def ask(
     for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens, joined = list(prompt), {} if images is None else images.arguments(placed)
         for _ in range(NUM_TOKENS):
-            logits = model(torch.tensor([tokens]), **joined, use_cache=False).logits[0]
+            logits = model(input_ids=torch.tensor([tokens]), **joined, use_cache=False).logits[0]
             tokens.append(int(logits[-1].argmax()))
-        logits = model(torch.tensor([tokens]), **joined, use_cache=False).logits[0]
+        logits = model(input_ids=torch.tensor([tokens]), **joined, use_cache=False).logits[0]
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
     return answers
