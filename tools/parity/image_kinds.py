@@ -146,3 +146,70 @@ def square_between(size: int, features: int) -> Callable[[random.Random, int], I
     return lambda draw, number: Image(
         [_BEGIN, *[TOKEN] * features, _END], {"pixel_values": pixels(draw, 1, 3, size, size)}
     )
+
+
+def in_slices(draw: random.Random, number: int) -> Image:
+    """Of MiniCPM-V: the whole and its slices, patch behind patch in one row of pixels; 4 by 4 patches of 5 by 5 make a
+    feature."""
+    shapes = (((4, 8), (8, 4), (8, 4)), ((8, 8),), ((4, 4),), ((4, 8), (4, 4), (4, 4)))[number]
+    tokens = []
+    for rows, columns in shapes:
+        tokens += [_BEGIN, *[TOKEN] * (rows * columns // 16), _END]
+    count = sum(rows * columns for rows, columns in shapes)
+    return Image(tokens, {"pixel_values": pixels(draw, 1, 3, 5, 5 * count), "target_sizes": np.array(shapes, np.int32)})
+
+
+def on_grid(values: int) -> Callable[[random.Random, int], Image]:
+    """Of Qwen's processors: a row of so many values for each patch; 2 by 2 of them make a feature."""
+
+    def make(draw: random.Random, number: int) -> Image:
+        rows, columns = ((4, 6), (2, 4), (6, 4), (2, 2))[number]
+        inputs = {"pixel_values": pixels(draw, rows * columns, values), "image_grid_thw": _whole(1, rows, columns)}
+        return Image([TOKEN] * (rows * columns // 4), inputs)
+
+    return make
+
+
+def on_merged_grid(draw: random.Random, number: int) -> Image:
+    """Of VideoLLaMA 3, whose processor says how many patches make a feature: 1 of an image."""
+    rows, columns = ((2, 4), (1, 3), (3, 2), (2, 2))[number]
+    inputs = {
+        "pixel_values": pixels(draw, rows * columns, 75),
+        "image_grid_thw": _whole(1, rows, columns),
+        "image_merge_sizes": np.array([1], np.int64),
+    }
+    return Image([TOKEN] * (rows * columns), inputs)
+
+
+def in_numbered_tiles(draw: random.Random, number: int) -> Image:
+    """Of Aya Vision: a token ahead of each part, and the whole last."""
+    count = (3, 1, 1, 3)[number]
+    tokens = [_BEGIN, *[_TILE, *[TOKEN] * 4] * count, _END]
+    return Image(tokens, {"pixel_values": pixels(draw, count, 3, 20, 20)})
+
+
+def in_ended_tiles(draw: random.Random, number: int) -> Image:
+    """Of Command A Vision: a token behind each part."""
+    image = in_numbered_tiles(draw, number)
+    tiles = [*[TOKEN] * 4, _BREAK] * len(image.inputs["pixel_values"])
+    return Image([_BEGIN, *tiles, _END], image.inputs)
+
+
+def with_edges(draw: random.Random, number: int) -> Image:
+    """Of Aria: parts of an image on black squares, and which pixels are its own."""
+    count = (2, 1, 1, 2)[number]
+    mask = np.zeros((count, 20, 20), bool)
+    mask[:, : 20 - 5 * (number % 3), : 20 - 3 * number] = True
+    values = pixels(draw, count, 3, 20, 20) * mask[:, None]
+    return Image([TOKEN] * 5 * count, {"pixel_values": values, "pixel_mask": mask})
+
+
+def at_two_sizes(draw: random.Random, number: int) -> Image:
+    """Of DeepSeek-VL 7B."""
+    inputs = {"pixel_values": pixels(draw, 1, 3, 15, 15), "high_res_pixel_values": pixels(draw, 1, 3, 48, 48)}
+    return Image([TOKEN] * 9, inputs)
+
+
+def end_to_end(arrays: Sequence[Array]) -> Array:
+    """Along the last dimension."""
+    return np.concatenate(arrays, axis=-1)

@@ -56,6 +56,8 @@ class Images:
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
     # The name of an argument that has 1 for each such token, and 0 for others; "" for none.
     kinds: str = ""
+    # The fewest images of a prompt.
+    least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
     among: Callable[[Image, int], Image] = lambda image, count: image
 
@@ -67,7 +69,7 @@ class Images:
         for number in range(count):
             ids: list[int] = []
             placed: list[PlacedMedia] = []
-            images = COUNTS[number % len(COUNTS)]
+            images = max(self.least, COUNTS[number % len(COUNTS)])
             for part in range(images):
                 ids += _text(draw, vocab, TEXT[(number + part) % len(TEXT)])
                 image = self.among(known[(number // 2 + part) % len(known)], images)

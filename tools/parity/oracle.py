@@ -77,9 +77,9 @@ def ask(
     for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            logits = model(torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
+            logits = model(input_ids=torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
             tokens.append(int(logits[-1].argmax()))
-        logits = model(torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
+        logits = model(input_ids=torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
     return answers
 

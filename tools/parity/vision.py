@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tools.parity import image_kinds as kinds
+from tools.parity.families import DELTA_NET
 from tools.parity.family import SIZES, Family
 from tools.parity.images import Images
 from tools.parity.published import with_beginnings
@@ -67,6 +68,7 @@ _LATENT: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "first_k_dense_replace": 1,
 }
+_WINDOWS: dict[str, Any] = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 18}
 _LFM2: dict[str, Any] = {
     "num_hidden_layers": 3,
     "full_attn_idxs": [1],
@@ -306,6 +308,186 @@ WITH_IMAGES = {
                 mm_tokens_per_image=4,
             ),
             images=Images(kinds.TOKEN, kinds.square_between(20, 4), kinds="token_type_ids"),
+        ),
+        Family(
+            "minicpm-v-4.6",
+            _maker(
+                "minicpmv4_6",
+                _text("qwen3_5_text", **DELTA_NET),
+                {**_QUARTERED, "num_hidden_layers": 3},
+                insert_layer_id=1,
+                image_size=20,
+            ),
+            images=Images(kinds.TOKEN, kinds.in_slices, {"pixel_values": kinds.end_to_end}),
+        ),
+        Family(
+            "minicpm-ocr",
+            _maker(
+                "minicpm_ocr",
+                _text("qwen3_5_text", **DELTA_NET),
+                {**_QUARTERED, "num_hidden_layers": 3},
+                insert_layer_id=1,
+                image_size=20,
+                downsample_mode="16x",
+            ),
+            images=Images(kinds.TOKEN, kinds.in_slices, {"pixel_values": kinds.end_to_end}),
+        ),
+        Family(
+            "videollama3",
+            _maker("video_llama_3", _text("qwen2"), {**_CLIP, "patch_size": 5}),
+            images=Images(kinds.TOKEN, kinds.on_merged_grid),
+        ),
+        Family(
+            "video-llava",
+            _maker("video_llava", _text("llama"), {"model_type": "clip_vision_model", **_CLIP}),
+            images=Images(kinds.TOKEN, kinds.square(21, 9)),
+        ),
+        Family(
+            "llava-next-video",
+            _maker(
+                "llava_next_video",
+                _text("llama"),
+                {**_CLIP, "model_type": "clip_vision_model", "image_size": 10, "patch_size": 5},
+                image_grid_pinpoints=kinds.PINPOINTS,
+            ),
+            images=Images(kinds.TOKEN, kinds.anyres),
+        ),
+        Family(
+            "lfm3-vl",
+            _maker(
+                "lfm3_vl",
+                _text(
+                    "lfm3",
+                    num_hidden_layers=3,
+                    layer_types=["conv", "sliding_attention", "full_attention"],
+                    head_dim=20,
+                    sliding_window=20,
+                ),
+                {
+                    "hidden_size": 36,
+                    "intermediate_size": 44,
+                    "patch_size": 5,
+                    "num_hidden_layers": 3,
+                    "num_attention_heads": 3,
+                    "num_key_value_heads": 1,
+                },
+                projector_hidden_size=44,
+            ),
+            images=Images(kinds.TOKEN, kinds.on_grid(150)),
+        ),
+        Family(
+            "aya-vision",
+            _maker("aya_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP),
+            images=Images(kinds.TOKEN, kinds.in_numbered_tiles),
+        ),
+        Family(
+            "cohere2-vision",
+            _maker("cohere2_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP, alignment_intermediate_size=44),
+            images=Images(kinds.TOKEN, kinds.in_ended_tiles),
+        ),
+        Family(
+            "aria",
+            _maker(
+                "aria",
+                _text("aria_text", moe_num_experts=5, moe_topk=2, moe_num_shared_experts=1, head_dim=12),
+                {**_QUARTERED, "model_type": "idefics3_vision"},
+                projector_patch_to_query_dict={16: 5},
+            ),
+            images=Images(kinds.TOKEN, kinds.with_edges),
+        ),
+        Family(
+            "exaone4.5",
+            _maker(
+                "exaone4_5",
+                _text("exaone4", **_WINDOWS),
+                {
+                    "depth": 2,
+                    "hidden_size": 36,
+                    "intermediate_size": 44,
+                    "num_heads": 3,
+                    "num_key_value_heads": 1,
+                    "patch_size": 5,
+                    "window_size": 20,
+                    "out_hidden_size": 72,
+                    "fullatt_block_indexes": [1],
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.on_grid(150)),
+        ),
+        Family(
+            "hyperclovax-vision-v2",
+            _maker(
+                "hyperclovax_vision_v2",
+                _text("hyperclovax"),
+                {
+                    "model_type": "qwen2_5_vl_vision",
+                    "depth": 2,
+                    "hidden_size": 36,
+                    "intermediate_size": 44,
+                    "num_heads": 3,
+                    "patch_size": 5,
+                    "window_size": 20,
+                    "out_hidden_size": 40,
+                    "fullatt_block_indexes": [1],
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.on_grid(150)),
+        ),
+        Family(
+            "deepseek-vl-hybrid",
+            _maker(
+                "deepseek_vl_hybrid",
+                _text("llama"),
+                {**_SIGLIP, "image_size": 15},
+                high_res_vision_config={
+                    "model_type": "sam_vision_model",
+                    "hidden_size": 36,
+                    "output_channels": 10,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 3,
+                    "image_size": 48,
+                    "patch_size": 4,
+                    "window_size": 5,
+                    "global_attn_indexes": [1],
+                    "mlp_dim": 44,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.at_two_sizes),
+        ),
+        Family(
+            "pp-chart2table",
+            _maker(
+                "pp_chart2table",
+                _text("qwen2"),
+                {
+                    "hidden_size": 36,
+                    "output_channels": 10,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 3,
+                    "image_size": 40,
+                    "patch_size": 5,
+                    "window_size": 3,
+                    "global_attn_indexes": [1],
+                    "mlp_dim": 44,
+                },
+            ),
+            images=Images(kinds.TOKEN, kinds.square(40, 4)),
+        ),
+        Family(
+            "blip-2",
+            _maker(
+                "blip-2",
+                _text("opt", ffn_dim=84, word_embed_proj_dim=72, do_layer_norm_before=True),
+                {**_CLIP, "image_size": 15, "patch_size": 5},
+                qformer_config={
+                    "hidden_size": 40,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 4,
+                    "intermediate_size": 44,
+                },
+                num_query_tokens=6,
+            ),
+            images=Images(kinds.TOKEN, kinds.square(15, 6), least=1),
         ),
         *QWEN,
     )

@@ -220,6 +220,8 @@ def _renamed(name: str, base: str) -> str:
     """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
     if name.startswith(_HEADS):
         return name.removeprefix("language_model.")
+    if name.startswith(f"{base}lm_head."):
+        return name.removeprefix(base)
     return f"{BASE}{name.removeprefix(base)}" if name.startswith(base) else name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -45,7 +46,9 @@ def through_transformers(
         return None
     _check_limits(build, kind, checkpoint, max_model_len)
     build.notes.append(f"{kind.architecture} {NOTE}")
-    if kind.nested:
+    if build.modalities:
+        kind = replace(kind, nested=True)
+    elif kind.nested:
         build.notes.append(text_model.NOTE)
     if isinstance(kind, PoolingType):
         return PoolingThroughTransformers(build, kind, max_model_len)

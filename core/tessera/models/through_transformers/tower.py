@@ -24,7 +24,7 @@ from tessera.ops.tensors import torch_dtype
 _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration": "multi_modal_projector"})
 """Where a model's forward takes its last states further than get_image_features(): the module behind them."""
 
-_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head")
+_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head", "video_tower")
 """Parts that make no features of images."""
 
 
