@@ -77,12 +77,14 @@ def ask(
     for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            logits = model(input_ids=torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
-            tokens.append(int(logits[-1].argmax()))
-        logits = model(input_ids=torch.tensor([tokens]), **_arguments(images, placed, tokens), use_cache=False).logits[0]
+            tokens.append(int(_logits(model, tokens, images, placed)[-1].argmax()))
+        logits = _logits(model, tokens, images, placed)
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
     return answers
 
 
-def _arguments(images: Images | None, placed: Sequence[PlacedMedia], tokens: Sequence[int]) -> dict[str, Tensor]:
-    return {} if images is None else images.arguments(placed, len(tokens))
+def _logits(model: Any, tokens: Sequence[int], images: Images | None, placed: Sequence[PlacedMedia]) -> Tensor:
+    """[tokens, vocabulary]"""
+    media = {} if images is None else images.arguments(placed, len(tokens))
+    logits: Tensor = model(input_ids=torch.tensor([tokens]), **media, use_cache=False).logits[0]
+    return logits

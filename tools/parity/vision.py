@@ -382,7 +382,9 @@ WITH_IMAGES = {
         ),
         Family(
             "cohere2-vision",
-            _maker("cohere2_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP, alignment_intermediate_size=44),
+            _maker(
+                "cohere2_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP, alignment_intermediate_size=44
+            ),
             images=Images(kinds.TOKEN, kinds.in_ended_tiles),
         ),
         Family(
