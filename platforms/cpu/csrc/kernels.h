@@ -456,7 +456,7 @@ struct GatedNorm {
   int32_t number;             // enum Entry: of gate and out
 };
 
-/ The constants of a layer of latent attention (MLA, arXiv:2405.04434). Queries, latents, `up` and results are all of bf16, or of float.
+// The constants of a layer of latent attention (MLA, arXiv:2405.04434). Queries, latents, `up` and results are all of bf16, or of float.
 struct LatentLayer {
   void *latents;         // of the cache: a block has [block_size][rank + rope], normed and turned
   int64_t block_stride;  // elements from block to block
