@@ -23,7 +23,7 @@ from tessera.platform import (
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.encoder import EncoderAttention
-from tessera_cpu.latent import LatentAttention
+from tessera_cpu.latent import LatentAttention, SparseLatentAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
@@ -70,4 +70,5 @@ class CpuPlatform(Platform):
         native = library()
         if native is None:
             return (SdpaAttention(),)
-        return PagedAttention(native), SdpaAttention(), EncoderAttention(native), LatentAttention(native)
+        backends = PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        return *backends, LatentAttention(native), SparseLatentAttention(native)

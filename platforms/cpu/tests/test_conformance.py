@@ -34,6 +34,7 @@ NATIVE = (
     "cache/native",
     "encoder/native",
     "latent/native",
+    "sparse/native",
     "scheme/int",
     "packed/int",
     "batch-invariant",
