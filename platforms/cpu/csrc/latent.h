@@ -182,13 +182,16 @@ struct Running {
   }
 
   // A stretch of `count` keys; rows of keys up to a multiple of ABREAST may hold any numbers. hide(pair, row of scores) sets those of
-  // keys that a pair does not see to NEVER.
-  template <class Hide>
-  void step(const float *keys, const float *values, int64_t value_stride, int64_t count, Hide &&hide) {
-    int64_t padded = (count + W - 1) / W * W;
+  // keys that a pair does not see to NEVER; fetch(done, all) is called between products, to prefetch that part of what comes next.
+  template <class Hide, class Fetcher>
+  void step(const float *keys, const float *values, int64_t value_stride, int64_t count, Hide &&hide, Fetcher &&fetch) {
+    int64_t padded = (count + W - 1) / W * W, done = 0;
+    int64_t all = (pairs + DOTS - 1) / DOTS * ((count + ABREAST - 1) / ABREAST);
     in_tiles(pairs, DOTS, [&](int64_t first, int64_t rows) {
-      for (int64_t k = 0; k < count; k += ABREAST)
+      for (int64_t k = 0; k < count; k += ABREAST, done++) {
+        fetch(done, all);
         DOTS_OF.of[rows](q + first * wide, wide, keys + k * wide, wide, wide, scores[first] + k, LATENT_KEYS);
+      }
     });
     for (int64_t p = 0; p < pairs; p++) {
       for (int64_t k = count; k < padded; k++) scores[p][k] = NEVER;
@@ -219,6 +222,10 @@ template <class Number> struct Row {
     int64_t block = key / layer.block_size, place = key - block * layer.block_size;
     return (const Number *)layer.latents + table[block] * layer.block_stride + place * (layer.rank + layer.rope);
   }
+  void fetch(int64_t key) const {
+    auto *from = (const char *)at(key);
+    for (int64_t i = 0; i < (layer.rank + layer.rope) * (int64_t)sizeof(Number); i += gemm::LINE) prefetch_ahead(from + i);
+  }
 };
 
 template <class Number> void of_share(const LatentAttention &task, const LatentShare &share) {
@@ -228,6 +235,7 @@ template <class Number> void of_share(const LatentAttention &task, const LatentS
   const LatentToken &own = tokens[share.first / heads];
   Row<Number> row{layer, task.launch->tables + own.row * task.launch->table_stride};
   const int32_t *selected = task.selection ? task.selection + own.token * task.limit : nullptr;
+  auto key_at = [&](int64_t number) -> int64_t { return selected ? selected[number] : number; };  // < 0: none
   alignas(64) float keys[LATENT_KEYS * WIDEST_LATENT];
   bool whole = share.part < 0;
   Running running;
@@ -241,18 +249,23 @@ template <class Number> void of_share(const LatentAttention &task, const LatentS
   for (int64_t from = share.from; from < share.to; from += LATENT_KEYS) {
     int64_t count = share.to - from < LATENT_KEYS ? share.to - from : LATENT_KEYS;
     for (int64_t k = 0; k < count; k++) {
-      int64_t key = selected ? selected[from + k] : from + k;
+      int64_t key = key_at(from + k);
       if (key < 0)
         std::memset(keys + k * wide, 0, wide * sizeof(float));
       else
         widen_to(row.at(key), layer.rank + layer.rope, wide, keys + k * wide);
     }
     for (int64_t k = count; k % ABREAST; k++) std::memset(keys + k * wide, 0, wide * sizeof(float));
-    running.step(keys, keys, wide, count, [&](int64_t pair, float *scores) {
+    auto hide = [&](int64_t pair, float *scores) {
       for (int64_t k = 0; selected && k < count; k++)
         if (selected[from + k] < 0) scores[k] = NEVER;
       int64_t seen = tokens[(share.first + pair) / heads].keys - from;
       for (int64_t k = seen < 0 ? 0 : seen; k < count; k++) scores[k] = NEVER;
+    };
+    int64_t next = from + count, left = share.to - next < LATENT_KEYS ? share.to - next : LATENT_KEYS;
+    running.step(keys, keys, wide, count, hide, [&](int64_t done, int64_t all) {
+      for (int64_t k = next + left * done / all; k < next + left * (done + 1) / all; k++)
+        if (int64_t key = key_at(k); key >= 0) row.fetch(key);
     });
   }
   if (whole) return running.divide();
@@ -334,6 +347,8 @@ void multiply(const LatentLayer &layer, const float *x, int64_t stride, int64_t 
   alignas(64) float some[ABREAST][WIDEST_LATENT];
   for (int64_t r = from; r < to; r += ABREAST) {
     int64_t there = to - r < ABREAST ? to - r : ABREAST;
+    auto *next = (const char *)(up + (r + ABREAST) * layer.rank);
+    for (int64_t i = 0; i < ABREAST * layer.rank * (int64_t)sizeof(Number); i += gemm::LINE) prefetch_ahead(next + i);
     for (int64_t n = 0; n < there; n++) widen_to(up + (r + n) * layer.rank, layer.rank, deep, some[n]);
     for (int64_t n = there; n < ABREAST; n++) std::memset(some[n], 0, deep * sizeof(float));
     in_tiles(rows, DOTS, [&](int64_t first, int64_t count) {
@@ -408,10 +423,11 @@ template <class Number> void of_heads(const LatentHeads &task, int64_t first, in
     running.begin();
     for (int64_t k = 0; k < before + to; k += LATENT_KEYS) {
       int64_t count = before + to - k < LATENT_KEYS ? before + to - k : LATENT_KEYS;
-      running.step(keys + k * running.wide, values + k * running.deep, running.deep, count, [&](int64_t p, float *scores) {
+      auto hide = [&](int64_t p, float *scores) {
         int64_t seen = before + from + p + 1 - k;
         for (int64_t i = seen < 0 ? 0 : seen; i < count; i++) scores[i] = NEVER;
-      });
+      };
+      running.step(keys + k * running.wide, values + k * running.deep, running.deep, count, hide, [](int64_t, int64_t) {});
     }
     running.divide();
     for (int64_t p = 0; p < running.pairs; p++)

@@ -1,5 +1,6 @@
 """Latent attention with the native kernels, in bfloat16 and float32: rows of few tokens, as in decode, over the latents
-themselves, which all heads read together; rows of many over keys and values that are computed from them."""
+themselves, which all heads read together; rows of many over keys and values that are computed from them. With a
+selection of tokens, only their latents are read."""
 
 from __future__ import annotations
 
@@ -23,6 +24,10 @@ from tessera.platform import (
     LatentLayerSpec,
     Launch,
     Reason,
+    SparseLatentBackend,
+    SparseLatentInput,
+    SparseLatentLayer,
+    SparseLatentLayerSpec,
 )
 from tessera_cpu import native
 from tessera_cpu.paged import PagedPlan
@@ -48,6 +53,27 @@ class LatentAttention(LatentBackend):
         self, spec: LatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
     ) -> NativeLatentLayer:
         return NativeLatentLayer(spec, weights, ops, self.library)
+
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
+        return PagedPlan.of_launch(launch, group)
+
+
+class SparseLatentAttention(SparseLatentBackend):
+    name = "native-sparse-latent"
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    def supports(self, spec: SparseLatentLayerSpec) -> Reason | None:
+        return why_not(spec)
+
+    def constraints(self, spec: SparseLatentLayerSpec) -> CacheConstraints:
+        return CacheConstraints(block_sizes=(16, 1), align_bytes=4)
+
+    def bind(
+        self, spec: SparseLatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> NativeSparseLatentLayer:
+        return NativeSparseLatentLayer(spec, weights, ops, self.library)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         return PagedPlan.of_launch(launch, group)
@@ -94,6 +120,7 @@ class Latents:
         out = make(len(q), spec.num_heads * spec.value_dim)
         task.launch, task.q, task.q_stride = ctypes.addressof(plan.launch), q.data_ptr(), q.stride(0)
         task.out = out.data_ptr()
+        selection = None if selection is None else selection.contiguous()
         task.selection, task.limit = (None, 0) if selection is None else (selection.data_ptr(), selection.shape[1])
         self.library.tessera_cpu_latent_attention(layer, task)
         return out
@@ -143,4 +170,24 @@ class NativeLatentLayer(LatentLayer):
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None) -> Tensor:
         mixed = self.latents.over(q.flatten(1), caches, plan).unflatten(1, (self.spec.num_heads, -1))
+        return mixed if out is None else out.copy_(mixed)
+
+
+class NativeSparseLatentLayer(SparseLatentLayer):
+    def __init__(self, spec: SparseLatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, library: Any) -> None:
+        super().__init__(spec, weights, ops)
+        self.latents = Latents(spec, weights, library)
+
+    def fused(self, x: SparseLatentInput, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
+        q = rows_apart(x.projected.queries)
+        self.latents.put(q, x.projected.latent, caches, plan)
+        return self.latents.over(q, caches, plan, x.selection)
+
+    def write(self, latent: Tensor, caches: Caches, plan: PagedPlan) -> None:
+        self.latents.put(None, latent, caches, plan)
+
+    def attend(
+        self, q: Tensor, selection: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None
+    ) -> Tensor:
+        mixed = self.latents.over(q.flatten(1), caches, plan, selection).unflatten(1, (self.spec.num_heads, -1))
         return mixed if out is None else out.copy_(mixed)

@@ -24,7 +24,7 @@ from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.encoder import EncoderAttention
-from tessera_cpu.latent import LatentAttention
+from tessera_cpu.latent import LatentAttention, SparseLatentAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.mamba2 import Mamba2
 from tessera_cpu.native import library, use_threads
@@ -73,6 +73,6 @@ class CpuPlatform(Platform):
         native = library()
         if native is None:
             return (SdpaAttention(),)
-        states = GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)
-        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native), LatentAttention(native)
-        return *attention, *states
+        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        latent = LatentAttention(native), SparseLatentAttention(native)
+        return *attention, *latent, GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)

@@ -39,6 +39,7 @@ NATIVE = (
     "state/native",
     "encoder/native",
     "latent/native",
+    "sparse/native",
     "scheme/int",
     "packed/int",
     "batch-invariant",
