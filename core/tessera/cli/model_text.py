@@ -79,8 +79,8 @@ def media_workers_of(config: EngineConfig) -> MediaWorkers | None:
     from tessera.media.messages import MediaStart
     from tessera.media.workers import MediaWorkers
 
-    takes_images = config.model.tokenizer and config.model.most_media("image") > 0
-    return MediaWorkers(MediaStart(config.model.path)) if takes_images else None
+    start = MediaStart.from_model(config.model) if config.model.tokenizer else None
+    return None if start is None else MediaWorkers(start)
 
 
 def _read_template(path: Path) -> str:

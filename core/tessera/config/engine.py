@@ -130,6 +130,9 @@ class ModelConfig:
         None, "Most images of a prompt, such as '{\"image\": 4}'; 0 serves the text model alone.",
         shown_default="16", plan=True,
     )  # fmt: skip
+    mm_processor_kwargs: Mapping[str, Any] | None = flag(
+        None, "Arguments of the model's image processor, such as '{\"size\": {\"longest_edge\": 980}}'.",
+    )  # fmt: skip
 
     def most_media(self, modality: str) -> int:
         """Of a prompt."""

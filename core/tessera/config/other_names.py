@@ -162,9 +162,8 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
             --weight-transfer-config
         """,
-        ": models take text alone; remove it.": """
-            --[no-]enable-mm-embeds
-            --media-io-kwargs --mm-processor-kwargs --mm-processor-cache-gb --mm-processor-cache-type
+        ": images have no settings but --limit-mm-per-prompt and --mm-processor-kwargs; remove it.": """
+            --[no-]enable-mm-embeds --media-io-kwargs --mm-processor-cache-gb --mm-processor-cache-type
             --mm-hasher-algorithm --mm-shm-cache-max-object-size-mb --[no-]mm-encoder-only --mm-encoder-tp-mode
             --mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path
             --mm-encoder-fp8-scale-save-path --mm-encoder-fp8-scale-save-margin --[no-]interleave-mm-strings

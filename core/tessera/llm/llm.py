@@ -103,7 +103,7 @@ class LLM:
             eos_token_ids=config.model.eos_token_ids,
             pair_instruction=None if pooler is None else pooler.pair_instruction,
         )
-        media = MediaStart(config.model.path) if config.model.modalities else None
+        media = MediaStart.from_model(config.model)
         self._text = BlockingTextWorkers(start, media) if config.model.tokenizer else None
         with ExitStack() as undo:
             undo.callback(self._end_text)

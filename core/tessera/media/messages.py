@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,9 @@ from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia
 from tessera.processes.job_kind import Failed, JobKind
 from tessera.processes.job_limits import MIB, JobLimits
+
+if TYPE_CHECKING:
+    from tessera.config import ModelConfig
 
 MAX_PIXELS = 2**26
 """The most that an image may have, of any server."""
@@ -26,6 +29,13 @@ class MediaStart(msgspec.Struct):
     options: dict[str, Any] = {}
     # The most that an image may have.
     max_pixels: int = MAX_PIXELS
+
+    @classmethod
+    def from_model(cls, model: ModelConfig) -> MediaStart | None:
+        """None if the model's prompts have no images."""
+        if not model.most_media("image"):
+            return None
+        return cls(model.path, dict(model.mm_processor_kwargs or {}))
 
 
 class ImageJob(msgspec.Struct, tag="image"):

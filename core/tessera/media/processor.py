@@ -43,7 +43,8 @@ class MediaProcessor:
             import PIL.Image
         except ImportError as error:
             raise ModelError(
-                "This model takes images, which needs Pillow; run: pip install 'tessera-llm[vision]'"
+                "This model takes images, which needs Pillow: run pip install 'tessera-llm[vision]', or serve the text "
+                "model alone with --limit-mm-per-prompt '{\"image\": 0}'."
             ) from error
         try:
             self._processor = _loaded(Path(folder))

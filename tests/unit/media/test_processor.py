@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,12 @@ def test_a_processor_without_a_way_to_images_is_refused_in_one_line(
     with pytest.raises(ModelError, match=message) as caught:
         MediaProcessor(folder)
     assert "\n" not in caught.value.message
+
+
+def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ModelError, match=r"pip install 'tessera-llm\[vision\]'"):
+        MediaProcessor(tmp_path)
 
 
 def test_code_of_the_model_is_not_run(tmp_path: Path) -> None:
