@@ -21,6 +21,7 @@ from transformers import (
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GlmMoeDsaConfig,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
     JambaConfig,
@@ -136,6 +137,7 @@ MAMBA2_SIZES = {
 }
 MAMBA = {"MambaForCausalLM": MambaConfig, "FalconMambaForCausalLM": FalconMambaConfig}
 JAMBA = "JambaForCausalLM"
+GPT_OSS = "GptOssForCausalLM"
 KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
 LFM3 = "Lfm3ForCausalLM"
 RWKV, XLSTM = "RwkvForCausalLM", "xLSTMForCausalLM"
@@ -158,8 +160,8 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    alone = {FALCON_H1, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM, ZAMBA, ZAMBA2}
-    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, alone
+    alone = {FALCON_H1, GPT_OSS, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM}
+    families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, alone, {ZAMBA, ZAMBA2}
     assert set().union(*families) == set(NATIVE_MODELS)
 
 
@@ -247,6 +249,25 @@ def test_left_out_of_llama4(said):
     assert (route.renormalise, route.scoring, experts.weighs_inputs) == (False, "sigmoid", True)
     assert experts.inner == experts.shared == theirs.intermediate_size
     assert ours.dense_layers == set(range(7)) - set(theirs.moe_layers)
+
+
+def test_left_out_of_gpt_oss():
+    """All but the sizes that every checkpoint names."""
+    said = {name: SPARSE[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+    theirs, ours = GptOssConfig(**said), config_of(GPT_OSS, said)
+    yarn = theirs.rope_parameters
+    for kind, layer in zip(theirs.layer_types, ours.layers, strict=True):
+        assert (layer.heads, layer.kv_heads, layer.head_dim) == (32, theirs.num_key_value_heads, theirs.head_dim)
+        assert layer.window == (theirs.sliding_window if kind == "sliding_attention" else None)
+        assert (layer.sinks, layer.bias, layer.output_bias) == (True, theirs.attention_bias, theirs.attention_bias)
+        scaling = layer.rope.scaling
+        assert (layer.rope.theta, scaling.factor, scaling.truncate) == (yarn["rope_theta"], yarn["factor"], False)
+        assert (scaling.original, scaling.fast, scaling.slow) == (4096.0, yarn["beta_fast"], yarn["beta_slow"])
+    assert (ours.tied, ours.eps, ours.activation) == (False, theirs.rms_norm_eps, "silu")
+    route, experts = ours.experts.route, ours.experts
+    assert (route.experts, route.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+    assert (experts.inner, experts.bias) == (theirs.intermediate_size, True)
+    assert experts.clamp == (theirs.swiglu_limit, theirs.swiglu_alpha)
 
 
 def test_no_chunks_where_no_text_is_longer_than_one():

@@ -30,8 +30,6 @@ _YARN = {
 
 _PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 
-_SHORT = {**{name: _YARN[name] for name in _YARN if name != "llama_4_scaling_beta"}, "truncate": False}
-
 _DECODER = {"is_decoder": True}
 _PADDED = {
     "is_decoder": True,
@@ -183,13 +181,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 7},
     "gpt_neox": {},
     "gpt_neox_japanese": {"partial_rotary_factor": 0.5},
-    "gpt_oss": {
-        **_WINDOWS,
-        "num_local_experts": 5,
-        "num_experts_per_tok": 2,
-        "head_dim": 18,
-        "rope_parameters": _SHORT,
-    },
     "gptj": {"rotary_dim": 6},
     "granite_swa": {**_WINDOWS},
     "granitemoe": {"num_local_experts": 5, "logits_scaling": 3.0, "attention_multiplier": 0.2},

@@ -23,7 +23,7 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
-from tessera.platform.quantization import KV_FP8
+from tessera.platform.quantization import KV_FP8, Part
 
 
 class AttentionBlock(Protocol):
@@ -114,6 +114,7 @@ class AttentionShape:
     clip: float | None = None  # largest absolute number in queries, keys and values
     layout: QKVLayout = APART  # how the checkpoint stores q, k and v
     head_gate: str = ""  # of the projection to one number per head, whose sigmoid its result is multiplied by; "": none
+    sinks: bool = False  # each head has one more score, without a value (LayerSpec.sinks)
     gated: bool = False  # the result is multiplied by the sigmoid of as many gates, which q's projection has too
     inputs: int | None = None  # elements of the input; None: as many as of the result
     name: ClassVar[str] = "self_attn"
@@ -216,6 +217,7 @@ class Attention:
             relative_reach=shape.relative_reach,
             slopes=shape.slopes[slice(*heads.q)],
             chunk=shape.chunk,
+            sinks=shape.sinks,
         )
         self.clip = shape.clip
         self.temperature: Tensor | None = None  # [positions, 1] float32
@@ -232,6 +234,8 @@ class Attention:
             weights["cos_sin"] = tables.table(shape.rope, shape.max_positions)
         if head_norm is not None:
             weights.add_head_norms(build, prefix, head_norm, shape.norm_names)
+        if shape.sinks:
+            weights.add_sinks(build, prefix, shape.heads, heads.q)
         self.weights = weights
         self.mixer = build.mixer(self.spec, weights)
 
@@ -368,6 +372,11 @@ class LateWeights(dict[str, Tensor]):
             return
         for name, stored in zip(("q_norm", "k_norm"), names, strict=True):
             self.parameters[name] = norm_parameter(build, f"{attention}.{stored}", norm)
+
+    def add_sinks(self, build: Build, attention: str, heads: int, here: Bounds) -> None:
+        """Adds the sinks of this rank's heads."""
+        part = Part(f"{attention}.sinks", (heads,), None if here == (0, heads) else here)
+        self.parameters["sinks"] = build.register_parameter(Parameter({"weight": [part]}, _as_it_is))
 
     def __missing__(self, name: str) -> Tensor:
         return self.parameters[name].tensor

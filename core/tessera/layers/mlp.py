@@ -13,6 +13,7 @@ from tessera.layers.weights import Parameter
 from tessera.ops import (
     ActivationSpec,
     AddSpec,
+    ClampedGateSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
@@ -153,6 +154,10 @@ class Experts:
     latent: int = 0
     # of that MLP's products, if it has no gate
     shared_bias: bool = False
+    # whether the router and the products of experts have biases
+    bias: bool = False
+    # limit and slope, if the gates of experts are clamped (ClampedGateSpec); the activation is not used then
+    clamp: tuple[float, float] | None = None
 
 
 class MixtureOfExperts:
@@ -161,7 +166,7 @@ class MixtureOfExperts:
     def __init__(self, build: Build, experts: Experts, layer: int | str, hidden: int, activation: str) -> None:
         names, route = experts.names.for_layer(layer), experts.route
         router = WeightShard(names.router, route.experts, hidden)
-        self.router = Linear(build, [router], keep=ROUTER, dtype=experts.router_dtype)
+        self.router = Linear(build, [router], bias=experts.bias, keep=ROUTER, dtype=experts.router_dtype)
         self.bias = _bias_parameter(build, names.bias, route) if route.bias else None
         spec = self._experts(build, experts, names, experts.latent or hidden, activation)
         self.wants = None  # routing and experts both use the unquantized activation
@@ -181,13 +186,20 @@ class MixtureOfExperts:
         first = [names.gate, names.up] if names.gate else [names.up]
         wide = [[Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in first] for e in range(number)]
         back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(number)]
-        asked = LinearSpec(len(first) * n, hidden, build.dtype, experts=number)
-        gate_up, self.gate_up = product_parameter(build, asked, {"weight": wide}, stacked=True)
-        asked = LinearSpec(hidden, n, build.dtype, experts=number)
-        down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
-        gate = (GateSpec if names.gate else ActivationSpec)(n, build.dtype, activation)
+        of_wide, of_back = {"weight": wide}, {"weight": back}
+        ends = experts.bias and build.group.rank == 0  # the results are summed over ranks
+        if experts.bias:
+            of_wide["bias"] = [
+                [Part(f"{name.format(e)}.bias", (inner,), part) for name in first] for e in range(number)
+            ]
+        if ends:
+            of_back["bias"] = [[Part(f"{names.down.format(e)}.bias", (hidden,))] for e in range(number)]
+        asked = LinearSpec(len(first) * n, hidden, build.dtype, bias=experts.bias, experts=number)
+        gate_up, self.gate_up = product_parameter(build, asked, of_wide, stacked=True)
+        asked = LinearSpec(hidden, n, build.dtype, bias=ends, experts=number)
+        down, self.down = product_parameter(build, asked, of_back, stacked=True)
         top_k = 1 if experts.weighs_inputs else experts.route.top_k
-        return ExpertsSpec(gate_up, gate, down, top_k)
+        return ExpertsSpec(gate_up, _gate(experts, names, n, build.dtype, activation), down, top_k)
 
     def _through_latent(
         self, build: Build, experts: Experts, names: ExpertNames, hidden: int, spec: ExpertsSpec
@@ -212,6 +224,14 @@ class MixtureOfExperts:
         shared = self.shared(x)
         both: Tensor = self.add(result, shared if self.shared_gate is None else self.shared_gate(x, shared))
         return both
+
+
+def _gate(
+    experts: Experts, names: ExpertNames, n: int, dtype: str, activation: str
+) -> GateSpec | ClampedGateSpec | ActivationSpec:
+    if experts.clamp is not None:
+        return ClampedGateSpec(n, dtype, *experts.clamp)
+    return (GateSpec if names.gate else ActivationSpec)(n, dtype, activation)
 
 
 def _shared(build: Build, experts: Experts, prefix: str, hidden: int, activation: str) -> GatedMLP | MLP | None:

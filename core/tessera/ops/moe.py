@@ -15,7 +15,7 @@ from tessera.ops.quantize import Activation, plain
 from tessera.ops.tensors import DTYPES, EXPERTS, HIDDEN, into, torch_dtype
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 
-__all__ = ["ExpertsSpec", "MoESpec", "RouteSpec"]
+__all__ = ["ClampedGateSpec", "ExpertsSpec", "MoESpec", "RouteSpec"]
 
 _NARROW = 512  # intermediate size of an expert in the model at which speed is measured
 
@@ -110,13 +110,24 @@ def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
+class ClampedGateSpec:
+    """a * sigmoid(slope * a) * (b + 1), where a is x[:, :n], at most limit, and b is x[:, n:], from -limit to limit; in
+    float32, rounded once. The gpt-oss model card, arXiv:2508.10925."""
+
+    n: int
+    dtype: str
+    limit: float
+    slope: float
+
+
+@dataclass(frozen=True)
 class ExpertsSpec:
     """The MLPs of this rank's experts, which are numbers first..first+gate_up.experts of all. A token's result is the
     weighted sum over its experts on this rank. gate: an ActivationSpec, if the MLPs have no gate; then gate_up is their
-    first product alone."""
+    first product alone. Both products may have biases."""
 
     gate_up: LinearSpec
-    gate: GateSpec | ActivationSpec
+    gate: GateSpec | ClampedGateSpec | ActivationSpec
     down: LinearSpec
     top_k: int
     first: int = 0
@@ -135,7 +146,8 @@ def experts(
     """x [T, k] act or Quantized; weights [T, K] float32; ids [T, K] int32 among all experts; gate_up Packed, [E, 2n,
     k], or [E, n, k] without gates; down Packed, [E, k, n] -> [T, k] act; the sum over a token's experts on this rank
 
-    Every expert computes every token, with weight 0 if it was not chosen, so that shapes are static."""
+    Biases are [E, 2n], or [E, n], and [E, k]. Every expert computes every token, with weight 0 if it was not chosen, so
+    that shapes are static."""
     x = plain(x, torch_dtype(spec.gate.dtype))
     wide, back = replace(spec.gate_up, experts=0), replace(spec.down, experts=0)
     total = torch.zeros_like(x, dtype=torch.float32)
@@ -146,8 +158,16 @@ def experts(
     return into(total.to(x.dtype), out)
 
 
-def _activated(spec: GateSpec | ActivationSpec, x: Tensor) -> Activation:
+def _activated(spec: GateSpec | ClampedGateSpec | ActivationSpec, x: Tensor) -> Activation:
+    if isinstance(spec, ClampedGateSpec):
+        return _clamped(spec, x)
     return gate(spec, x) if isinstance(spec, GateSpec) else activation(spec, x)
+
+
+def _clamped(spec: ClampedGateSpec, x: Tensor) -> Tensor:
+    left, right = x.float().chunk(2, dim=-1)
+    left, right = left.clamp(max=spec.limit), right.clamp(-spec.limit, spec.limit)
+    return (left * torch.sigmoid(spec.slope * left) * (right + 1.0)).to(x.dtype)
 
 
 def _of_expert(weights: Packed, expert: int) -> Packed:
@@ -161,6 +181,8 @@ def _experts() -> Iterator[ExpertsSpec]:
         )
         up, down = LinearSpec(44, 40, dtype, experts=5), LinearSpec(40, 44, dtype, experts=5)
         yield ExpertsSpec(up, ActivationSpec(44, dtype, "relu2"), down, top_k=2)
+        up = LinearSpec(88, 40, dtype, bias=True, experts=5)
+        yield ExpertsSpec(up, ClampedGateSpec(44, dtype, 0.75, 1.702), replace(down, bias=True), top_k=2)
 
 
 def _large_experts() -> Iterator[tuple[ExpertsSpec, int]]:

@@ -32,6 +32,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Lfm2ForCausalLM": "tessera.models.lfm2:lfm2",
     "Lfm2MoeForCausalLM": "tessera.models.lfm2:lfm2_moe",
     "Lfm3ForCausalLM": "tessera.models.lfm3:lfm3",
+    "GptOssForCausalLM": "tessera.models.gpt_oss:gpt_oss",
     "GraniteMoeHybridForCausalLM": "tessera.models.granite_hybrid:granite_hybrid",
     "Llama4ForCausalLM": "tessera.models.llama4:llama4",
     "LlamaForCausalLM": "tessera.models.llama:llama",

@@ -408,6 +408,7 @@ class TiledExperts(Kernel[ExpertsSpec]):
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> HotCall:
         k, n, parts = _whole(spec.gate_up.k), _whole(spec.down.k), spec.gate_up.n // spec.down.k
+        biased = spec.gate_up.bias, spec.down.bias
         wide = dataclasses.replace(
             spec,
             gate_up=dataclasses.replace(spec.gate_up, n=parts * n, k=k),
@@ -422,7 +423,13 @@ class TiledExperts(Kernel[ExpertsSpec]):
             up, back = gate_up["weight"].unflatten(1, (parts, -1)), down["weight"]
             up = F.pad(up, (0, k - up.shape[-1], 0, n - up.shape[-2])).flatten(1, 2)
             back = F.pad(back, (0, n - back.shape[-1], 0, k - back.shape[-2]))
-            total = compute(_whole_tiles(x), weights, ids, {"weight": up}, {"weight": back})[:, : spec.down.n]
+            wide, narrow = {"weight": up}, {"weight": back}
+            if biased[0]:
+                of_parts = gate_up["bias"].unflatten(1, (parts, -1))
+                wide["bias"] = F.pad(of_parts, (0, n - of_parts.shape[-1])).flatten(1)
+            if biased[1]:
+                narrow["bias"] = _whole_tiles(down["bias"])
+            total = compute(_whole_tiles(x), weights, ids, wide, narrow)[:, : spec.down.n]
             return total if out is None else out.copy_(total)
 
         return experts

@@ -147,7 +147,7 @@ class Experts(VendorKernel[ExpertsSpec]):
         if spec.gate_up.bias or spec.down.bias:
             return "no biases"
         if not isinstance(spec.gate, GateSpec):
-            return "no experts without gates"
+            return "no experts without gates, or with clamped ones"
         return None if spec.gate.dtype != "float32" else "no products in float32"
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:

@@ -133,7 +133,7 @@ WIDE = LinearSpec(64, 96, "bfloat16", experts=3)
         (
             Experts(OP, OP, OP),
             ExpertsSpec(WIDE, ActivationSpec(64, "bfloat16", "relu2"), WIDE, 2),
-            "no experts without gates",
+            "no experts without gates, or with clamped ones",
         ),
         (Linear(OP, OP, OP), PRODUCT, None),
         (Linear(OP, OP, OP), WIDE, "no products of experts"),

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, ExpertsSpec, GateSpec, Kernel, MoESpec, Packed, Reason
+from tessera.platform import ActivationSpec, BoundOps, Device, ExpertsSpec, Kernel, MoESpec, Packed, Reason
 from tessera_cpu import native
-from tessera_cpu.gates import ACTIVATIONS, gate_task
+from tessera_cpu.gates import activated, gate_task
 from tessera_cpu.linear import expert_name, product_of, products_of, taken
 from tessera_cpu.output import into
 from tessera_cpu.products import result_of, rows_apart
@@ -49,7 +49,7 @@ def native_experts(spec: ExpertsSpec, *, in_order: bool, weighs_inputs: bool = F
         gate=gate_task(spec.gate),
         wide_kind=wide.kind,
         back_kind=back.kind,
-        gated=isinstance(spec.gate, GateSpec),
+        gated=not isinstance(spec.gate, ActivationSpec),
         weighs_inputs=weighs_inputs,
     )
 
@@ -72,7 +72,7 @@ def native_experts(spec: ExpertsSpec, *, in_order: bool, weighs_inputs: bool = F
 def _by_expert(spec: ExpertsSpec) -> Any:
     """With torch: each expert computes only its own tokens. Reading ids on the host is free here, since it is the
     device."""
-    activation, gated = ACTIVATIONS[spec.gate.activation], isinstance(spec.gate, GateSpec)
+    act = activated(spec.gate)
     wide, back = (product_of(one) for one in (spec.gate_up, spec.down))
 
     def experts(
@@ -84,12 +84,7 @@ def _by_expert(spec: ExpertsSpec) -> Any:
                 continue
             tokens, choice = torch.where(ids == spec.first + expert)
             hidden = wide(x[tokens], *_of_expert(gate_up, expert))
-            if gated:
-                left, right = hidden.chunk(2, dim=-1)
-                hidden = activation(left) * right
-            else:
-                hidden = activation(hidden)
-            mixed = back(hidden, *_of_expert(down, expert))
+            mixed = back(act(hidden), *_of_expert(down, expert))
             result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
         return into(result.to(x.dtype), out)
 

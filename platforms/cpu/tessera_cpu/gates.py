@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import ActivationSpec, BoundOps, Device, GateSpec, Kernel, Reason, SigmoidGateSpec
+from tessera.platform import (
+    ActivationSpec,
+    BoundOps,
+    ClampedGateSpec,
+    Device,
+    GateSpec,
+    Kernel,
+    Reason,
+    SigmoidGateSpec,
+)
 from tessera_cpu import native
 from tessera_cpu.output import into
 from tessera_cpu.products import result_of, rows_apart
@@ -46,10 +55,36 @@ class Gate(Kernel[GateSpec]):
         return gate
 
 
-def gate_task(spec: GateSpec | ActivationSpec) -> native.Gate:
+def gate_task(spec: GateSpec | ClampedGateSpec | ActivationSpec) -> native.Gate:
     """What a call does not change: all but the addresses and the number of rows. An activation alone has no gate."""
-    activation, number = native.ACTIVATIONS[spec.activation], native.ENTRIES[spec.dtype]
+    number = native.ENTRIES[spec.dtype]
+    if isinstance(spec, ClampedGateSpec):
+        silu = native.ACTIVATIONS["silu"]
+        return native.Gate(n=spec.n, slope=spec.slope, limit=spec.limit, offset=1.0, activation=silu, number=number)
+    activation = native.ACTIVATIONS[spec.activation]
     return native.Gate(n=spec.n, slope=1.0, limit=torch.inf, offset=0.0, activation=activation, number=number)
+
+
+def activated(spec: GateSpec | ClampedGateSpec | ActivationSpec) -> Callable[[Tensor], Tensor]:
+    """The same with torch: [T, 2n], or [T, n] without a gate, -> [T, n]."""
+    if isinstance(spec, ClampedGateSpec):
+        limit, slope = spec.limit, spec.slope
+
+        def clamped(x: Tensor) -> Tensor:
+            left, right = x.float().chunk(2, dim=-1)
+            left, right = left.clamp(max=limit), right.clamp(-limit, limit)
+            return left.mul(left.mul(slope).sigmoid_()).mul_(right + 1.0).to(x.dtype)
+
+        return clamped
+    activation = ACTIVATIONS[spec.activation]
+    if isinstance(spec, ActivationSpec):
+        return activation
+
+    def gated(x: Tensor) -> Tensor:
+        left, right = x.chunk(2, dim=-1)
+        return activation(left) * right
+
+    return gated
 
 
 def _native_gate(library: Any, spec: GateSpec) -> Any:

@@ -80,11 +80,12 @@ class Experts(VendorKernel[ExpertsSpec]):
         if spec.gate_up.bias or spec.down.bias:
             return "no biases"
         if not isinstance(spec.gate, GateSpec):
-            return "no experts without gates"
+            return "no experts without gates, or with clamped ones"
         return None if spec.gate.activation in _ACTIVATIONS else f"no gate of {spec.gate.activation}"
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
-        last = spec.first + spec.gate_up.experts - 1
+        assert isinstance(spec.gate, GateSpec)
+        activation, last = _ACTIVATIONS[spec.gate.activation], spec.first + spec.gate_up.experts - 1
         divided: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by id of a weight, held so that the id stays its own
 
         def of_each(weight: Tensor) -> list[Tensor]:
@@ -100,7 +101,7 @@ class Experts(VendorKernel[ExpertsSpec]):
             mixed: Tensor = self.op(
                 hidden_states=x, expert_routing_table=ids.long(), router_weights=weights.to(x.dtype),
                 w12=of_each(gate_up["weight"]), w3=of_each(down["weight"]), permuted_weights=True,
-                activation=_ACTIVATIONS[spec.gate.activation], experts_min=spec.first, experts_max=last,
+                activation=activation, experts_min=spec.first, experts_max=last,
             )  # fmt: skip
             return mixed if out is None else out.copy_(mixed)
 

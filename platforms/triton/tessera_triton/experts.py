@@ -127,12 +127,13 @@ class Experts(Kernel[ExpertsSpec]):
         if spec.gate_up.scheme is not None or spec.down.scheme is not None:
             return "no quantized experts"
         if not isinstance(spec.gate, GateSpec):
-            return "no experts without gates"
+            return "no experts without gates, or with clamped ones"
         if spec.gate.activation not in _GATES or spec.gate.emit is not None:
             return f"gates of {', '.join(_GATES)}, which are not quantized"
         return None
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
+        assert isinstance(spec.gate, GateSpec)
         gate, number = _GATES.index(spec.gate.activation), spec.gate_up.experts
 
         def experts(

@@ -62,6 +62,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
     },
+    "gpt-oss": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "tie_word_embeddings": False,
+        "sliding_window": 19,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
     "glm4-moe": {
         "architectures": ["Glm4MoeForCausalLM"],
         "model_type": "glm4_moe",

@@ -25,6 +25,7 @@ DELTA_NET = {
     "linear_value_head_dim": 6,
 }
 LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "head_dim": 8, "num_key_value_heads": 2}
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "head_dim": 8, "num_key_value_heads": 2}
 MAMBA2 = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6}
 BAMBA = {"architectures": ["BambaForCausalLM"], **MAMBA2, "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
 GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], **MAMBA2}
@@ -184,6 +185,7 @@ REFUSED = [
     ({**QWEN3_MOE, "num_experts": 4}, "num_experts_per_tok (8) is more than num_experts (4)"),
     ({**QWEN3_MOE, "num_experts": 9, "mlp_only_layers": ["1"]}, "mlp_only_layers in config.json is not a list of"),
     ({**QWEN3_MOE, "num_experts": 9, "decoder_sparse_step": 0}, "decoder_sparse_step has an invalid value"),
+    ({**GPT_OSS, "swiglu_limit": 0}, "swiglu_limit has an invalid value in config.json."),
     ({**MIXTRAL, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok (3) is more than num_local"),
     ({**LLAMA4, "layer_types": ["sliding_attention"] * 2}, "must say chunked_attention or full_attention for each of"),
     ({**LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size has an invalid value"),

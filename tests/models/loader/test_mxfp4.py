@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tessera.errors import ModelError
+from tools.parity.families import FAMILIES
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import ask, make_prompts
-from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 EXPERTS = ("gate_up_proj", "down_proj")
 CONFIG = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
@@ -23,7 +23,7 @@ CONFIG = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.se
 def published(tmp_path_factory):
     """A folder, and what transformers answers with the decoded weights."""
     folder = tmp_path_factory.mktemp("gpt_oss")
-    config = THROUGH_TRANSFORMERS["gpt_oss"].make().config
+    config = FAMILIES["gpt-oss"].make().config
     config.hidden_size, config.intermediate_size = 64, 96
     model = AutoModelForCausalLM.from_config(config).float().eval()
     random, packed = torch.Generator().manual_seed(4), {}
@@ -59,6 +59,6 @@ def test_a_scale_that_is_no_number_is_named(published, tmp_path):
     save_file(stored, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(
-        ModelError, match="'model.layers.1.mlp.experts.down_proj_scales' has scales that are not numbers"
+        ModelError, match="'model.layers.1.mlp.experts.2.down_proj.weight_scales' has scales that are not numbers"
     ):
         MODES["mixed batch"](Subject(tmp_path, PLATFORMS["cpu"], answers))
