@@ -301,6 +301,9 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             LLM(max_num_queued_reqs) LLM(max_num_queued_tokens) LLM(max_waiting)
         """,
         ": pass the adapter as lora_request to a call.": "LLM(lora_modules)",
+        ": pass images themselves, as Pillow has them, or the bytes of files; remove it.": """
+            LLM(allowed_local_media_path) LLM(allowed_media_domains)
+        """,
         ": set the level of the logger tessera with Python's logging.": "LLM(log_level)",
         ": a call ends when it has its answers, or with abort(); remove it.": "LLM(shutdown_timeout)",
         ": the weights are those in the model's folder; remove it.": "LLM(model_weights)",

@@ -36,8 +36,8 @@ def served(monkeypatch):
     """What the engine and the server were given, in place of running either."""
     given = SimpleNamespace()
 
-    async def start(config, *, text, on_progress, supervision, child):
-        given.config, given.text, given.supervision = config, text, supervision
+    async def start(config, *, text, media, on_progress, supervision, child):
+        given.config, given.text, given.media, given.supervision = config, text, media, supervision
         given.child = child
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
@@ -45,7 +45,8 @@ def served(monkeypatch):
             num_devices=1,
             choices=[Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))],
         )  # fmt: skip
-        return SimpleNamespace(config=config, info=info, text=text, tokenizer=None, health=SimpleNamespace(alive=True))
+        health = SimpleNamespace(alive=True)
+        return SimpleNamespace(config=config, info=info, text=text, media=media, tokenizer=None, health=health)
 
     async def serve(starting, listener, settings):
         given.app, given.settings, given.address = (await starting).app, settings, listener.getsockname()
