@@ -120,7 +120,7 @@ WITH_IMAGES = {
         ),
         Family(
             "mistral3",
-            _maker("mistral3", _text("mistral", head_dim=16, sliding_window=None), _PIXTRAL),
+            _maker("mistral3", _text("mistral", head_dim=16, sliding_window=None), _PIXTRAL, tie_word_embeddings=True),
             images=Images(kinds.TOKEN, kinds.in_rows),
         ),
         Family(
@@ -364,7 +364,9 @@ WITH_IMAGES = {
         ),
         Family(
             "cohere2-vision",
-            _maker("cohere2_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP, alignment_intermediate_size=44),
+            _maker(
+                "cohere2_vision", _text("cohere2", **_WINDOWS, logit_scale=1.0), _SIGLIP, alignment_intermediate_size=44
+            ),
             images=Images(kinds.TOKEN, kinds.in_ended_tiles),
         ),
         Family(

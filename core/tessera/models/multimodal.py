@@ -3,7 +3,7 @@ tokens that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,16 +29,16 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
     build.notes.append(NOTE)
-    return MultimodalModel(text, Tower(build, checkpoint), first=build.group.rank == 0)
+    return MultimodalModel(text, Tower(build, checkpoint), tuple(build.notes), first=build.group.rank == 0)
 
 
 class MultimodalModel:
-    """slots: [features, hidden] on the device, the encoder cache. first: whether this is the rank among those that sum
+    """slots: [features, hidden] on the device, the encoder cache. notes: of the whole. first: whether this is the rank among those that sum
     their embeddings which adds the features."""
 
-    def __init__(self, text: Model, tower: Tower, *, first: bool) -> None:
+    def __init__(self, text: Model, tower: Tower, notes: Sequence[str], *, first: bool) -> None:
         self.text, self.tower, self.first = text, tower, first
-        self.facts = replace(text.facts, functional=False)
+        self.facts = replace(text.facts, functional=False, notes=tuple(notes))
         self.slots: Tensor | None = None
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:
