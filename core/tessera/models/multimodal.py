@@ -33,8 +33,8 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
 
 
 class MultimodalModel:
-    """slots: [features, hidden] on the device, the encoder cache. notes: of the whole. first: whether this is the rank among those that sum
-    their embeddings which adds the features."""
+    """slots: [features, hidden] on the device, the encoder cache. notes: of the whole. first: whether this is the rank
+    among those that sum their embeddings which adds the features."""
 
     def __init__(self, text: Model, tower: Tower, notes: Sequence[str], *, first: bool) -> None:
         self.text, self.tower, self.first = text, tower, first
