@@ -121,7 +121,7 @@ WITH_IMAGES = {
         ),
         Family(
             "mistral3",
-            _maker("mistral3", _text("mistral", head_dim=16, sliding_window=None), _PIXTRAL),
+            _maker("mistral3", _text("mistral", head_dim=16, sliding_window=None), _PIXTRAL, tie_word_embeddings=True),
             images=Images(kinds.TOKEN, kinds.in_rows),
         ),
         Family(

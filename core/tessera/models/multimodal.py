@@ -3,14 +3,13 @@ tokens that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.rotary import AxisTable
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.tower import Tower
@@ -31,22 +30,23 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
     build.notes.append(NOTE)
-    tower, first = Tower(build, checkpoint), build.group.rank == 0
+    tower = Tower(build, checkpoint)
     if tower.levels == 1:
-        return MultimodalModel(text, tower, build.axis_tables, first=first)
+        return MultimodalModel(text, tower, build)
     if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
         raise RefusedTypeError("its text model does not take features of several levels")
-    return DeepstackModel(text, tower, build.axis_tables, first=first)
+    return DeepstackModel(text, tower, build)
 
 
 class MultimodalModel:
-    """slots: [features, hidden] on the device, the encoder cache. axis_tables: of the text model, if tokens have
-    positions on several axes. first: whether this is the rank among those that sum their embeddings which adds the
-    features."""
+    """slots: [features, hidden of all levels] on the device, the encoder cache. axis_tables: of the text model, if
+    tokens have positions on several axes. first: whether this is the rank among those that sum their embeddings which
+    adds the features."""
 
-    def __init__(self, text: Model, tower: Tower, axis_tables: Sequence[AxisTable], *, first: bool) -> None:
-        self.text, self.tower, self.axis_tables, self.first = text, tower, axis_tables, first
-        self.facts = replace(text.facts, functional=False)
+    def __init__(self, text: Model, tower: Tower, build: Build) -> None:
+        self.text, self.tower = text, tower
+        self.axis_tables, self.first = build.axis_tables, build.group.rank == 0
+        self.facts = replace(text.facts, functional=False, notes=tuple(build.notes))
         self.slots: Tensor | None = None
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:

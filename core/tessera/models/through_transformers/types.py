@@ -97,14 +97,15 @@ def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         raise RefusedTypeError("transformers does not know its type")
     given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
-        text = CONFIG_MAPPING[str(named)].from_dict(given).get_text_config()
+        whole = CONFIG_MAPPING[str(named)].from_dict(given)
+        text = whole.get_text_config()
     except Exception as error:  # its validation may raise anything
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
     architecture = causal_types().get(text.model_type)
     if architecture is None:
         raise RefusedTypeError(f"its text model is of the type {text.model_type}, which does not generate alone")
-    tied = {"tie_word_embeddings": checkpoint["tie_word_embeddings"]} if "tie_word_embeddings" in checkpoint else {}
-    return {**text.to_dict(), **tied, "architectures": [architecture]}
+    tied = getattr(whole, "tie_word_embeddings", text.tie_word_embeddings)  # the whole's, where it has one, counts
+    return {**text.to_dict(), "tie_word_embeddings": tied, "architectures": [architecture]}
 
 
 def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
