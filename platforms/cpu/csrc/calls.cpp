@@ -17,6 +17,12 @@ int64_t longest_of(const Launch &launch) {
   return longest;
 }
 
+// How much of a head's state a thread takes at once: all of it, as it is in memory, unless rows are long enough to copy a part of it
+// and there would be too few heads for all threads.
+int64_t part_of(const Launch &launch, int64_t heads, int64_t dim) {
+  return longest_of(launch) == 1 || launch.rows * heads >= 2 * threads::number() ? dim : NARROW;
+}
+
 // A product. If the kernel needs converted rows, they are converted first, in chunks that stay in the cache while weights stream
 // by.
 void multiply_converted(const Multiplying &way, Part<Product> part, const Product &task, int64_t panels) {
@@ -157,21 +163,20 @@ void Convolve::run() const {
   threads::run(part, task, items, grain_of(items, CHANNELS * longest_of(*task.launch)));
 }
 
-// A single token reads whole rows of a state, as they are in memory.
 void ApplyDeltaRule::run() const {
   DeltaRule here = task;
-  int64_t longest = longest_of(*task.launch);
-  here.columns = longest > 1 ? NARROW : task.dim;
+  here.columns = part_of(*task.launch, task.heads, task.dim);
   int64_t items = task.launch->rows * task.heads * ((task.dim + here.columns - 1) / here.columns);
-  threads::run(used->delta_rule[task.number], here, items, grain_of(items, task.key_dim * here.columns * longest));
+  threads::run(used->delta_rule[task.number], here, items,
+               grain_of(items, task.key_dim * here.columns * longest_of(*task.launch)));
 }
 
 void RenewStates::run() const {
   StateSpace here = task;
-  int64_t longest = longest_of(*task.launch);
-  here.rows = longest > 1 ? NARROW : task.dim;
+  here.rows = part_of(*task.launch, task.heads, task.dim);
   int64_t items = task.launch->rows * task.heads * ((task.dim + here.rows - 1) / here.rows);
-  threads::run(used->state_space[task.number], here, items, grain_of(items, task.state_dim * here.rows * longest));
+  threads::run(used->state_space[task.number], here, items,
+               grain_of(items, task.state_dim * here.rows * longest_of(*task.launch)));
 }
 
 }  // namespace calls

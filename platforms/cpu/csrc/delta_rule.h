@@ -1,6 +1,6 @@
 // The gated delta rule (Gated Delta Networks, arXiv:2412.06464), token by token. A token passes over its head's state twice: to read
-// what the state holds of its key, and to correct that and read for its query. The second time the state comes from a cache. Rows of
-// several tokens have NARROW columns beside each other meanwhile, so that they stay in the L1 cache.
+// what the state holds of its key, and to correct that and read for its query. The second time the state comes from a cache. NARROW
+// columns are kept beside each other from token to token, since those of a whole state are so far apart that they evict each other.
 #pragma once
 #include <cmath>
 

@@ -387,7 +387,7 @@ inline bool fresh(const Launch &launch, int64_t row) { return launch.kv_len[row]
 
 constexpr int64_t TAPS = 8;       // the most tokens that a convolution sees
 constexpr int64_t CHANNELS = 64;  // of an item of a convolution
-constexpr int64_t NARROW = 32;    // columns, or rows, of a head's state that stay in the L1 cache from token to token
+constexpr int64_t NARROW = 32;    // columns, or rows, of a head's state that are computed together where heads are few
 
 // A causal depthwise convolution over a row's last inputs. Inputs are x, times `multipliers`, or times the elements of `before`; the
 // result is that of the convolution and `bias`: its SiLU as floats, or, times the elements of `after`, numbers as x has. Item: CHANNELS

@@ -1,5 +1,4 @@
-"""Mixers with heads that rows of several tokens take in parts; heads of fewer elements are the conformance kit's to
-try."""
+"""Mixers with heads that several threads take in parts; heads of fewer elements are the conformance kit's to try."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from tessera.platform import BoundOps
 from tessera.testing import REFERENCE
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.state import KINDS, Kind, Row, StateTrial
+from tessera_cpu import native
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.mamba2 import Mamba2
 from tessera_cpu.platform import CpuPlatform
@@ -57,7 +57,7 @@ STEPS = (Row(1, 7, 0), Row(2, 5, 0)), (Row(1, 1, 7), Row(2, 1, 5)), (Row(2, 3, 6
 
 @pytest.mark.parametrize("name", available())
 @pytest.mark.parametrize("kind", WIDER, ids=lambda kind: kind.name)
-def test_a_row_has_one_result_in_any_chunks_and_batch(name: str, kind: Kind) -> None:
+def test_a_row_has_one_result_in_any_chunks_and_batch_and_on_any_threads(name: str, kind: Kind) -> None:
     torch.manual_seed(4)
     requests = {slot: torch.randn(50, kind.inputs).bfloat16() for slot in (1, 2)}
 
@@ -73,8 +73,12 @@ def test_a_row_has_one_result_in_any_chunks_and_batch(name: str, kind: Kind) -> 
         backend = next(one for one in platform.attention_backends() if one.supports(spec) is None)
         assert backend.batch_invariant(spec) is None
         alone, split = (StateTrial(backend, kind, "bfloat16", ops, "int32") for _ in range(2))
+        native.use_threads(native.library(), 1)
         whole = computed(alone, [Row(1, 50, 0)])
-        assert torch.equal(torch.cat([computed(split, rows) for rows in STEPS]), whole)
+        native.use_threads(native.library(), 5)
+        parts = [computed(split, rows) for rows in STEPS]
+        native.use_threads(native.library(), torch.get_num_threads())
+        assert torch.equal(torch.cat(parts), whole)
     expected = computed(StateTrial(kind.reference(), kind, "bfloat16", ops, "int32"), [Row(1, 50, 0)])
     assert difference(whole, expected, TOLERANCES["bfloat16"]) is None
 
