@@ -515,7 +515,7 @@ struct LatentAttention {
   const LatentToken *tokens;  // some of the launch, row by row; a pair's number counts these
   int64_t count;
   const LatentShare *shares;
-  float *asked;               // [count, heads, latent_wide()]: what keys are multiplied with, with zeros behind
+  float *queries;             // [count, heads, latent_wide()]: what keys are multiplied with, with zeros behind
   float *mixed;               // [count, heads, latent_deep()]: sums of weighted latents
   float *partial;             // [parts][LATENT_PAIRS][latent_deep() + 2]: as in Attention
 };
@@ -580,8 +580,8 @@ struct Kernels {
   Part<StateSpace> state_space[2];
   Part<GatedNorm> gated_norm[2];
   Part<LatentInput> latent_input[2];          // by Entry
-  Part<LatentAttention> latent_absorb[2];     // by Entry: from q to `asked`. Item: a piece of a head
-  Part<LatentAttention> latent_attention[2];  // by Entry: from `asked` to `mixed`. Item: a share
+  Part<LatentAttention> latent_absorb[2];     // by Entry: from q to `queries`. Item: a piece of a head
+  Part<LatentAttention> latent_attention[2];  // by Entry: from `queries` to `mixed`. Item: a share
   Part<LatentAttention> latent_join;          // of the parts of shares. Item: a share; the first of several has their number
   Part<LatentAttention> latent_values[2];     // by Entry: from `mixed` to out. Item: a piece of a head
   Part<LatentHeads> latent_expand[2];         // by Entry: from the cache to keys and values. Item: LATENT_KEYS keys of a head

@@ -240,7 +240,7 @@ template <class Number> void of_share(const LatentAttention &task, const LatentS
   bool whole = share.part < 0;
   Running running;
   running.pairs = share.count;
-  running.q = task.asked + share.first * wide;
+  running.q = task.queries + share.first * wide;
   running.wide = wide;
   running.mixed = whole ? task.mixed + share.first * deep : task.partial + share.part * LATENT_PAIRS * (deep + 2);
   running.deep = deep;
@@ -319,22 +319,22 @@ template <class Number> void absorb(const LatentAttention &task, int64_t first, 
     if (to > layer.rank) to = layer.rank;
     const Number *up = up_of<Number>(layer, head, false);
     in_tiles(task.count, ROWS, [&](int64_t token, int64_t tokens) {
-      float *asked = task.asked + token * stride + head * wide;
+      float *queries = task.queries + token * stride + head * wide;
       for (int64_t m = 0; m < tokens; m++) {
         auto *own = (const Number *)task.q + task.tokens[token + m].token * task.q_stride + head * (layer.nope + layer.rope);
         widen(own, layer.nope, q[m], layer.scale);
-        std::memset(asked + m * stride + from, 0, (to - from) * sizeof(float));
+        std::memset(queries + m * stride + from, 0, (to - from) * sizeof(float));
         if (piece) continue;
         widen(own + layer.nope, layer.rope, turned, layer.scale);
-        std::memcpy(asked + m * stride + layer.rank, turned, layer.rope * sizeof(float));
-        std::memset(asked + m * stride + layer.rank + layer.rope, 0, (wide - layer.rank - layer.rope) * sizeof(float));
+        std::memcpy(queries + m * stride + layer.rank, turned, layer.rope * sizeof(float));
+        std::memset(queries + m * stride + layer.rank + layer.rope, 0, (wide - layer.rank - layer.rope) * sizeof(float));
       }
       int64_t i = from;
       for (; i + 2 * W <= to; i += 2 * W)
-        MIXES_OF<Number>.of[tokens](q[0], WIDEST_HEAD, up + i, layer.rank, layer.nope, asked + i, stride);
+        MIXES_OF<Number>.of[tokens](q[0], WIDEST_HEAD, up + i, layer.rank, layer.nope, queries + i, stride);
       for (; i < to; i++)
         for (int64_t m = 0; m < tokens; m++)
-          for (int64_t d = 0; d < layer.nope; d++) asked[m * stride + i] += q[m][d] * entries::widened(up[d * layer.rank + i]);
+          for (int64_t d = 0; d < layer.nope; d++) queries[m * stride + i] += q[m][d] * entries::widened(up[d * layer.rank + i]);
     });
   }
 }

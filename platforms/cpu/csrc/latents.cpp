@@ -61,10 +61,10 @@ void attend_absorbed(const Kernels &kernels, LatentAttention task) {
   int64_t pairs = task.count * layer.heads, piece = piece_of(task), deep = latent_deep(layer);
   Deal counted{task, piece, nullptr};
   counted.all();
-  int64_t asked = pairs * latent_wide(layer), mixed = pairs * deep, partial = counted.parts * LATENT_PAIRS * (deep + 2);
-  task.asked = (float *)room_of((asked + mixed + partial) * (int64_t)sizeof(float) +
+  int64_t queries = pairs * latent_wide(layer), mixed = pairs * deep, partial = counted.parts * LATENT_PAIRS * (deep + 2);
+  task.queries = (float *)room_of((queries + mixed + partial) * (int64_t)sizeof(float) +
                                 counted.count * (int64_t)sizeof(LatentShare));
-  task.mixed = task.asked + asked;
+  task.mixed = task.queries + queries;
   task.partial = task.mixed + mixed;
   auto *shares = (LatentShare *)(task.partial + partial);
   Deal dealt{task, piece, shares};

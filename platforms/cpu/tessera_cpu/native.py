@@ -540,7 +540,7 @@ class LatentAttention(ctypes.Structure):
         ("tokens", c_void_p),
         ("count", c_int64),
         ("shares", c_void_p),
-        ("asked", c_void_p),
+        ("queries", c_void_p),
         ("mixed", c_void_p),
         ("partial", c_void_p),
     ]
