@@ -24,7 +24,15 @@ OPS = tuple(f"op/{name}/" for name in ("route", "experts", "moe", "lora"))
 
 @pytest.mark.parametrize("case", [case for case in conformance_cases(PLATFORM) if case.id.startswith(OPS)], ids=str)
 def test_it_conforms(case: Case) -> None:
-    assert case.run().status == "passed"
+    assert case.run().status == ("passed" if has_ordinary_gates(case) else "falls back")
+
+
+def has_ordinary_gates(case: Case) -> bool:
+    """Whether the kernel takes the experts of a case, if it is one of theirs; in a mixture they are a part."""
+    _, op, number = case.id.split("/")
+    specs = REFERENCE["experts"].sample_specs
+    assert specs is not None
+    return op != "experts" or not number.isdigit() or isinstance(list(specs())[int(number)].gate, GateSpec)
 
 
 # ---- what the kit does not try
