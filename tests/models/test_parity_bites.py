@@ -110,6 +110,8 @@ WRONG = {
     "activations of RWKV not halved": ("rwkv", {"rescale_every": 0}),
     "another eps of Kimi delta attention": ("kimi-linear", {"rms_norm_eps": 1e-3}),
     "another factor of Kimi's shares": ("kimi-linear", {"routed_scaling_factor": 2.5}),
+    "another scale of Cohere's logits": ("cohere2", {"logit_scale": 0.31}),
+    "no windows in Cohere 2": ("cohere2", {"layer_types": ["full_attention"] * 3}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),

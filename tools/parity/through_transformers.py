@@ -123,7 +123,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "camembert": {**_PADDED},
     "codegen": {"num_attention_heads": 4, "rotary_dim": 6},
     "cohere": {},
-    "cohere2": {**_WINDOWS, "head_dim": 18},
     "cohere2_moe": {**_WINDOWS, **_EXPERTS, "num_experts": 5, "head_dim": 18},
     "ctrl": {"dff": 84, "n_ctx": 96},
     "cwm": {**_WINDOWS, "head_dim": 18, "bos_token_id": 1},

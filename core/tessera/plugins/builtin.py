@@ -14,6 +14,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "AXK2ForCausalLM": "tessera.models.axk2:axk2",
     "BambaForCausalLM": "tessera.models.granite_hybrid:bamba",
     "BloomForCausalLM": "tessera.models.bloom:bloom",
+    "Cohere2ForCausalLM": "tessera.models.cohere:cohere2",
     "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",
     "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "DeepseekV32ForCausalLM": "tessera.models.deepseek_sparse:deepseek_v32",
