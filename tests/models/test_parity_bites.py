@@ -112,6 +112,8 @@ WRONG = {
     "another factor of Kimi's shares": ("kimi-linear", {"routed_scaling_factor": 2.5}),
     "another scale of Cohere's logits": ("cohere2", {"logit_scale": 0.31}),
     "no windows in Cohere 2": ("cohere2", {"layer_types": ["full_attention"] * 3}),
+    "another part of M2's heads turned": ("minimax-m2", {"rope_parameters": {"partial_rotary_factor": 0.45}}),
+    "one expert of M2 less": ("minimax-m2", {"num_experts_per_tok": 1}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),

@@ -223,7 +223,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "mbart": {**_BART},
     "megatron-bert": {**_DECODER},
     "mellum": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
-    "minimax_m2": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 18, "rotary_dim": 6},
     "minimax_m3_vl_text": {
         **_EXPERTS,
         "num_hidden_layers": 3,

@@ -39,6 +39,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "MambaForCausalLM": "tessera.models.mamba:mamba",
     "Mamba2ForCausalLM": "tessera.models.nemotron_h:mamba2",
     "MiniMaxForCausalLM": "tessera.models.minimax:minimax",
+    "MiniMaxM2ForCausalLM": "tessera.models.minimax_m2:minimax_m2",
     "MiniCPM3ForCausalLM": "tessera.models.deepseek:minicpm3",
     "MistralForCausalLM": "tessera.models.llama:mistral",
     "MixtralForCausalLM": "tessera.models.llama:mixtral",

@@ -323,6 +323,7 @@ NEEDED = {
     "Llama4ForCausalLM": LLAMA4,
     "Mamba2ForCausalLM": MAMBA2_ALONE,
     "MiniMaxForCausalLM": MINIMAX,
+    "MiniMaxM2ForCausalLM": {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 9},
     "NemotronHForCausalLM": NEMOTRON_H,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
