@@ -114,6 +114,8 @@ WRONG = {
     "no windows in Cohere 2": ("cohere2", {"layer_types": ["full_attention"] * 3}),
     "another part of M2's heads turned": ("minimax-m2", {"rope_parameters": {"partial_rotary_factor": 0.45}}),
     "one expert of M2 less": ("minimax-m2", {"num_experts_per_tok": 1}),
+    "no biases of ERNIE": ("ernie4.5", {"use_bias": False}),
+    "one expert of ERNIE less": ("ernie4.5-moe", {"moe_k": 1}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),

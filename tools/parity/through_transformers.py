@@ -131,8 +131,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
     "electra": {**_DECODER, "embedding_size": 40},
     "ernie": {**_DECODER},
-    "ernie4_5": {"head_dim": 18},
-    "ernie4_5_moe": {**_EXPERTS, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1},
     "exaone4": {**_WINDOWS},
     "exaone_moe": {
         **_WINDOWS,

@@ -18,6 +18,8 @@ NATIVE_MODELS: Mapping[str, str] = {
     "DeepseekV2ForCausalLM": "tessera.models.deepseek:deepseek_v2",
     "DeepseekV3ForCausalLM": "tessera.models.deepseek:deepseek_v3",
     "DeepseekV32ForCausalLM": "tessera.models.deepseek_sparse:deepseek_v32",
+    "Ernie4_5ForCausalLM": "tessera.models.ernie:ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "tessera.models.ernie:ernie4_5_moe",
     "FalconForCausalLM": "tessera.models.falcon:falcon",
     "FalconH1ForCausalLM": "tessera.models.falcon_h1:falcon_h1",
     "FalconMambaForCausalLM": "tessera.models.mamba:falcon_mamba",
