@@ -16,7 +16,7 @@ ROWS = read_rows(written())
 SHARES = 14
 BY_DEFAULT_REFUSED = {"hrm_text"}
 """Compared with other fields than published models have: HRM-Text without prefix_lm."""
-ALWAYS = ("gpt2", "opt", "starcoder2", "cohere2", "olmoe", "bloom", "gpt_oss", "mamba", "bart", "lfm2", "axk1")
+ALWAYS = ("gpt2", "opt", "starcoder2", "cohere2_moe", "olmoe", "bloom", "gpt_oss", "mamba", "bart", "lfm2", "axk1")
 
 
 def share_of(number):

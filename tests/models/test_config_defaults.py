@@ -9,9 +9,12 @@ from transformers import (
     AXK2Config,
     BambaConfig,
     BloomConfig,
+    Cohere2Config,
     DeepseekV2Config,
     DeepseekV3Config,
     DeepseekV32Config,
+    Ernie4_5_MoeConfig,
+    Ernie4_5Config,
     FalconConfig,
     FalconH1Config,
     FalconMambaConfig,
@@ -35,6 +38,7 @@ from transformers import (
     MambaConfig,
     MiniCPM3Config,
     MiniMaxConfig,
+    MiniMaxM2Config,
     MistralConfig,
     MixtralConfig,
     MptConfig,
@@ -91,6 +95,10 @@ CLASSES = {
     "Olmo3ForCausalLM": Olmo3Config,
     "OlmoHybridForCausalLM": OlmoHybridConfig,
     "FalconForCausalLM": FalconConfig,
+    "Cohere2ForCausalLM": Cohere2Config,
+    "Ernie4_5ForCausalLM": Ernie4_5Config,
+    "Ernie4_5_MoeForCausalLM": Ernie4_5_MoeConfig,
+    "MiniMaxM2ForCausalLM": MiniMaxM2Config,
     "Qwen3MoeForCausalLM": Qwen3MoeConfig,
     "Glm4MoeForCausalLM": Glm4MoeConfig,
     "Qwen3NextForCausalLM": Qwen3NextConfig,
@@ -198,24 +206,15 @@ def test_left_out(architecture, given):
         if hasattr(theirs, "query_pre_attn_scalar"):
             assert layer.scale == theirs.query_pre_attn_scalar**-0.5
     assert ours.tied == theirs.tie_word_embeddings
-    assert ours.eps == getattr(theirs, "rms_norm_eps", None) or theirs.layer_norm_epsilon
+    named = (getattr(theirs, name, None) for name in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"))
+    assert ours.eps == next(filter(None, named))
     named = (getattr(theirs, name, None) for name in ("hidden_activation", "hidden_act", "activation"))
     assert ours.activation == ACTIVATIONS[next(filter(None, named))]
     assert ours.logits_cap == (getattr(theirs, "final_logit_softcapping", None) or 0.0)
     if hasattr(theirs, "no_rope_layers"):
         assert [layer.rope is not None for layer in ours.layers] == [bool(turned) for turned in theirs.no_rope_layers]
     if ours.experts is not None:
-        experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
-        route = ours.experts.route
-        assert (route.experts, route.top_k) == (experts, theirs.num_experts_per_tok)
-        assert ours.experts.inner == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
-        assert route.renormalise == getattr(theirs, "norm_topk_prob", True)
-        assert route.groups == getattr(theirs, "n_group", 1)
-        assert route.top_groups == getattr(theirs, "topk_group", 1)
-        assert route.scale == getattr(theirs, "routed_scaling_factor", 1.0)
-        shared = ours.experts.inner * getattr(theirs, "n_shared_experts", 0)
-        assert ours.experts.shared == getattr(theirs, "shared_expert_intermediate_size", shared)
-        assert ours.dense_layers == set(range(getattr(theirs, "first_k_dense_replace", 0)))
+        check_experts(theirs, ours)
     if architecture == "GraniteForCausalLM":
         assert (ours.embedding_scale, ours.residual_multiplier) == (
             theirs.embedding_multiplier,
@@ -225,6 +224,31 @@ def test_left_out(architecture, given):
         assert ours.layers[0].scale == theirs.attention_multiplier
     if architecture == "FalconForCausalLM":
         assert ours.inner == theirs.ffn_hidden_size
+
+
+def check_experts(theirs, ours):
+    experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
+    route = ours.experts.route
+    assert (route.experts, route.top_k) == (experts, theirs.num_experts_per_tok)
+    assert ours.experts.inner == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+    assert route.renormalise == getattr(theirs, "norm_topk_prob", route.scoring != "sparsemixer")
+    assert route.groups == getattr(theirs, "n_group", 1)
+    assert route.top_groups == getattr(theirs, "topk_group", 1)
+    assert route.scale == getattr(theirs, "routed_scaling_factor", 1.0)
+    shared = getattr(theirs, "moe_num_shared_experts", getattr(theirs, "n_shared_experts", 0)) * ours.experts.inner
+    assert ours.experts.shared == getattr(theirs, "shared_expert_intermediate_size", shared)
+    dense = getattr(theirs, "moe_layer_start_index", getattr(theirs, "first_k_dense_replace", 0))
+    assert ours.dense_layers == set(range(dense))
+
+
+@pytest.mark.parametrize("said", [{}, {"sliding_window_pattern": 3}, {"sliding_window": 5, "logit_scale": 0.3}])
+def test_cohere2_turns_heads_in_windows_alone(said):
+    said = {**SPARSE, **said}
+    theirs, ours = Cohere2Config(**said), config_of("Cohere2ForCausalLM", said)
+    sliding = [kind == "sliding_attention" for kind in theirs.layer_types]
+    assert [layer.rope is not None for layer in ours.layers] == sliding
+    assert [layer.window for layer in ours.layers] == [theirs.sliding_window if slides else None for slides in sliding]
+    assert ours.logits_scale == theirs.logit_scale
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "camembert": {**_PADDED},
     "codegen": {"num_attention_heads": 4, "rotary_dim": 6},
     "cohere": {},
-    "cohere2": {**_WINDOWS, "head_dim": 18},
     "cohere2_moe": {**_WINDOWS, **_EXPERTS, "num_experts": 5, "head_dim": 18},
     "ctrl": {"dff": 84, "n_ctx": 96},
     "cwm": {**_WINDOWS, "head_dim": 18, "bos_token_id": 1},
@@ -130,8 +129,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
     "electra": {**_DECODER, "embedding_size": 40},
     "ernie": {**_DECODER},
-    "ernie4_5": {"head_dim": 18},
-    "ernie4_5_moe": {**_EXPERTS, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1},
     "exaone4": {**_WINDOWS},
     "exaone_moe": {
         **_WINDOWS,
@@ -215,7 +212,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "mbart": {**_BART},
     "megatron-bert": {**_DECODER},
     "mellum": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
-    "minimax_m2": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 18, "rotary_dim": 6},
     "minimax_m3_vl_text": {
         **_EXPERTS,
         "num_hidden_layers": 3,

@@ -102,6 +102,8 @@ class Safetensors:
             return self._taken(stored[...])
         if shape != part.whole and math.prod(shape) == 1 == math.prod(part.whole):
             return self._taken(stored[...].reshape(part.whole))  # some write a single number as [], others as [1]
+        if shape == (1, *part.whole) and len(part.whole) == 1 and part.rows is None:
+            return self._taken(stored[0])  # a vector for each of the groups of experts, of which there is one
         if shape != part.whole:
             raise ModelError(
                 f"'{part.name}' has shape {printable(str(shape), 80)} where config.json implies {part.whole}; {APART}."

@@ -3,25 +3,19 @@ and values by groups of heads. Some have linear biases instead of a rotary embed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.mlp import MLP
-from tessera.layers.norm import AddLayerNorm, LayerNorm
 from tessera.models.alibi import alibi_slopes
 from tessera.models.bloom import NAMES
 from tessera.models.decoder import Block, Decoder, DecoderConfig, DecoderNames
 from tessera.models.fields import Checkpoint, ConfigFields
+from tessera.models.parallel import ParallelBlock
 from tessera.models.reading import read_attention, read_decoder, repeated
-from tessera.models.sequential import SequentialBlock, layer_norm_decoder
-from tessera.ops import AddSpec
-from tessera.platform.attention import Caches
-from tessera.platform.launch import Launch
+from tessera.models.sequential import SequentialBlock, layer_norm_decoder, plain_mlp
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _FALCON: dict[str, Any] = {
@@ -31,30 +25,6 @@ _FALCON: dict[str, Any] = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
-
-
-class ParallelBlock:
-    """x + attention(norm(x)) + mlp(norm(x)). norms: the names of attention's norm and of the MLP's own, if any."""
-
-    def __init__(
-        self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable, norms: tuple[str, str | None]
-    ) -> None:
-        prefix, (first, second) = f"{config.names.layers}.{number}", norms
-        self.norm = AddLayerNorm(build, f"{prefix}.{first}", config.hidden, config.eps)
-        self.mlp_norm = LayerNorm(build, f"{prefix}.{second}", config.hidden, config.eps) if second else None
-        self.attention = config.layers[number].block(build, f"{prefix}.{NAMES.attention}", None, tables)
-        up, down = (f"{prefix}.{name}" for name in NAMES.mlp)
-        self.mlp = MLP(build, up, down, config.hidden, config.inner, config.activation, bias=config.mlp_bias)
-        self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype))
-
-    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        normed, residual = self.norm(x, residual)
-        return *self.attention(normed, residual, launch, caches), normed
-
-    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        mixed, residual, normed = states
-        wide = self.mlp(normed if self.mlp_norm is None else self.mlp_norm(residual))
-        return self.add(wide, self.attention.output(mixed)), residual
 
 
 def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -81,7 +51,13 @@ def _config(fields: ConfigFields, max_model_len: int) -> DecoderConfig:
         inner=fields.count("ffn_hidden_size", 4 * shape.hidden),
         activation=fields.activation("activation", "gelu"),
         mlp_bias=bias,
-        names=DecoderNames(embedding="transformer.word_embeddings", layers="transformer.h", norm="transformer.ln_f"),
+        names=DecoderNames(
+            embedding="transformer.word_embeddings",
+            layers="transformer.h",
+            norm="transformer.ln_f",
+            attention_norm="ln_attn" if _two_norms(fields) else NAMES.attention_norm,
+            mixer=NAMES.attention,
+        ),
     )
 
 
@@ -99,10 +75,14 @@ def _block(fields: ConfigFields) -> Callable[[Build, DecoderConfig, int, RotaryT
     new = fields.flag("new_decoder_architecture")
     if not new and not fields.flag("parallel_attn"):
         return partial(SequentialBlock, names=NAMES)
-    two = new and fields.count("num_ln_in_parallel_attn", 2) == 2
-    norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", None)
+    mlp, own_norm = partial(plain_mlp, names=NAMES), "ln_mlp" if _two_norms(fields) else ""
 
     def parallel(build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> Block:
-        return ParallelBlock(build, config, number, tables, norms)
+        return ParallelBlock(build, config, number, tables, mlp, own_norm=own_norm)
 
     return parallel
+
+
+def _two_norms(fields: ConfigFields) -> bool:
+    """Whether attention and the MLP have norms of their own."""
+    return fields.flag("new_decoder_architecture") and fields.count("num_ln_in_parallel_attn", 2) == 2

@@ -46,8 +46,8 @@ _SMOLLM3: dict[str, Any] = {
 }
 _PHI3 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
 
-_SPARSE = "model.layers.{layer}.block_sparse_moe"
-MIXTRAL_NAMES = ExpertNames(f"{_SPARSE}.gate", *(f"{_SPARSE}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
+SPARSE = "model.layers.{layer}.block_sparse_moe"
+MIXTRAL_NAMES = ExpertNames(f"{SPARSE}.gate", *(f"{SPARSE}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
 
 
 def llama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

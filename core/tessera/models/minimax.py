@@ -16,6 +16,7 @@ from tessera.layers.attention import AttentionShape, BlockShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.lightning import LightningShape
 from tessera.layers.norm import AddNorm, Norm
+from tessera.layers.rotary import Rope
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import MIXTRAL_NAMES, read_experts
@@ -97,12 +98,17 @@ def _kinds(fields: ConfigFields) -> Sequence[str]:
 
 
 def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
-    """rotary_dim: elements of a head that are rotated. transformers rotates all."""
+    """transformers rotates all of a head."""
+    rope = read_turned_part(fields, max_model_len)
+    return read_attention(fields, max_model_len, rope=rope, window=sliding_window(fields))
+
+
+def read_turned_part(fields: ConfigFields, max_model_len: int) -> Rope:
+    """The rotary embedding of rotary_dim elements of a head, or of all."""
     head_dim = read_head_dim(fields)
     turned = fields.count("rotary_dim", head_dim)
-    partial = ConfigFields({**fields.values, "partial_rotary_factor": turned / head_dim})
-    rope = RopeReader(partial, head_dim, max_model_len, partial=True).read()
-    return read_attention(fields, max_model_len, rope=rope, window=sliding_window(fields))
+    partial = ConfigFields({"partial_rotary_factor": turned / head_dim, **fields.values})
+    return RopeReader(partial, head_dim, max_model_len, partial=True).read()
 
 
 def _lightning(fields: ConfigFields, attention: AttentionShape, number: int) -> BlockShape:

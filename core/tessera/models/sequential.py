@@ -1,5 +1,5 @@
-"""Decoders with layer norms whose blocks are attention, then an MLP without a gate, each with a norm before it: Bloom,
-MPT, some Falcons."""
+"""Decoders with layer norms, and their block of attention, then an MLP without a gate, each with a norm before it: that
+of Bloom, MPT and some Falcons."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class SequentialBlock:
         )
         self.attention = config.layers[number].block(build, f"{prefix}.{names.attention}", None, tables)
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", *size, bias=norm_bias)
-        up, down = (f"{prefix}.{name}" for name in names.mlp)
-        self.mlp = MLP(build, up, down, config.hidden, config.inner, config.activation, bias=config.mlp_bias)
+        self.mlp = plain_mlp(build, config, number, names)
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         normed, residual = self.attention_norm(x, residual)
@@ -50,6 +49,12 @@ class SequentialBlock:
         mixed, residual = states
         normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
         return self.mlp(normed), residual
+
+
+def plain_mlp(build: Build, config: DecoderConfig, number: int, names: BlockNames) -> MLP:
+    """A layer's MLP without a gate."""
+    up, down = (f"{config.names.layers}.{number}.{name}" for name in names.mlp)
+    return MLP(build, up, down, config.hidden, config.inner, config.activation, bias=config.mlp_bias)
 
 
 class NormedEmbedding:
@@ -77,7 +82,14 @@ def layer_norm_decoder(
     that norm; None: as of the others."""
     embedding: Callable[[Tensor], Tensor] | None
     names, sizes = config.names, (config.vocab, config.hidden)
-    embedding, head = vocabulary_ends(build, names.embedding, *sizes, tied=config.tied, head_name=names.head)
+    embedding, head = vocabulary_ends(
+        build,
+        names.embedding,
+        *sizes,
+        tied=config.tied,
+        logits_scale=config.logits_scale,
+        head_name=names.head,
+    )
     if embedding is not None and embedding_norm:
         embedding = NormedEmbedding(build, config, embedding, embedding_norm)
     tables = RotaryTable(build)

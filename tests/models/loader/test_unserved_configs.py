@@ -230,6 +230,10 @@ REFUSED = [
     ({**KIMI_LINEAR, "linear_attn_config": {"full_attn_layers": "2"}}, "full_attn_layers in config.json is not a list"),
     ({**KIMI_LINEAR, "linear_attn_config": {"num_heads": 0}}, "linear_num_heads has an invalid value"),
     (
+        {"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True},
+        "use_bias is not supported together with experts; it must be false in config.json.",
+    ),
+    (
         {"architectures": ["OlmoHybridForCausalLM"], "linear_num_key_heads": 3},
         "linear_num_value_heads (4) is not a multiple of linear_num_",
     ),
@@ -312,6 +316,8 @@ NEEDED = {
     "DeepseekV2ForCausalLM": LATENT,
     "DeepseekV3ForCausalLM": LATENT,
     "DeepseekV32ForCausalLM": INDEXED,
+    "Ernie4_5ForCausalLM": {"head_dim": 8, "num_key_value_heads": 1},
+    "Ernie4_5_MoeForCausalLM": {"num_key_value_heads": 1, "moe_intermediate_size": 12},
     "FalconForCausalLM": {"hidden_size": 24},
     "FalconH1ForCausalLM": FALCON_H1,
     "Glm4MoeForCausalLM": {"head_dim": 8},
@@ -325,6 +331,7 @@ NEEDED = {
     "Llama4ForCausalLM": LLAMA4,
     "Mamba2ForCausalLM": MAMBA2_ALONE,
     "MiniMaxForCausalLM": MINIMAX,
+    "MiniMaxM2ForCausalLM": {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 9},
     "NemotronHForCausalLM": NEMOTRON_H,
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
