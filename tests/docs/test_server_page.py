@@ -14,11 +14,14 @@ from starlette.routing import Route
 
 from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
+from tessera.config.engine import MAX_MEDIA
 from tessera.config.other_names import other_flag
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.output_readers import MAX_UNREAD
+from tessera.media.messages import MAX_PIXELS
+from tessera.media.rules import MediaRules
 from tessera.processes.job_queue import MOST_WAITING
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
@@ -63,7 +66,7 @@ def test_each_route_has_a_row_and_each_row_is_a_route():
 
 
 def test_the_limits_are_those_of_the_code():
-    limits = Limits()
+    limits, media = Limits(), MediaRules()
     written = dict(table(PAGE, "Limits"))
     assert written == {
         "body of a request": f"{limits.body_bytes // MIB} MiB, within {limits.body_seconds:.0f} s",
@@ -98,6 +101,11 @@ def test_the_limits_are_those_of_the_code():
         "characters of a prompt": str(limits.prompt_chars),
         "messages of a chat": str(limits.messages),
         "content parts, tool calls of a chat": f"{limits.content_parts} each",
+        "images of a prompt": f"{MAX_MEDIA}; `--limit-mm-per-prompt`",
+        "an image": (
+            f"{media.max_bytes // MIB} MiB, {MAX_PIXELS} pixels; {media.seconds:.0f} s and {media.redirects} redirects "
+            "to fetch it"
+        ),
         "`tools`": f"{limits.tools_bytes // MIB} MiB, {limits.tools} functions",
         "`chat_template_kwargs`": f"{limits.template_kwargs_bytes // KIB} KiB",
         "`top_logprobs`, `logprobs`": str(ModelConfig.max_logprobs),
