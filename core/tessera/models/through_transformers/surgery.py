@@ -29,15 +29,15 @@ from tessera.platform.ops import Packed
 
 
 class BoundProduct(nn.Module):
-    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device; in_features and
-    out_features: for code that asks for the sizes. keep: the reason why it must not be quantized, if any. tied: the
-    weight is the embedding's."""
+    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep: the
+    reason why it must not be quantized, if any. tied: the weight is the embedding's."""
 
     def __init__(
         self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "", tied: bool = False
     ) -> None:
         super().__init__()
-        self.n, k = self.out_features, self.in_features = sizes(module)
+        self.n, k = sizes(module)
+        self.in_features, self.out_features = k, self.n  # for code that asks for them
         self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
         parts = {"weight": names.joins(module.weight)[0]}
         if module.bias is not None:
