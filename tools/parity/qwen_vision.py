@@ -43,7 +43,7 @@ _TOKENS = {
 _SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 
 
-def _made(config_class: Any, model_class: Any, vision: dict[str, Any], **text: Any) -> Any:
+def _maker(config_class: Any, model_class: Any, vision: dict[str, Any], **text: Any) -> Any:
     def make() -> Any:
         config = config_class(
             vision_config={**_VISION, **vision},
@@ -78,12 +78,12 @@ IMAGES = Images(TOKEN, _image, kinds="mm_token_type_ids")
 QWEN = (
     Family(
         "qwen2-vl",
-        _made(Qwen2VLConfig, Qwen2VLForConditionalGeneration, {"embed_dim": 36, "hidden_size": 72, "mlp_ratio": 2}),
+        _maker(Qwen2VLConfig, Qwen2VLForConditionalGeneration, {"embed_dim": 36, "hidden_size": 72, "mlp_ratio": 2}),
         images=IMAGES,
     ),
     Family(
         "qwen2.5-vl",
-        _made(
+        _maker(
             Qwen2_5_VLConfig,
             Qwen2_5_VLForConditionalGeneration,
             {
@@ -98,12 +98,12 @@ QWEN = (
     ),
     Family(
         "qwen3-vl",
-        _made(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
+        _maker(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
         images=IMAGES,
     ),
     Family(
         "qwen3-vl-moe",
-        _made(
+        _maker(
             Qwen3VLMoeConfig,
             Qwen3VLMoeForConditionalGeneration,
             _QWEN3_VISION,
@@ -118,7 +118,7 @@ QWEN = (
     ),
     Family(
         "qwen3.5-vl",
-        _made(
+        _maker(
             Qwen3_5Config,
             Qwen3_5ForConditionalGeneration,
             {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},

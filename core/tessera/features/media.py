@@ -44,7 +44,7 @@ class MediaInEngine(EngineFeature):
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
         self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole)
         # Of the tokens of an image.
-        self._most = min(self._cache.size, most) if whole else self._cache.size
+        self._largest = min(self._cache.size, most) if whole else self._cache.size
 
     def resources(self) -> Sequence[Resource]:
         return (self._cache,)
@@ -53,15 +53,15 @@ class MediaInEngine(EngineFeature):
         for media in request.media:
             if media.modality not in self._modalities:
                 raise RequestError(f"This model takes no {media.modality} in a prompt.", param="prompt")
-            if media.end - media.start > self._most:
+            if media.end - media.start > self._largest:
                 raise RequestError(
                     f"An {media.modality} of the prompt takes {media.end - media.start} tokens, and there is room for "
-                    f"{self._most}; make it smaller.",
+                    f"{self._largest}; make it smaller.",
                     param="prompt",
                 )
         if self._merge is None or not request.media:
             return None
-        state = OnAxes(AxisPositions.of(request.prompt.size, request.media, self._merge))
+        state = OnAxes(AxisPositions.from_media(request.prompt.size, request.media, self._merge))
         self._cache.positions[request.key] = state.positions
         return state
 

@@ -19,7 +19,7 @@ STATE_UNIT = 16
 """Tokens of a unit where no group grows with tokens."""
 
 
-class Content(NamedTuple):
+class SpanContent(NamedTuple):
     """What the tokens of a span stand for, such as an image: two spans of the same tokens that differ in it are not
     the same."""
 
@@ -37,7 +37,9 @@ class HashChain:
 
     __slots__ = ("_contents", "_root", "hashes", "unit")
 
-    def __init__(self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[Content] = ()) -> None:
+    def __init__(
+        self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[SpanContent] = ()
+    ) -> None:
         self._root = root
         self.unit = unit
         self.hashes = list(hashes)
@@ -105,7 +107,7 @@ class PrefixCache:
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
         self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
-    def chain(self, cache_key: bytes = b"", contents: Sequence[Content] = ()) -> HashChain:
+    def chain(self, cache_key: bytes = b"", contents: Sequence[SpanContent] = ()) -> HashChain:
         """The start of a request's chain; equal only for the same Request.cache_key."""
         return HashChain(hashlib.sha256(self._salt + cache_key).digest(), self.unit, contents=contents)
 

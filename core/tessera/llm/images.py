@@ -83,7 +83,7 @@ def without_images(
     messages: list[Mapping[str, Any]] = []
     images: list[bytes] = []
     for message in conversation:
-        content = message.get("content") if isinstance(message, Mapping) else None
+        content = message.get("content")
         if not isinstance(content, list | tuple):
             messages.append(message)
             continue

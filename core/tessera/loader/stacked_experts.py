@@ -76,11 +76,11 @@ def _places(
 
 
 def _alternating_places(
-    base: str, known: Container[str], shape_of: Callable[[str], Sequence[int]]
+    base: str, tensors: Container[str], shape_of: Callable[[str], Sequence[int]]
 ) -> Iterator[tuple[str, ExpertPlace]]:
     for kind, own in _ALTERNATING.items():
         wide, back, exchanged = f"{base}.gate_up_proj{kind}", f"{base}.down_proj{kind}", not kind
-        if wide not in known or back not in known:
+        if wide not in tensors or back not in tensors:
             continue
         for expert in range(min(len(shape_of(name)) > 1 and shape_of(name)[0] for name in (wide, back))):
             for half, part in enumerate(("gate", "up")):

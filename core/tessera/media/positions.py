@@ -27,7 +27,7 @@ class AxisPositions:
     shift: int
 
     @classmethod
-    def of(cls, num_tokens: int, media: Sequence[PlacedMedia], merge: int) -> AxisPositions:
+    def from_media(cls, num_tokens: int, media: Sequence[PlacedMedia], merge: int) -> AxisPositions:
         """merge: patches that a token stands for, in height and in width. Raises RequestError for media whose grid has
         not as many tokens as places."""
         positions = np.zeros((AXES, num_tokens), np.int32)

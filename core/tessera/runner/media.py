@@ -114,8 +114,9 @@ class MediaInWorker(WorkerFeature):
             own = media.positions
             differ = (own != own[0]).any(axis=0)
             mine = own[0].copy()
-            mine[differ] = spare + np.arange(np.count_nonzero(differ))
-            spare += np.count_nonzero(differ)
+            number = int(np.count_nonzero(differ))
+            mine[differ] = spare + np.arange(number)
+            spare += number
             positions[firsts[index] : firsts[index] + len(mine)] = mine
             apart.append(own[:, differ])
         self._device.to_device(positions, launch.positions)

@@ -16,7 +16,7 @@ from tessera.arrays import Array
 from tessera.config.engine import SchedulerConfig
 from tessera.errors import OverloadedError, RequestError
 from tessera.kvcache.manager import KVCacheManager
-from tessera.kvcache.prefix_cache import Content, PrefixHit
+from tessera.kvcache.prefix_cache import PrefixHit, SpanContent
 from tessera.kvcache.snapshots import Snapshot
 from tessera.log import about
 from tessera.request import Request
@@ -294,7 +294,7 @@ class Requests:
         run."""
         self._check_fits(request, max_model_len)
         cache = self._allocator.cache.prefix_cache
-        contents = [Content(media.start, media.end, media.digest) for media in request.media]
+        contents = [SpanContent(media.start, media.end, media.digest) for media in request.media]
         chain = None if cache is None else cache.chain(request.cache_key, contents)
         tracked = TrackedRequest(request, self._arrivals, chain, self._allocator.rows)
         self._check_queue(tracked)

@@ -22,7 +22,7 @@ class ImageReader:
         """Raises ConfigError."""
         self._workers = workers
         self._fetcher = MediaFetcher(rules)
-        self._most = model.most_media("image")
+        self._max_images = model.most_media("image")
 
     async def ready(self) -> MediaReady:
         """How the model's prompts hold images. Raises ModelError or MediaWorkerError."""
@@ -31,8 +31,8 @@ class ImageReader:
     async def read(self, urls: Sequence[str], client: str) -> list[ProcessedMedia]:
         """One after the other, so that a request holds no more than one file. client: who takes turns with others.
         Raises RequestError that says which image it is, MediaWorkerError or OverloadedError."""
-        if len(urls) > self._most:
-            raise RequestError(f"A prompt has at most {self._most} images here.", param="messages")
+        if len(urls) > self._max_images:
+            raise RequestError(f"A prompt has at most {self._max_images} images here.", param="messages")
         media = []
         for number, url in enumerate(urls, 1):
             try:

@@ -11,7 +11,7 @@ import pytest
 from tessera.arrays import int32
 from tessera.errors import RequestError
 from tessera.features.media import EncoderCache
-from tessera.kvcache.prefix_cache import Content, PrefixCache
+from tessera.kvcache.prefix_cache import PrefixCache, SpanContent
 from tessera.media.placed import PlacedMedia
 from tessera.media.positions import AxisPositions
 from tessera.platform.runner import CacheGroup
@@ -90,18 +90,18 @@ def test_equal_tokens_that_show_other_images_are_another_prefix() -> None:
     cache = PrefixCache([CacheGroup((0,), "paged", 4, 1, 8)], b"")
     tokens = np.full(12, 7, np.int32)
 
-    def links(*contents: Content) -> list[bytes]:
+    def links(*contents: SpanContent) -> list[bytes]:
         return cache.chain(contents=contents).links(0, 3, tokens)
 
-    plain, cat, dog = links(), links(Content(5, 8, b"cat")), links(Content(5, 8, b"dog"))
+    plain, cat, dog = links(), links(SpanContent(5, 8, b"cat")), links(SpanContent(5, 8, b"dog"))
     assert plain[0] == cat[0] == dog[0]
     assert len({plain[1], cat[1], dog[1]}) == len({plain[2], cat[2], dog[2]}) == 3
-    assert links(Content(4, 7, b"cat"))[1] != cat[1]
-    assert links(Content(5, 8, b"cat")) == cat
+    assert links(SpanContent(4, 7, b"cat"))[1] != cat[1]
+    assert links(SpanContent(5, 8, b"cat")) == cat
 
 
 def test_tokens_of_an_image_have_positions_of_its_grid_and_text_goes_on_behind_the_largest() -> None:
-    positions = AxisPositions.of(11, [image("a", 2, 6, (1, 4, 6))], 2)
+    positions = AxisPositions.from_media(11, [image("a", 2, 6, (1, 4, 6))], 2)
     assert positions.prompt.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7],
@@ -110,4 +110,4 @@ def test_tokens_of_an_image_have_positions_of_its_grid_and_text_goes_on_behind_t
     assert positions.shift == -3
     assert positions.of_tokens(9, 13).tolist() == [[6, 7, 8, 9]] * 3
     with pytest.raises(RequestError, match="another number of tokens"):
-        AxisPositions.of(11, [image("a", 2, 5, (1, 4, 6))], 2)
+        AxisPositions.from_media(11, [image("a", 2, 5, (1, 4, 6))], 2)
