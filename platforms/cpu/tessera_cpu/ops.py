@@ -130,6 +130,8 @@ def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tens
 
 
 def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if spec.scoring == "sparsemixer":
+        return _one_by_one(spec, logits.float())
     scores = logits.float().sigmoid() if spec.scoring == "sigmoid" else logits.softmax(-1, dtype=torch.float32)
     rated = scores if bias is None else scores + bias
     if spec.groups > 1:
@@ -138,6 +140,19 @@ def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[
     weights = scores.gather(-1, ids)
     if spec.renormalise:
         weights /= weights.sum(-1, keepdim=True).add_(1e-20)  # all may be 0
+    return weights.mul_(spec.scale), ids.to(torch.int32)
+
+
+def _one_by_one(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of SparseMixer: an expert's weight is its share among those that are left and near it."""
+    left, size, chosen = logits.clone(), logits.abs(), []
+    for _ in range(spec.top_k):
+        place = _best(left, 1)
+        best = left.gather(-1, place)
+        far = (best - logits).div_(size.clamp(min=best)) > spec.margin
+        chosen.append((left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, place), place))
+        left.scatter_(-1, place, -torch.inf)
+    weights, ids = (torch.cat(parts, dim=-1) for parts in zip(*chosen, strict=True))
     return weights.mul_(spec.scale), ids.to(torch.int32)
 
 
