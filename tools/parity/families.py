@@ -89,6 +89,8 @@ from transformers import (
     OlmoHybridForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
@@ -144,6 +146,30 @@ _LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 1.4],
     "long_factor": [1.0, 1.6, 2.9, 3.7, 5.5, 8.1],
 }
+
+
+_PHIMOE: dict[str, Any] = {
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "experts_implementation": "eager",
+}
+
+
+def _phimoe() -> Any:
+    """With longrope for texts longer than in training, whose factors transformers never uses for this type."""
+    scales = {"short_mscale": 1.15, "long_mscale": 1.15}
+    model = maker(
+        PhimoeConfig,
+        PhimoeForCausalLM,
+        **_PHIMOE,
+        attention_bias=True,
+        lm_head_bias=True,
+        router_jitter_noise=0.4,
+        rope_parameters={**_LONGROPE, **scales, "rope_theta": 1e4, "original_max_position_embeddings": SHORT},
+    )()
+    rotary = model.model.rotary_emb
+    rotary.rope_init_fn = partial(rotary.rope_init_fn, seq_len=MAX_POSITIONS)
+    return model
 
 
 DELTA_NET: dict[str, Any] = {
@@ -1115,6 +1141,11 @@ FAMILIES = {
                 tie_word_embeddings=True,
                 experts_implementation="eager",
             ),
+        ),
+        Family("phimoe", _phimoe),
+        Family(
+            "phimoe-window",
+            maker(PhimoeConfig, PhimoeForCausalLM, **_PHIMOE, sliding_window=9, router_jitter_noise=0.05),
         ),
         Family("falcon-7b", _falcon(num_attention_heads=4, multi_query=True)),
         Family("falcon-40b", _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=True)),

@@ -273,7 +273,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "persimmon": {"partial_rotary_factor": 0.5},
     "phi": {},
     "phi4_multimodal": {"vision_config": {**_SIGHT, "crop_size": 28}, "audio_config": _HEARING},
-    "phimoe": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "plbart": {**_BART},
     "qwen2_moe": {**_EXPERTS, "num_experts": 5, "shared_expert_intermediate_size": 52},
     "rembert": {**_DECODER, "input_embedding_size": 40, "output_embedding_size": 56},

@@ -124,6 +124,7 @@ class TokenLogits:
         hidden: int,
         *,
         tied: str | None,
+        bias: bool,
         scale: float,
         cap: float,
     ) -> None:
@@ -132,10 +133,13 @@ class TokenLogits:
         rows = [
             Part(f"{HEAD}.weight", (vocab, hidden), (token, token + 1), also=also, dtype="float32") for token in tokens
         ]
-        self.parameter = build.register_parameter(Parameter({"weight": rows}, as_it_is))
+        parts = {"weight": rows}
+        if bias:
+            parts["bias"] = [Part(f"{HEAD}.bias", (vocab,), (token, token + 1), dtype="float32") for token in tokens]
+        self.parameter = build.register_parameter(Parameter(parts, as_it_is))
 
     def __call__(self, x: Tensor) -> Tensor:
-        logits = F.linear(x, self.parameter.tensor) * self.scale
+        logits = F.linear(x, self.parameter.packed["weight"], self.parameter.packed.get("bias")) * self.scale
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
 

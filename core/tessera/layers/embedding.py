@@ -155,14 +155,23 @@ class Head:
     into one composite."""
 
     def __init__(
-        self, build: Build, name: str, vocab: int, k: int, *, tied: bool = False, cap: float = 0.0, scale: float = 1.0
+        self,
+        build: Build,
+        name: str,
+        vocab: int,
+        k: int,
+        *,
+        tied: bool = False,
+        bias: bool = False,
+        cap: float = 0.0,
+        scale: float = 1.0,
     ) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, self.start = vocabulary_part(build, name, vocab, k, tied=tied)
         self.spec, self.parameter = product_parameter(
             build,
-            LinearSpec(part.shape[0], k, build.dtype),
-            {"weight": [part]},
+            LinearSpec(part.shape[0], k, build.dtype, bias=bias),
+            {"weight": [part], **({"bias": [Part(f"{name}.bias", (vocab,), part.rows)]} if bias else {})},
             module="Embedding" if tied else "Linear",
         )
         self.linear = build.ops.bind("linear", self.spec)
@@ -197,16 +206,20 @@ def vocabulary_ends(
     logits_cap: float = 0.0,
     logits_scale: float = 1.0,
     head_name: str = HEAD,
+    head_bias: bool = False,
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
     """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name,
     head_name: of their weights. tied: config.json says that the head uses the same weight; both stages load it, unless
-    the checkpoint has another for the head. whole: the embedding is complete on every rank."""
+    the checkpoint has another for the head. whole: the embedding is complete on every rank. head_bias: whether the head
+    has a bias, which a tied one has not."""
+    assert not (tied and head_bias)
     first, last = build.is_first_stage, build.is_last_stage and build.generates
     tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{head_name}.weight"])
     head = None
     if last or (first and tied):
         before = len(build.parameters)
-        head = Head(build, name if tied else head_name, vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
+        own_name = name if tied else head_name
+        head = Head(build, own_name, vocab, n, tied=tied, bias=head_bias, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             spec = head.rows_spec(embedding_scale)
             return PackedEmbedding(build, spec, head.parameter, whole=whole), head if last else None

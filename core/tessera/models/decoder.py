@@ -64,6 +64,7 @@ class DecoderConfig:
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
     residual_multiplier: float = 1.0  # scales what a block adds
+    head_bias: bool = False
     logits_scale: float = 1.0
     logits_cap: float = 0.0
     text_head: HeadConfig = SCORE  # of a classifier of texts
@@ -155,7 +156,8 @@ class Decoder:
 def _pooling_heads(build: Build, config: DecoderConfig) -> dict[str, PoolingHead]:
     def logits_of(tokens: Sequence[int]) -> TokenLogits:
         sizes, tied = (config.vocab, config.hidden), f"{config.names.embedding}.weight" if config.tied else None
-        return TokenLogits(build, tokens, *sizes, tied=tied, scale=config.logits_scale, cap=config.logits_cap)
+        scale, cap, bias = config.logits_scale, config.logits_cap, config.head_bias
+        return TokenLogits(build, tokens, *sizes, tied=tied, bias=bias, scale=scale, cap=cap)
 
     heads = token_heads(build, logits_of)
     if not heads:
@@ -206,6 +208,7 @@ def build_decoder(
         logits_cap=config.logits_cap,
         logits_scale=config.logits_scale,
         head_name=config.names.head,
+        head_bias=config.head_bias,
     )
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]

@@ -105,6 +105,7 @@ class RopeReader:
         original = self._original(rope)
         name = "long_factor" if self.max_model_len > original else "short_factor"
         usual = longrope_attention_factor(self._factor(rope, original), original)
+        usual = _positive(rope, "long_mscale" if name == "long_factor" else "short_mscale", usual)
         length, trained = f"max_model_len ({self.max_model_len})", f"the {original:.0f} tokens of training"
         relation = "exceeds" if name == "long_factor" else "is within"
         return LongRope(

@@ -20,7 +20,8 @@ from tessera.platform.launch import Launch
 
 class SequentialBlock:
     """x + attention(norm(x)), then x + mlp(norm(x)). whole: the block's input is complete on every rank, with no
-    residual beside it."""
+    residual beside it. mlp: made of the build, the model's configuration and the layer's number; None: one without a
+    gate."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class SequentialBlock:
         *,
         norm_bias: bool = True,
         whole: bool = False,
+        mlp: Callable[[Build, DecoderConfig, int], Callable[[Tensor], Tensor]] | None = None,
     ) -> None:
         prefix, size = f"{config.names.layers}.{number}", (config.hidden, config.eps)
         self.attention_norm = AddLayerNorm(
@@ -39,7 +41,7 @@ class SequentialBlock:
         )
         self.attention = config.layers[number].block(build, f"{prefix}.{names.attention}", None, tables)
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", *size, bias=norm_bias)
-        self.mlp = plain_mlp(build, config, number, names)
+        self.mlp = plain_mlp(build, config, number, names) if mlp is None else mlp(build, config, number)
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         normed, residual = self.attention_norm(x, residual)
@@ -89,6 +91,7 @@ def layer_norm_decoder(
         tied=config.tied,
         logits_scale=config.logits_scale,
         head_name=names.head,
+        head_bias=config.head_bias,
     )
     if embedding is not None and embedding_norm:
         embedding = NormedEmbedding(build, config, embedding, embedding_norm)

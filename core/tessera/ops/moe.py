@@ -29,18 +29,22 @@ class RouteSpec:
     number is better.
 
     DeepSeek-V2, arXiv:2405.04434 (groups, scored by their best); DeepSeek-V3, arXiv:2412.19437 (sigmoid, bias, groups
-    scored by their best two).
+    scored by their best two); GRIN, arXiv:2409.12136 (SparseMixer).
     """
 
     experts: int
     top_k: int
     renormalise: bool = True  # weights are scaled to sum to 1, except that they stay 0 if all are 0
-    scoring: str = "softmax"  # how logits become scores, "softmax" over the experts or "sigmoid" of each
+    # how logits become scores, "softmax" over the experts or "sigmoid" of each; "sparsemixer": the logits are the
+    # scores, and an expert's weight is its share in a softmax over those that are not chosen before it and come near it
+    scoring: str = "softmax"
     bias: bool = False  # experts are chosen by their scores plus a bias, but weighted by their scores
     groups: int = 1  # of consecutive experts, of equal size
     top_groups: int = 1  # only experts of so many best groups can be chosen, whatever their scores
     group_top_k: int = 1  # a group's score is the sum of so many of its largest (biased) scores
     scale: float = 1.0  # multiplies them afterwards
+    # of "sparsemixer": how much smaller a logit near another is, at most, as a share of the larger absolute value
+    margin: float = 0.0
 
 
 _SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,6 +57,8 @@ _LEAST = 1e-20  # added to a sum of weights: too small to change one that is not
 def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """logits [T, all experts] act; bias [all experts] float32 if spec.bias -> weights [T, K] float32; ids [T, K] int32,
     the best first"""
+    if spec.scoring == "sparsemixer":
+        return _one_by_one(spec, logits.float())
     scores = _SCORES[spec.scoring](logits.float())
     rated = scores if bias is None else scores + bias
     if spec.groups > 1:
@@ -62,6 +68,19 @@ def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[
     if spec.renormalise:
         weights = weights / (weights.sum(-1, keepdim=True) + _LEAST)
     return weights * spec.scale, ids.to(torch.int32)
+
+
+def _one_by_one(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [T, all experts] float32 -> as route(). Where both are 0, two logits are near each other."""
+    left, weights, ids = logits, [], []
+    for _ in range(spec.top_k):
+        place = _best(left, 1)
+        best = left.gather(-1, place)
+        far = (best - logits) / torch.maximum(logits.abs(), best) > spec.margin
+        weights.append(torch.softmax(left.masked_fill(far, -torch.inf), dim=-1).gather(-1, place))
+        ids.append(place)
+        left = left.scatter(-1, place, -torch.inf)
+    return torch.cat(weights, dim=-1) * spec.scale, torch.cat(ids, dim=-1).to(torch.int32)
 
 
 def _best(values: Tensor, number: int) -> Tensor:
@@ -86,6 +105,7 @@ def _routes() -> Iterator[RouteSpec]:
     yield RouteSpec(15, 4, renormalise=False, groups=5, top_groups=3, scale=16.0)
     yield RouteSpec(21, 4, scoring="sigmoid", bias=True, groups=7, top_groups=3, group_top_k=2, scale=2.5)
     yield RouteSpec(10, 4, renormalise=False, scoring="sigmoid", bias=True, groups=2, group_top_k=2)
+    yield RouteSpec(9, 2, renormalise=False, scoring="sparsemixer", margin=0.6)
 
 
 def _large_routes() -> Iterator[tuple[RouteSpec, int]]:

@@ -52,6 +52,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Olmo3ForCausalLM": "tessera.models.olmo:olmo3",
     "OlmoHybridForCausalLM": "tessera.models.olmo_hybrid:olmo_hybrid",
     "Phi3ForCausalLM": "tessera.models.llama:phi3",
+    "PhimoeForCausalLM": "tessera.models.phimoe:phimoe",
     "Qwen2ForCausalLM": "tessera.models.qwen:qwen2",
     "Qwen3ForCausalLM": "tessera.models.qwen:qwen3",
     "Qwen3MoeForCausalLM": "tessera.models.qwen:qwen3_moe",

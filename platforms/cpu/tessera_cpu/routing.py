@@ -30,7 +30,8 @@ class Route(Kernel[RouteSpec]):
 
 
 def _is_native(spec: RouteSpec) -> bool:
-    return native.library() is not None and spec.experts <= native.MAX_EXPERTS
+    known = spec.scoring in ("softmax", "sigmoid")
+    return known and native.library() is not None and spec.experts <= native.MAX_EXPERTS
 
 
 def _native_route(library: Any, spec: RouteSpec, otherwise: Any) -> Any:
@@ -62,6 +63,8 @@ def _native_route(library: Any, spec: RouteSpec, otherwise: Any) -> Any:
 
 
 def _route(spec: RouteSpec, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    if spec.scoring == "sparsemixer":
+        return _one_by_one(spec, logits.float())
     scores = logits.float().sigmoid() if spec.scoring == "sigmoid" else logits.softmax(-1, dtype=torch.float32)
     rated = scores if bias is None else scores + bias
     if spec.groups > 1:
@@ -85,3 +88,16 @@ def _of_the_best_groups(spec: RouteSpec, rated: Tensor) -> Tensor:
     open_groups = torch.full_like(grouped, -torch.inf)
     inside = best.expand(*best.shape[:-1], grouped.shape[-1])
     return open_groups.scatter_(-2, inside, grouped.gather(-2, inside)).flatten(-2)
+
+
+def _one_by_one(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of SparseMixer: an expert's weight is its share among those that are left and near it."""
+    left, size, chosen = logits.clone(), logits.abs(), []
+    for _ in range(spec.top_k):
+        place = _best(left, 1)
+        best = left.gather(-1, place)
+        far = (best - logits).div_(size.clamp(min=best)) > spec.margin
+        chosen.append((left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, place), place))
+        left.scatter_(-1, place, -torch.inf)
+    weights, ids = (torch.cat(parts, dim=-1) for parts in zip(*chosen, strict=True))
+    return weights.mul_(spec.scale), ids.to(torch.int32)

@@ -234,6 +234,10 @@ REFUSED = [
         "use_bias is not supported together with experts; it must be false in config.json.",
     ),
     (
+        {"architectures": ["PhimoeForCausalLM"], "num_key_value_heads": 1, "num_experts_per_tok": 3},
+        "num_experts_per_tok must be 2 in config.json: SparseMixer chooses two experts.",
+    ),
+    (
         {"architectures": ["OlmoHybridForCausalLM"], "linear_num_key_heads": 3},
         "linear_num_value_heads (4) is not a multiple of linear_num_",
     ),
@@ -333,6 +337,7 @@ NEEDED = {
     "MiniMaxForCausalLM": MINIMAX,
     "MiniMaxM2ForCausalLM": {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 9},
     "NemotronHForCausalLM": NEMOTRON_H,
+    "PhimoeForCausalLM": {"num_key_value_heads": 1},
     "Qwen3MoeForCausalLM": {"num_experts": 9},
     "Qwen3NextForCausalLM": {**DELTA_NET, "num_experts": 12},
     "Qwen3_5ForCausalLM": DELTA_NET,

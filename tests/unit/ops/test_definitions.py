@@ -142,6 +142,14 @@ def chosen_of(spec: RouteSpec, rated: list[float]) -> list[int]:
     return sorted(able, key=lambda expert: -rated[expert])[: spec.top_k]
 
 
+def test_sparse_mixer_weighs_an_expert_among_those_that_are_left_and_near_it() -> None:
+    spec = RouteSpec(5, 2, renormalise=False, scoring="sparsemixer", margin=0.2)
+    weights, ids = reference("route", spec, torch.tensor([[0.9, 1.0, 0.5, -3.0, 0.95]]))
+    assert ids.tolist() == [[1, 4]]
+    first, second, third = (math.exp(logit) for logit in (1.0, 0.95, 0.9))
+    assert weights[0].tolist() == pytest.approx([first / (first + second + third), second / (second + third)])
+
+
 def test_of_equal_scores_the_lower_number_wins() -> None:
     _, ids = reference("route", RouteSpec(300, 7), torch.zeros(2, 300))
     assert ids.tolist() == [list(range(7))] * 2
