@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -70,6 +72,18 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
 )
 """Architectures that are served with their towers."""
+
+
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+
+
+def why_not_processed(folder: Path) -> str | None:
+    """Why images cannot be processed for the model in this folder; None if they can."""
+    if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
+        return f"the model's folder has no {' or '.join(_PROCESSOR_FILES)}"
+    if find_spec("PIL") is None:
+        return "Pillow is not installed (pip install 'tessera-llm[vision]')"
+    return None
 
 
 def computes_whole(config: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-from tessera.config.modalities import modalities
+from tessera.config.modalities import modalities, why_not_processed
 from tessera.config.model_folder import is_gguf
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
+
+log = logging.getLogger(__name__)
 
 
 def model_config(model: str | None, options: ModelOptions, values: Mapping[str, Any]) -> ModelConfig:
@@ -44,11 +47,24 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
-        modalities=modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {}) if tasks.generates else (),
+        modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, {} if named is None else named.sampling
         ),
     )
+
+
+def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None) -> tuple[str, ...]:
+    """What prompts may hold beside text: nothing where it cannot be processed, which the log says. Raises
+    ConfigError."""
+    served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
+    if not served or tokenizer is None:  # with prompts of token ids, who sends them has processed what is beside
+        return served
+    reason = why_not_processed(checkpoint.folder)
+    if reason is not None:
+        log.warning("images are refused, and the text model alone is served: %s", reason)
+        return ()
+    return served
 
 
 def _resolved(folder: Path) -> Path:

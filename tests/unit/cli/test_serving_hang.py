@@ -10,7 +10,7 @@ import asyncio, time
 from types import SimpleNamespace
 from tessera.cli import serving
 
-async def start(_served, _text):
+async def start(_served, _text, _media):
     return None
 
 async def serve(ready, _listener, _settings):
@@ -21,6 +21,7 @@ def held_up_here():
     time.sleep(600)
 
 serving.text_workers_of = lambda _config, _template: None
+serving.media_workers_of = lambda _config: None
 serving._import_server = lambda: SimpleNamespace(serve=serve)
 serving._Served._start = start
 given = dict.fromkeys(serving._Served.__dataclass_fields__)
