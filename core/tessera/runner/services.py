@@ -95,8 +95,6 @@ class Services:
             wanted.generates, wanted.modalities, self.config.scheduler.max_num_batched_tokens,
         )  # fmt: skip
         model = self._model(self.build)
-        if wanted.modalities and self.build.is_first_stage:
-            model = load_path(MULTIMODAL)(model, self.build, wanted.checkpoint)
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
             raise RefusedError(
@@ -143,17 +141,19 @@ class Services:
     def _model(self, build: Build) -> Model:
         """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
-        if named in TOWERS:  # its text model is of any type
-            said = load_path(TEXT_CHECKPOINT)(said)
-            named = str(said["architectures"][0])
-        factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
         try:
+            if named in TOWERS:  # its text model is of any type
+                said = load_path(TEXT_CHECKPOINT)(said)
+                named = str(said["architectures"][0])
+            factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
             fields = text_fields(build, said) if named in models else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
+            if model is not None and build.modalities and build.is_first_stage:
+                model = load_path(MULTIMODAL)(model, build, self.config.model.checkpoint)
         except RefusedTypeError as refused:
-            raise models.unsupported(named, str(refused)) from refused
+            raise models.unsupported(self.architecture, str(refused)) from refused
         if model is None:
-            raise models.unsupported(named)
+            raise models.unsupported(self.architecture)
         return model
 
     @property

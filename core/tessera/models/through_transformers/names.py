@@ -111,11 +111,14 @@ class _Forms:
     """What a checkpoint's tensors are called in transformers' module."""
 
     def __init__(self, model: PreTrainedModel, stored: Iterable[str]) -> None:
-        transforms = get_model_conversion_mapping(model)
-        self._renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
-        self._prefix, self._state = model.base_model_prefix, model.state_dict()
+        names = sorted(stored)  # some renamings depend on the first name of a group
+        self._renamings: list[WeightRenaming] = []
+        self._prefix, self._state = model.base_model_prefix, model.state_dict() if names else {}
+        if names:
+            transforms = get_model_conversion_mapping(model)
+            self._renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
         self._stored: dict[str, list[str]] = defaultdict(list)
-        for name in sorted(stored):  # some renamings depend on the first name of a group
+        for name in names:
             self._stored[self._in_module(name)].append(name)
 
     def _in_module(self, name: str) -> str:
