@@ -23,6 +23,8 @@ class TowerType:
     by_axis: bool = False
     # Whether an image's tokens see each other, so that a step computes all of them.
     whole: bool = False
+    # Whether its text model is of any type, which text_config.model_type says.
+    any_text: bool = False
 
 
 _READ_IMAGES = (
@@ -68,7 +70,7 @@ _READ_IMAGES_BY_AXIS = (
 )
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
-    | dict.fromkeys(_READ_IMAGES, TowerType())
+    | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
 )
 """Architectures that are served with their towers."""

@@ -142,7 +142,7 @@ class Services:
         """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
         try:
-            if named in TOWERS:  # its text model is of any type
+            if named in TOWERS and TOWERS[named].any_text:
                 said = load_path(TEXT_CHECKPOINT)(said)
                 named = str(said["architectures"][0])
             factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
