@@ -13,6 +13,8 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -121,6 +123,19 @@ QWEN = (
         _maker(
             Qwen3_5Config,
             Qwen3_5ForConditionalGeneration,
+            {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
+            **{
+                **DELTA_NET,
+                "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
+            },
+        ),
+        images=IMAGES,
+    ),
+    Family(
+        "qwen3.5-vl-moe",
+        _maker(
+            Qwen3_5MoeConfig,
+            Qwen3_5MoeForConditionalGeneration,
             {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
             **{
                 **DELTA_NET,
