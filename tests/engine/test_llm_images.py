@@ -150,6 +150,14 @@ def test_what_cannot_be_read_is_refused_in_a_line(llm: LLM, prompt: Any, said: s
     assert "\n" not in refused.value.message
 
 
+@pytest.mark.parametrize("division", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_a_divided_model_reads_the_same(folder: Path, llm: LLM, division: str) -> None:
+    prompt = {"prompt": "<image><image> or <image>", "multi_modal_data": {"image": PICTURES}}
+    want = llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, max_num_seqs=4, **{division: 2}) as divided:
+        assert divided.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == want
+
+
 def test_without_images_the_text_model_is_served_alone(folder: Path) -> None:
     with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, limit_mm_per_prompt={"image": 0}) as llm:
         with pytest.raises(RequestError, match="at most 0 images"):

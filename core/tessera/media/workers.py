@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tessera.errors import RequestError
+from tessera.errors import ModelError, RequestError
 from tessera.media.item import MediaReady, ProcessedMedia
 from tessera.media.messages import MEDIA, ImageJob, MediaStart
 from tessera.processes.job_kind import Failed
 from tessera.processes.job_queue import JobQueue
+
+_WITHOUT_IMAGES = "the text model alone is served with --limit-mm-per-prompt '{\"image\": 0}'."
 
 
 class MediaWorkers:
@@ -38,7 +40,10 @@ class MediaWorkers:
 
     async def ready(self) -> MediaReady:
         """Waits until the worker has loaded the model's files. Raises ModelError or MediaWorkerError."""
-        return await self._queue.load()
+        try:
+            return await self._queue.load()
+        except ModelError as error:
+            raise ModelError(f"{error.message.rstrip('.')}; {_WITHOUT_IMAGES}") from error
 
     async def image(self, data: bytes, options: Mapping[str, Any] | None = None, owner: str = "") -> ProcessedMedia:
         """What the model takes of an image. data: a file, of which nothing is kept. options: arguments of the
