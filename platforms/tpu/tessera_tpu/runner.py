@@ -110,6 +110,10 @@ class JaxRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
+        if services.config.model.modalities:
+            raise RefusedError(
+                "This platform reads no images; serve the text model alone with --limit-mm-per-prompt '{\"image\": 0}'."
+            )
         for feature in services.features():
             refuse_beyond_the_model(feature)
         ops = compiled(services.reference())
