@@ -15,8 +15,8 @@ from tessera.layers.qkv import _grouped as grouped_heads
 from tessera.models import bloom, falcon, gemma
 from tessera.models.alibi import alibi_slopes
 from tessera.platform import NormSpec
-from tessera_cpu import ops as cpu_ops
-from tessera_cpu.ops import QKNorm, route
+from tessera_cpu.ops import QKNorm
+from tessera_cpu.routing import Route, route
 from tools.parity.__main__ import by_family, main, table
 from tools.parity.compare import Cell, compare
 from tools.parity.families import FAMILIES, SHORT
@@ -211,11 +211,16 @@ def _weighted_by_biased_scores(spec, logits, bias=None):
 FORMULAS = {
     "experts chosen without their biases": (
         "glm4-moe",
-        cpu_ops,
-        "route",
-        lambda spec, logits, bias=None: route(spec, logits),
+        Route,
+        "bind",
+        lambda self, spec, ops, device: lambda logits, bias=None: route(spec, logits),
     ),
-    "biases in the weights": ("glm4-moe", cpu_ops, "route", _weighted_by_biased_scores),
+    "biases in the weights": (
+        "glm4-moe",
+        Route,
+        "bind",
+        lambda self, spec, ops, device: lambda logits, bias=None: _weighted_by_biased_scores(spec, logits, bias),
+    ),
     "an offset of 0.99": ("gemma", norm_layers.Norm, "spec", _less_offset),
     "an embedding scaled otherwise": ("gemma3", gemma, "_embedding_scale", _scaled_embedding),
     "biases of another number of heads": ("bloom", bloom, "alibi_slopes", lambda heads: alibi_slopes(8)[:heads]),

@@ -96,7 +96,7 @@ def _in_images(
     build: Build, fields: ConfigFields, shape: AttentionShape, sections: Sequence[int], *, interleaved: bool
 ) -> AttentionShape:
     """The same where prompts may hold images, whose tokens have a place in height and width too."""
-    if not build.modalities or shape.rope is None:
+    if not build.spare_positions or shape.rope is None:
         return shape
     return replace(shape, rope=by_axis(fields, shape.rope, sections, interleaved=interleaved))
 

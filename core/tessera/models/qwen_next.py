@@ -80,7 +80,7 @@ def _layers(build: Build, fields: ConfigFields, max_model_len: int, layout: Delt
 
 def _attention(build: Build, fields: ConfigFields, max_model_len: int) -> AttentionShape:
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
-    if build.modalities:
+    if build.spare_positions:
         rope = by_axis(fields, rope, (11, 11, 10), interleaved=True)
     return read_attention(
         fields, max_model_len, rope=rope, head_norm=True, norm_offset=1.0, gated=True, **read_biases(fields)

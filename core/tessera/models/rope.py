@@ -134,13 +134,13 @@ def by_axis(fields: ConfigFields, rope: Rope, sections: Sequence[int], *, interl
     interleaved: pairs of height and width lie between those of time, not behind them. Raises ModelError."""
     said = fields.table("rope_scaling").get("mrope_section") or fields.table("rope_parameters").get("mrope_section")
     said, half = said or list(sections), rope.dim // 2
-    numbers = isinstance(said, list) and all(type(number) is int and 0 <= number <= half for number in said)
-    if not numbers or len(said) < 3 or sum(said) != half:
+    numbers = isinstance(said, list) and all(type(number) is int and 0 <= number <= 4096 for number in said)
+    if not numbers or len(said) < 3 or (sum(said) != half and not interleaved):
         raise ModelError(f"mrope_section {_PLACE} in config.json is not a list of at least 3 numbers, {half} together.")
     if not interleaved:
         axes = [index % 3 for index, number in enumerate(said) for _ in range(number)]
     else:
-        axes = [0] * half
+        axes = [0] * half  # what sections have beyond these counts for nothing
         for axis in (1, 2):
             axes[axis : 3 * said[axis] : 3] = [axis] * len(axes[axis : 3 * said[axis] : 3])
     return replace(rope, axes=tuple(axes))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.config.modalities import TOWERS
+from tessera.config.modalities import TOWERS, merge_size
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -92,7 +92,7 @@ class Services:
         wanted = self.config.model
         self.build = Build(
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
-            wanted.generates, wanted.modalities, self.config.scheduler.max_num_batched_tokens,
+            wanted.generates, wanted.modalities, self._spare_positions(),
         )  # fmt: skip
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)
@@ -106,6 +106,11 @@ class Services:
                 model = feature.wrap(model)
         self.feature_bytes = arena.nbytes
         return model
+
+    def _spare_positions(self) -> int:
+        """As many as a launch has tokens, where those of an image have positions on several axes."""
+        by_axis = merge_size(self.config.model.checkpoint) is not None
+        return self.config.scheduler.max_num_batched_tokens if by_axis and self.config.model.modalities else 0
 
     def load_weights(self, place: Place) -> list[MutableMapping[str, Tensor]]:
         assert self.build is not None, "build_model() comes first"

@@ -24,7 +24,7 @@ class Route(Kernel[RouteSpec]):
 
     def bind(self, spec: RouteSpec, ops: BoundOps, device: Device) -> Any:
         def with_torch(logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            return _route(spec, logits, bias)
+            return route(spec, logits, bias)
 
         return _native_route(native.library(), spec, with_torch) if _is_native(spec) else with_torch
 
@@ -46,7 +46,7 @@ def _native_route(library: Any, spec: RouteSpec, otherwise: Any) -> Any:
         sigmoid=spec.scoring == "sigmoid",
     )
 
-    def route(logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def choose(logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if logits.dtype not in _NUMBERS:
             chosen: tuple[Tensor, Tensor] = otherwise(logits, bias)
             return chosen
@@ -59,10 +59,10 @@ def _native_route(library: Any, spec: RouteSpec, otherwise: Any) -> Any:
         library.tessera_cpu_route(task)
         return weights, ids
 
-    return route
+    return choose
 
 
-def _route(spec: RouteSpec, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     if spec.scoring == "sparsemixer":
         return _one_by_one(spec, logits.float())
     scores = logits.float().sigmoid() if spec.scoring == "sigmoid" else logits.softmax(-1, dtype=torch.float32)
