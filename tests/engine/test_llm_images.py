@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,13 @@ def test_a_divided_model_reads_the_same(folder: Path, llm: LLM, division: str) -
     want = llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
     with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, max_num_seqs=4, **{division: 2}) as divided:
         assert divided.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == want
+
+
+def test_a_plan_counts_the_tower(folder: Path) -> None:
+    command = [sys.executable, "-m", "tessera.cli", "plan", str(folder), "--platform", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "weights" in done.stdout
 
 
 def test_without_images_the_text_model_is_served_alone(folder: Path) -> None:

@@ -179,10 +179,12 @@ def _built(name: str, products: Products) -> Iterator[BuiltProduct]:
 
 def keep_weights(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:
     """Registers parameters for a module's own weights, and moves the tables it computed to the device."""
-    for key, buffer in module.named_buffers(recurse=False):
+    saved: list[tuple[str, Tensor]] = []
+    for key, buffer in list(module.named_buffers(recurse=False)):
         if key in module._non_persistent_buffers_set:
             setattr(module, key, buffer.to(build.device.target))
-    saved = [(key, value) for key, value in module.named_buffers(recurse=False) if value.is_meta]
+        elif buffer.is_meta:
+            saved.append((key, buffer))
     for key, weight in [*module.named_parameters(recurse=False), *saved]:
         dtype = "float32" if names.keeps_float32(f"{name}.{key}") else str(weight.dtype).removeprefix("torch.")
         joins = names.joins(weight, None if dtype == build.dtype else dtype)
