@@ -92,6 +92,7 @@ VENDOR_PLATFORMS: Mapping[str, VendorPlatform] = {
             "no offset to the weight",
             "float16 is not among its dtypes",
             "torch's own product",
+            "no biases",
             "no experts without gates, or with clamped ones",
         ),
         block_size=16,
@@ -125,6 +126,7 @@ VENDOR_PLATFORMS: Mapping[str, VendorPlatform] = {
             "no gate of gelu",
             "no gate of gelu_tanh",
             "no products in float32",
+            "no biases",
             "no experts without gates, or with clamped ones",
         ),
         # which the fused attention takes, and in which rounding decides fewer tokens than in bfloat16
