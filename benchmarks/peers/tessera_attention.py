@@ -34,15 +34,13 @@ def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
     cache = native.CacheBytes(**places, **strides, block_size=BLOCK, kv_heads=task.kv_heads, dim=task.dim)
     layer = native.Layer(cache, task.heads, scale=task.dim**-0.5)
     launch = native.Launch(
-        tables.data_ptr(),
-        start.data_ptr(),
-        length.data_ptr(),
-        held.data_ptr(),
-        None,
-        None,
-        blocks,
-        task.batch,
-        task.batch,
+        tables=tables.data_ptr(),
+        start=start.data_ptr(),
+        length=length.data_ptr(),
+        seq_lens=held.data_ptr(),
+        table_stride=blocks,
+        rows=task.batch,
+        tokens=task.batch,
     )
     kept = keys, values, tables, start, length, held
 
