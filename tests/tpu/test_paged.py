@@ -55,8 +55,9 @@ def by_core(given: dict[str, Any], spec: LayerSpec) -> Any:
     position = firsts[row] + within
     grid = RowGrid(torch.where(valid, starts[:, None] + place, 0), valid, row, within)
     query, key = firsts[:, None, None] + place[None, :, None], torch.arange(tables.shape[1] * SIZE)[None, None]
+    filled = key < (firsts + counts)[:, None, None]
     plan = PagedPlan(
-        grid, tables[row, position // SIZE], position % SIZE, tables, query, key, key < (firsts + counts)[:, None, None]
+        grid, tables[row, position // SIZE], position % SIZE, tables, query, last=query, key=key, filled=filled
     )
     layer, caches = ReferenceAttentionLayer(spec, {}, None), [[plane.clone() for plane in given["planes"]]]
     layer.write(given["k"], given["v"], caches, plan)
