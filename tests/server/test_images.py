@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tessera.errors import MediaLimitError, RequestError
-from tessera.media.item import MediaReady, ProcessedMedia, digest_of
+from tessera.media.item import MAX_INPUT_BYTES, MediaReady, ProcessedMedia, digest_of
 from tessera.media.rules import MediaRules
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
@@ -43,6 +43,9 @@ class FakeMedia:
             raise RequestError("The image is truncated or broken; send it anew.")
         if data == b"large":
             raise MediaLimitError("Processing this image needed more memory than its size allows.")
+        if data == b"vast":
+            half = np.broadcast_to(np.uint8(0), MAX_INPUT_BYTES // 2 + 1)
+            return ProcessedMedia("image", bytes(32), FEATURE, 1, {"pixel_values": half})
         inputs = {"pixel_values": np.frombuffer(data, np.uint8)}
         return ProcessedMedia("image", digest_of(inputs), FEATURE * len(data), len(data), inputs)
 
@@ -114,6 +117,7 @@ async def test_each_api_has_its_own_form_of_images(path: str, body: dict[str, An
         ([image(b"cat"), image(b"broken")], "Image 2: The image is truncated"),
         ([image(b"large")], "Image 1: Processing this image needed more memory"),
         ([image(b"a")] * 3, "at most 2 images"),
+        ([image(b"vast")] * 2, "The first 2 images together are larger than a request may be"),
         (
             [{"type": "image_url", "image_url": {"url": "http://images.example/a.png"}}],
             "Image 1: This server fetches no",

@@ -59,8 +59,10 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     given = {flag.path for flag in ENGINE_FLAGS if flag.path and flag.name in values}
     if lora.enable and "lora" not in values.get("features", ()):
         values["features"] = (*values.get("features", EngineConfig.features), "lora")
-    if served.modalities and "media" not in values.get("features", ()):
-        values["features"] = ("media", *values.get("features", EngineConfig.features))
+    if served.modalities:
+        # First, wherever it is named: it wraps the model itself, and not what other features make of it.
+        others = [name for name in values.get("features", EngineConfig.features) if name != "media"]
+        values["features"] = ("media", *others)
     return record_of(
         EngineConfig,
         ENGINE_FLAGS,

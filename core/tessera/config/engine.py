@@ -16,8 +16,8 @@ from tessera.config.pooler import PoolerConfig
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
 
-MIN_ENCODER_CACHE = 16384
-"""Several images of several thousand tokens each."""
+ENCODER_CACHE = 16384
+"""Several images of several thousand tokens each, which shorter models have no room for."""
 MAX_MEDIA = 16
 """Of each kind in a prompt, unless --limit-mm-per-prompt says otherwise."""
 
@@ -321,7 +321,7 @@ class EngineConfig:
     @property
     def encoder_cache_tokens(self) -> int:
         """Slots for the features of images: as many as a step may need."""
-        return max(self.scheduler.max_num_batched_tokens, MIN_ENCODER_CACHE)
+        return max(self.scheduler.max_num_batched_tokens, min(ENCODER_CACHE, self.model.max_model_len))
 
 
 ENGINE_FLAGS = (

@@ -17,6 +17,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.config.modalities import computes_whole, merge_size
 from tessera.errors import ConfigError, RequestError
+from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
 from tessera.platform.launch import RequestView, Resource
@@ -81,14 +82,14 @@ class OnAxes(FeatureState):
 
 class EncoderCache(Resource):
     """The slots of the workers' features. Those unused for the longest time go first. size: in features. each_step: a
-    step encodes at most this many features, or one image that has more, so that what runs beside it goes on. whole: a
-    step computes all tokens of an image."""
+    step encodes at most this many features, or one image that has more, so that what runs beside it goes on.
+    step_bytes: the same of what towers take. whole: a step computes all tokens of an image."""
 
     name = "encoder cache"
     scope = "prompt"
 
-    def __init__(self, size: int, each_step: int, *, whole: bool = False) -> None:
-        self.size, self._each_step, self._whole = size, each_step, whole
+    def __init__(self, size: int, each_step: int, step_bytes: int = MAX_INPUT_BYTES, *, whole: bool = False) -> None:
+        self.size, self._each_step, self._step_bytes, self._whole = size, each_step, step_bytes, whole
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
@@ -109,6 +110,7 @@ class EncoderCache(Resource):
             return num_tokens
         start = request.num_computed_tokens
         read, encoded = set(self._read), sum(media.places.size for media in self._encoded)
+        sent = sum(input_bytes(media.inputs) for media in self._encoded)
         room = self.size - sum(self._slots[digest].size for digest in read)
         for media in _within(request.media, start, start + num_tokens):
             if self._whole and media.end > start + num_tokens:
@@ -117,8 +119,10 @@ class EncoderCache(Resource):
                 known, size = media.digest in self._slots, media.places.size
                 room -= size
                 encoded += 0 if known else size
+                sent += 0 if known else input_bytes(media.inputs)
                 first = encoded == size
-                if room < 0 or (not known and encoded > self._each_step and not first):
+                too_much = encoded > self._each_step or sent > self._step_bytes
+                if room < 0 or (not known and too_much and not first):
                     before = media.start - start
                     return before if before > 0 else "it is full for now"
                 read.add(media.digest)

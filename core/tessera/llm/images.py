@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.errors import RequestError
+from tessera.media.data_url import SCHEME, decode_data_url
 
 IMAGE: Mapping[str, str] = {"type": "image"}
 """A part of a message as chat templates take it."""
-_DATA = "data:"
 _PARTS = ("image_url", "image_pil", "image")
 
 
@@ -49,8 +47,8 @@ def encoded(image: Any) -> bytes:
     RequestError."""
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
-    if isinstance(image, str) and image.startswith(_DATA):
-        return _from_url(image)
+    if isinstance(image, str) and image.startswith(SCHEME):
+        return decode_data_url(image)
     if isinstance(image, str | Path):
         try:
             return Path(image).expanduser().read_bytes()
@@ -64,16 +62,6 @@ def encoded(image: Any) -> bytes:
         f"An image is one of Pillow, the bytes of a file, a path or a data URL, not {type(image).__name__}.",
         param="prompts",
     )
-
-
-def _from_url(url: str) -> bytes:
-    head, _, body = url.partition(",")
-    try:
-        if not head.endswith(";base64"):
-            raise ValueError("not base64")
-        return base64.b64decode(body, validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise RequestError("A data URL of an image must be data:image/...;base64,...", param="messages") from error
 
 
 def without_images(
@@ -108,7 +96,7 @@ def _image_of(part: Any) -> Any:
         image = image.get("url")
     if image is None:
         raise RequestError(f"A part of type '{kind}' must have the field {kind}.", param="messages")
-    if kind == "image_url" and not (isinstance(image, str) and image.startswith(_DATA)):
+    if kind == "image_url" and not (isinstance(image, str) and image.startswith(SCHEME)):
         raise RequestError(
             "image_url must be a data URL here; read the file and pass it as image_pil.", param="messages"
         )

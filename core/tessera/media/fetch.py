@@ -8,7 +8,6 @@ So a host is resolved here, all of its addresses must be public, and the connect
 from __future__ import annotations
 
 import asyncio
-import binascii
 import os
 import stat
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tessera.errors import ConfigError, RequestError
+from tessera.media.data_url import check_media_type, decode_data_url, too_large
 
 if TYPE_CHECKING:
     import ssl
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tessera.media.rules import MediaRules
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MEDIA_TYPES = ("image/", "application/octet-stream", "binary/octet-stream")
 _SHOWN_CHARS = 100
 
 
@@ -50,30 +49,12 @@ class MediaFetcher:
         """The file behind a data:, file: or http(s) URL. Raises RequestError."""
         scheme = url[:8].partition(":")[0].lower()
         if scheme == "data":
-            return self._inline(url)
+            return decode_data_url(url, self._rules.max_bytes)
         if scheme == "file":
             return await asyncio.to_thread(self._local, url)
         if scheme in ("http", "https"):
             return await self._remote(url)
         raise RequestError("The URL of an image begins with data:, https:// or http://.")
-
-    # ---- data URLs ---------------------------------------------------------------------------------------------------
-
-    def _inline(self, url: str) -> bytes:
-        head, comma, text = url.partition(",")
-        kind, *parameters = head[len("data:") :].split(";")
-        if not comma or "base64" not in parameters:
-            raise RequestError("An image's data: URL has the form data:image/png;base64,...")
-        _check_type(kind)
-        if len(text) > self._rules.max_bytes * 4 // 3 + 4:
-            raise self._too_large()
-        try:
-            return binascii.a2b_base64((unquote(text) if "%" in text else text).strip(), strict_mode=True)
-        except ValueError as error:
-            raise RequestError("An image's data: URL is no base64.") from error
-
-    def _too_large(self) -> RequestError:
-        return RequestError(f"An image has at most {self._rules.max_bytes} bytes.")
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -109,7 +90,7 @@ class MediaFetcher:
                 raise OSError("no file")
             data = opened.read(self._rules.max_bytes + 1)
         if len(data) > self._rules.max_bytes:
-            raise self._too_large()
+            raise too_large(self._rules.max_bytes)
         return data
 
     # ---- http --------------------------------------------------------------------------------------------------------
@@ -172,25 +153,19 @@ class MediaFetcher:
                 return str(url.join(fields[b"location"]))
             if answer.status != 200:
                 raise RequestError(f"The image's host answers with status {answer.status}.")
-            _check_type(fields.get(b"content-type", _MEDIA_TYPES[1]))
+            check_media_type(fields.get(b"content-type", "application/octet-stream"))
             if fields.get(b"content-encoding", "identity").lower() != "identity":
                 raise RequestError("The image's host sends it compressed, though it was asked not to.")
             if not fields.get(b"content-length", "0").isdecimal():
                 raise RequestError("The image's host sends no valid length.")
             data = bytearray()
             if int(fields.get(b"content-length", "0")[:20]) > self._rules.max_bytes:
-                raise self._too_large()
+                raise too_large(self._rules.max_bytes)
             async for part in answer.aiter_stream():
                 data += part
                 if len(data) > self._rules.max_bytes:
-                    raise self._too_large()
+                    raise too_large(self._rules.max_bytes)
             return bytes(data)
-
-
-def _check_type(kind: str) -> None:
-    """Raises RequestError for what says that it is no image. What it is is seen by its bytes."""
-    if not kind.strip().lower().startswith(_MEDIA_TYPES):
-        raise RequestError(f"The URL is of {kind[:_SHOWN_CHARS]!r}, and not of an image.")
 
 
 def _matches(host: str, domain: str) -> bool:

@@ -10,6 +10,10 @@ import numpy as np
 
 from tessera.arrays import Array
 
+MAX_INPUT_BYTES = 3 * 2**28
+"""The most that towers take of one image, of those of a request and of those that a step encodes: each crosses
+processes in one message, which may have 1 GiB."""
+
 
 class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
     """One image, processed by itself."""
@@ -25,6 +29,11 @@ class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
     # What the model's tower takes, by name, as for this image alone: pixel_values [1, 3, H, W] float32, or for example
     # pixel_values [patches, values of a patch] with image_grid_thw [1, 3].
     inputs: dict[str, Array]
+
+
+def input_bytes(inputs: Mapping[str, Array]) -> int:
+    """The bytes of what a tower takes."""
+    return sum(array.nbytes for array in inputs.values())
 
 
 class MediaReady(msgspec.Struct, frozen=True, tag="ready"):

@@ -20,7 +20,7 @@ import numpy as np
 
 from tessera.arrays import Array, encode_array
 from tessera.errors import ModelError, RequestError
-from tessera.media.item import MediaReady, ProcessedMedia, digest_of
+from tessera.media.item import MAX_INPUT_BYTES, MediaReady, ProcessedMedia, digest_of, input_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,6 +76,8 @@ class MediaProcessor:
         except Exception as error:
             # A processor raises what it likes for a size or an option that does not suit it.
             raise RequestError(f"The model's processor does not take this image: {_one_line(error)}") from error
+        if input_bytes(inputs) > MAX_INPUT_BYTES:
+            raise RequestError("The model's processor makes too much of this image; make it smaller.")
         rows = np.isin(self._tokens(replacement), self.ready.feature_ids).sum()
         return ProcessedMedia("image", digest_of(inputs), replacement, int(rows), inputs)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tessera.errors import RequestError
 from tessera.media.fetch import MediaFetcher
+from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 
 if TYPE_CHECKING:
     from tessera.config import ModelConfig
@@ -33,10 +34,17 @@ class ImageReader:
         Raises RequestError that says which image it is, MediaWorkerError or OverloadedError."""
         if len(urls) > self._max_images:
             raise RequestError(f"A prompt has at most {self._max_images} images here.", param="messages")
-        media = []
+        media: list[ProcessedMedia] = []
+        size = 0
         for number, url in enumerate(urls, 1):
             try:
                 media.append(await self._workers.image(await self._fetcher.read(url), owner=client))
             except RequestError as error:
                 raise type(error)(f"Image {number}: {error.message}", param="messages", code=error.code) from error
+            size += input_bytes(media[-1].inputs)
+            if size > MAX_INPUT_BYTES:
+                raise RequestError(
+                    f"The first {number} images together are larger than a request may be; make them smaller.",
+                    param="messages",
+                )
         return media

@@ -71,6 +71,8 @@ OTHER_VALUES = {
     "platform": ("another.module:Platform", "another.module:Platform"),
     "features": (("a_feature",), ("a_feature",)),
     "lora_modules": (("name=/a/folder",), (("name", "/a/folder"),)),
+    "limit_mm_per_prompt": ({"image": 4}, {"image": 4}),
+    "mm_processor_kwargs": ({"do_resize": False}, {"do_resize": False}),
 }
 """Values of flags whose kind does not give one: as it is given, and as the field has it."""
 
@@ -177,6 +179,15 @@ def test_sampling_defaults(folder):
     assert sampling_defaults(folder("other")) == {}
     with pytest.raises(ModelError, match=r"temperature in '.*' is not a number"):
         sampling_defaults(folder("third", generation_config__json={"temperature": "hot"}))
+
+
+@pytest.mark.parametrize("features", [None, ("lora", "media"), ("media", "a_feature"), ("a_feature",)])
+def test_images_wrap_a_model_before_other_features_do(folder, features):
+    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {**CONFIG, "model_type": "llama"}}
+    model = folder("sees", config__json=config, preprocessor_config__json={})
+    built = build(model) if features is None else build(model, features=features)
+    others = ("structured_outputs",) if features is None else tuple(name for name in features if name != "media")
+    assert built.features == ("media", *others)
 
 
 def test_adapters_are_named_and_enabled_by_one_flag(folder):

@@ -12,6 +12,7 @@ from tessera.arrays import int32
 from tessera.errors import RequestError
 from tessera.features.media import EncoderCache
 from tessera.kvcache.prefix_cache import PrefixCache, SpanContent
+from tessera.media.item import input_bytes
 from tessera.media.placed import PlacedMedia
 from tessera.media.positions import AxisPositions
 from tessera.platform.runner import CacheGroup
@@ -73,6 +74,20 @@ def test_a_step_encodes_no_more_than_a_chunk_of_a_prompt_or_one_image() -> None:
     assert granted == [40]
     granted, _ = step(cache, (Request(1, image("c", 0, 4), image("d", 4, 4), image("e", 9, 2)), 20))
     assert granted == [9]
+
+
+def test_a_step_sends_no_more_to_the_workers_than_a_message_holds_or_one_image() -> None:
+    cache = EncoderCache(100, 100, step_bytes=60)
+    first, second, third = (image(name, at, 6, (1, 4, 6)) for name, at in (("a", 0), ("b", 6), ("c", 12)))
+    assert input_bytes(first.inputs) == 24
+    granted, media = step(cache, (Request(0, first, second, third), 20))
+    assert granted == [12]
+    assert len(media.encode) == 2
+    granted, media = step(cache, (Request(0, first, second, third, computed=12), 8), (Request(1, first, third), 20))
+    assert granted == [8, 20]
+    assert len(media.encode) == 1
+    granted, _ = step(EncoderCache(100, 100, step_bytes=20), (Request(0, first, second), 12))
+    assert granted == [6]
 
 
 def test_the_image_unused_for_the_longest_time_makes_room() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from tessera.arrays import decoder, encoder
 from tessera.errors import ModelError, RequestError
 from tessera.media.image import read_image
-from tessera.media.item import ProcessedMedia, digest_of
+from tessera.media.item import ProcessedMedia, digest_of, input_bytes
 from tessera.media.messages import MAX_PIXELS, MediaStart
 from tessera.media.processor import MediaProcessor
 from tessera.media.workers import MediaWorkers
@@ -120,6 +120,16 @@ def test_options_go_to_the_image_processor_and_no_others_do(tmp_path: Path) -> N
     for options in ({"return_tensors": "pt"}, {"device": "cuda"}, {"sleep": 1}, {"size": {"height": [1] * 4096}}):
         with pytest.raises(RequestError, match="mm_processor_kwargs"):
             processor.image(image, options)
+
+
+def test_an_image_larger_than_a_message_is_the_requests_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, image = MediaProcessor(FOLDERS["qwen2_vl"].write(tmp_path)), images()[0]
+    size = input_bytes(processor.image(image).inputs)
+    monkeypatch.setattr("tessera.media.processor.MAX_INPUT_BYTES", size)
+    processor.image(image)
+    monkeypatch.setattr("tessera.media.processor.MAX_INPUT_BYTES", size - 1)
+    with pytest.raises(RequestError, match="make it smaller"):
+        processor.image(image)
 
 
 def test_a_size_that_the_processor_does_not_take_is_the_requests_fault(tmp_path: Path) -> None:
