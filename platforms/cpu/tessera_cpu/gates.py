@@ -22,7 +22,7 @@ from tessera.platform import (
 )
 from tessera_cpu import native
 from tessera_cpu.output import into
-from tessera_cpu.products import result_of, rows_apart
+from tessera_cpu.products import result_of, row_kernel, rows_apart
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
@@ -45,12 +45,11 @@ class Gate(Kernel[GateSpec]):
     def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
         if library is not None and spec.dtype in native.ENTRIES:
-            return _native_gate(library, spec)
-        activation = ACTIVATIONS[spec.activation]
+            return row_kernel(library.tessera_cpu_gate, gate_task(spec))
+        function = activated(spec)
 
         def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-            left, right = x.chunk(2, dim=-1)
-            return into(activation(left).mul_(right), out)
+            return into(function(x), out)
 
         return gate
 
@@ -82,23 +81,9 @@ def activated(spec: GateSpec | ClampedGateSpec | ActivationSpec) -> Callable[[Te
 
     def gated(x: Tensor) -> Tensor:
         left, right = x.chunk(2, dim=-1)
-        return activation(left) * right
+        return activation(left).mul_(right)
 
     return gated
-
-
-def _native_gate(library: Any, spec: GateSpec) -> Any:
-    task = gate_task(spec)
-
-    def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        x = rows_apart(x)
-        result = result_of(len(x), spec.n, out, x.dtype)
-        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
-        task.out, task.out_stride = result.data_ptr(), result.stride(0)
-        library.tessera_cpu_gate(task)
-        return result if out is None or out is result else out.copy_(result)
-
-    return gate
 
 
 class Activation(Kernel[ActivationSpec]):
@@ -111,28 +96,15 @@ class Activation(Kernel[ActivationSpec]):
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
         if library is not None and spec.dtype in native.ENTRIES:
-            return _native_activation(library, spec)
-        function = ACTIVATIONS[spec.activation]
+            number = native.ENTRIES[spec.dtype]
+            task = native.Activate(n=spec.n, activation=native.ACTIVATIONS[spec.activation], number=number)
+            return row_kernel(library.tessera_cpu_activate, task)
+        function = activated(spec)
 
         def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
             return into(function(x), out)
 
         return activation
-
-
-def _native_activation(library: Any, spec: ActivationSpec) -> Any:
-    number = native.ENTRIES[spec.dtype]
-    task = native.Activate(n=spec.n, activation=native.ACTIVATIONS[spec.activation], number=number)
-
-    def activation(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        x = rows_apart(x)
-        result = result_of(len(x), spec.n, out, x.dtype)
-        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
-        task.out, task.out_stride = result.data_ptr(), result.stride(0)
-        library.tessera_cpu_activate(task)
-        return result if out is None or out is result else out.copy_(result)
-
-    return activation
 
 
 class SigmoidGate(Kernel[SigmoidGateSpec]):

@@ -19,7 +19,7 @@ from tessera_cpu.lora import Lora
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddLayerNorm, AddNorm, LayerNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
-from tessera_cpu.products import result_of, rows_apart
+from tessera_cpu.products import row_kernel
 from tessera_cpu.rotary import Rotary
 from tessera_cpu.routing import Route
 from tessera_cpu.sampling import EditLogits, MaskLogits, Penalise, Sample, TakeLogits, TokenLogprobs
@@ -47,7 +47,8 @@ class SoftCap(Kernel[SoftCapSpec]):
     def bind(self, spec: SoftCapSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
         if not spec.cap and library is not None and spec.dtype in native.ENTRIES:
-            return _native_scale(library, spec)
+            task = native.Scale(n=spec.n, factor=spec.scale, number=native.ENTRIES[spec.dtype])
+            return row_kernel(library.tessera_cpu_scale, task)
 
         def soft_cap(x: Tensor, *, out: Tensor | None = None) -> Tensor:
             if not spec.cap:
@@ -55,20 +56,6 @@ class SoftCap(Kernel[SoftCapSpec]):
             return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
 
         return soft_cap
-
-
-def _native_scale(library: Any, spec: SoftCapSpec) -> Any:
-    task = native.Scale(n=spec.n, factor=spec.scale, number=native.ENTRIES[spec.dtype])
-
-    def scale(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        x = rows_apart(x)
-        result = result_of(len(x), spec.n, out, x.dtype)
-        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
-        task.out, task.out_stride = result.data_ptr(), result.stride(0)
-        library.tessera_cpu_scale(task)
-        return result if out is None or out is result else out.copy_(result)
-
-    return scale
 
 
 def kernels(reference: OpSet) -> OpSet:

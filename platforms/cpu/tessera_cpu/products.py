@@ -193,6 +193,21 @@ def result_of(m: int, n: int, out: Tensor | None, dtype: torch.dtype = torch.bfl
     return torch.empty(m, n, dtype=dtype) if out is None or out.stride(-1) != 1 else out
 
 
+def row_kernel(call: Any, task: Any) -> Callable[..., Tensor]:
+    """A native kernel from each row to one of task.n elements: (x [T, any], out=None) -> [T, n], of one dtype. task:
+    with all but what a call says, which is addresses and the number of rows."""
+
+    def kernel(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = result_of(len(x), task.n, out, x.dtype)
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        call(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return kernel
+
+
 def rows_apart(x: Tensor) -> Tensor:
     """x with contiguous elements in each row; rows may have any stride."""
     return x if x.stride(-1) == 1 else x.contiguous()
