@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.config.modalities import TOWERS
 from tessera.plugins.builtin import NATIVE_MODELS
 from tests.docs.first_chats import INSTALLATION, README, carry_out
 from tests.docs.steps import blocks, commands
@@ -18,6 +19,7 @@ from tests.e2e.served import Served
 from tools.causal_types import THROUGH, read_rows, written
 
 SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
+MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 ANSWERS = {"python": "42", "offline": "Hello"}
 
 
@@ -54,3 +56,13 @@ def test_the_numbers_of_models_are_those_of_the_tables() -> None:
     (numbers,) = re.findall(r"(\d+) native architectures .*? and (\d+)\s+more model types", README, re.DOTALL)
     through = sum(row.how == THROUGH for row in read_rows(written()))
     assert [int(number) for number in numbers] == [len(NATIVE_MODELS), through]
+
+
+def test_each_architecture_that_reads_images_is_in_the_table() -> None:
+    (number,) = re.findall(r"(\d+)\s+architectures\s+read\s+images", README)
+    _, _, section = MODELS.read_text(encoding="utf-8").partition("### Models that read images\n")
+    section, _, _ = section.partition("\n#")
+    _, _, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(TOWERS)
+    assert int(number) == len(TOWERS)
