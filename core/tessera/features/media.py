@@ -81,15 +81,19 @@ class OnAxes(FeatureState):
 
 
 class EncoderCache(Resource):
-    """The slots of the workers' features. Those unused for the longest time go first. size: in features. each_step: a
-    step encodes at most this many features, or one image that has more, so that what runs beside it goes on.
-    step_bytes: the same of what towers take. whole: a step computes all tokens of an image."""
+    """The slots of the workers' features. Those unused for the longest time go first. A step encodes only so much, or
+    one image that takes more, so that what runs beside it goes on."""
 
     name = "encoder cache"
     scope = "prompt"
 
     def __init__(self, size: int, each_step: int, step_bytes: int = MAX_INPUT_BYTES, *, whole: bool = False) -> None:
-        self.size, self._each_step, self._step_bytes, self._whole = size, each_step, step_bytes, whole
+        # In features.
+        self.size = size
+        # How many features a step encodes at most, and of how many bytes of the towers' inputs.
+        self._each_step, self._step_bytes = each_step, step_bytes
+        # Whether a step computes all tokens of an image.
+        self._whole = whole
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
