@@ -12,6 +12,7 @@ from tessera._version import __version__
 from tessera.config import CacheConfig
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
+from tessera.platform.feature import FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
@@ -202,6 +203,18 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
     assert fallbacks.labels == {"model_name": "fake-model", "op": "gate"}
     awake = {sample.labels["sleep_state"]: sample.value for sample in families["vllm:engine_sleep_state"].samples}
     assert awake == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+
+
+async def test_what_a_feature_counts_takes_the_place_of_vllm_s_zero():
+    engine = FakeEngine(metrics=EngineMetrics(512))
+    engine.metrics.stats = EngineStats(feature_counters=[FeatureCounter("mm_cache_hits", "Images.", 5)])
+    async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert len(families) == text.count("# TYPE ")
+    for name in ("tessera:mm_cache_hits", "vllm:mm_cache_hits"):
+        assert [sample.value for sample in families[name].samples] == [5]
+    assert "tessera:mm_cache_queries" not in families
 
 
 async def test_the_cache_s_configuration_has_vllm_s_labels():

@@ -113,6 +113,7 @@ class Engine:
             scheduler.counters,
             dict(self._pipeline.runner_stats.fallbacks),
             self._pipeline.runner_stats.compilations,
+            self._features.counters(),
         )
 
     def check_integrity(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from tessera.arrays import Array, decoder, encoder, int32
 from tessera.config import CacheConfig, EngineConfig, SchedulerConfig
 from tessera.engine.summary import ModelSummary
+from tessera.platform.feature import FeatureCounter
 from tessera.processes.error_message import ErrorMessage
 from tessera.processes.frames import frame, read_frame
 from tessera.request import Request
@@ -121,6 +122,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     fallbacks: dict[str, int] = {}
     # Kernels that were compiled since the engine was ready.
     compilations: int = 0
+    # What features count, in the order of --features.
+    feature_counters: list[FeatureCounter] = []
 
 
 class Starting(msgspec.Struct, tag=True, array_like=True):

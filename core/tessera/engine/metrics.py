@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from msgspec.structs import replace
+
 from tessera.engine.messages import EngineStats
-from tessera.platform.feature import FailureReason
+from tessera.platform.feature import FailureReason, FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
 
@@ -75,6 +77,8 @@ class EngineMetrics:
         self._before = SchedulerCounters()
         self._fallbacks_before: Counter[str] = Counter()
         self._compilations_before = 0
+        # Of features, by name.
+        self._counted_before: dict[str, FeatureCounter] = {}
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.request_failures: dict[FailureReason, int] = dict.fromkeys(get_args(FailureReason), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
@@ -99,6 +103,7 @@ class EngineMetrics:
         self._before = _sum(self._before, self.stats.counters)
         self._fallbacks_before.update(self.stats.fallbacks)
         self._compilations_before += self.stats.compilations
+        self._counted_before = self._counted()
         self.stats = EngineStats()
 
     def scheduled(self, times: RequestMetrics) -> None:
@@ -179,6 +184,8 @@ class EngineMetrics:
         yield Metric("spec_decode_num_drafts", "counter", "Sequences of draft tokens verified.", counters.drafts)
         yield Metric("spec_decode_num_draft_tokens", "counter", "Draft tokens verified.", counters.draft_tokens)
         yield Metric("spec_decode_num_accepted_tokens", "counter", "Draft tokens accepted.", counters.accepted_tokens)
+        for one in self._counted().values():
+            yield Metric(one.name, "counter", one.documentation, one.value)
         yield Metric("engine_restarts", "counter", "Engines started to replace one that died.", self.engine_restarts)
         yield Metric(
             "replayed_requests", "counter", "Requests rerun on a new engine after theirs died.", self.replayed_requests
@@ -207,6 +214,14 @@ class EngineMetrics:
             yield Metric("request_failures", "counter", _FAILURES, count, ("reason", reason))
         for name, documentation in _HISTOGRAMS.items():
             yield Metric(name, "histogram", documentation, getattr(self, name))
+
+    def _counted(self) -> dict[str, FeatureCounter]:
+        """What features counted, engines that were lost included."""
+        counted = dict(self._counted_before)
+        for one in self.stats.feature_counters:
+            before = counted.get(one.name)
+            counted[one.name] = one if before is None else replace(one, value=before.value + one.value)
+        return counted
 
 
 _GENERATED = (

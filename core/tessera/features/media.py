@@ -19,7 +19,7 @@ from tessera.config.modalities import computes_whole, merge_size
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
-from tessera.platform.feature import EngineFeature, Feature, FeatureState
+from tessera.platform.feature import EngineFeature, Feature, FeatureCounter, FeatureState
 from tessera.platform.launch import RequestView, Resource
 from tessera.step import MediaToEncode, RowMedia, SchedulerOutput, StepMedia
 
@@ -49,6 +49,13 @@ class MediaInEngine(EngineFeature):
 
     def resources(self) -> Sequence[Resource]:
         return (self._cache,)
+
+    def counters(self) -> Sequence[FeatureCounter]:
+        queries, hits = self._cache.queries, self._cache.hits
+        return (
+            FeatureCounter("mm_cache_queries", "Images and the like looked up in the encoder cache.", queries),
+            FeatureCounter("mm_cache_hits", "Images and the like found in the encoder cache.", hits),
+        )
 
     def begin(self, request: Request) -> FeatureState | None:
         for media in request.media:
@@ -99,7 +106,7 @@ class EncoderCache(Resource):
         self._free: Array = np.arange(size, dtype=np.int32)
         # By key, of the requests that have them.
         self.positions: WeakValueDictionary[int, AxisPositions] = WeakValueDictionary()
-        # How many features were looked up, and how many of them were there.
+        # How many images and the like were looked up, and how many of them were there.
         self.queries = self.hits = 0
         # Of the step that is being scheduled: what it reads, and what it must encode first.
         self._reads: list[tuple[RequestView, int, int]] = []
@@ -137,18 +144,20 @@ class EncoderCache(Resource):
             return
         start = request.num_computed_tokens
         end = start + num_tokens
-        wanted = [media for media in _within(request.media, start, end) if media.digest not in self._read]
-        known = {media.digest for media in wanted} & self._slots.keys()
-        self._read |= known
+        wanted = _within(request.media, start, end)
+        self._read |= {media.digest for media in wanted} & self._slots.keys()
         for media in wanted:
-            self.queries += 1
-            if media.digest in known:
-                self.hits += 1
+            there = media.digest in self._slots
+            if there:
                 self._slots[media.digest] = self._slots.pop(media.digest)
-            elif media.digest not in self._slots:
+            else:
                 self._slots[media.digest] = self._allocate(media.places.size)
                 self._read.add(media.digest)
                 self._encoded.append(media)
+            # The rest of one that a chunk began was looked up with its beginning.
+            if media.start >= start or not there:
+                self.queries += 1
+                self.hits += there
         self._reads.append((request, start, end))
 
     def release(self, request: RequestView) -> None:

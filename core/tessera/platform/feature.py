@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 
 from tessera.arrays import Array
@@ -47,6 +48,17 @@ class Failure:
 
     reason: FailureReason
     message: str
+
+
+class FeatureCounter(msgspec.Struct, frozen=True, array_like=True):
+    """A total since the engine started, which the server's metrics show."""
+
+    # vLLM's where it counts the same, without a prefix.
+    name: str
+    # One sentence.
+    documentation: str
+    # Never less than before.
+    value: int
 
 
 class FeatureState:
@@ -119,6 +131,10 @@ class EngineFeature:
 
     def resources(self) -> Sequence[Resource]:
         """Limited resources that requests take. Called once. Default: none."""
+        return ()
+
+    def counters(self) -> Sequence[FeatureCounter]:
+        """What it counts. Asked with each report of the engine. Default: nothing."""
         return ()
 
     def mask(self, states: Sequence[FeatureState], bits: Array) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.platform.feature import EngineFeature, Failure, FeatureState
+from tessera.platform.feature import EngineFeature, Failure, FeatureCounter, FeatureState
 from tessera.platform.launch import Resource
 from tessera.request import Request
 from tessera.step import SchedulerOutput
@@ -98,6 +98,9 @@ class EngineFeatures:
 
     def resources(self) -> list[Resource]:
         return [resource for half in self._halves for resource in half.resources()]
+
+    def counters(self) -> list[FeatureCounter]:
+        return [counter for half in self._halves for counter in half.counters()]
 
     def begin(self, request: Request) -> RequestFeatures:
         """Raises RequestError for a request that one of them cannot serve."""

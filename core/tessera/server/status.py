@@ -37,11 +37,11 @@ NOT_VLLMS = frozenset(  # vLLM has no such metrics
         "text_worker_restarts",
     }
 )
-ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
+ONLY_VLLMS = (  # what vLLM reports also where there is nothing to count
     Metric("external_prefix_cache_queries", "counter", "Tokens looked up in other servers' caches; there are none.", 0),
     Metric("external_prefix_cache_hits", "counter", "Tokens found in other servers' caches; there are none.", 0),
-    Metric("mm_cache_queries", "counter", "Images and the like looked up in a cache; models take text alone.", 0),
-    Metric("mm_cache_hits", "counter", "Images and the like found in a cache; models take text alone.", 0),
+    Metric("mm_cache_queries", "counter", "Images and the like looked up in a cache; the model takes text alone.", 0),
+    Metric("mm_cache_hits", "counter", "Images and the like found in a cache; the model takes text alone.", 0),
     *(
         Metric("engine_sleep_state", "gauge", "1 for awake: the engine never sleeps.", value, ("sleep_state", state))
         for state, value in {"awake": 1, "weights_offloaded": 0, "discard_all": 0}.items()
@@ -156,7 +156,9 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
     async def metrics(_request: Request) -> Response:
         values = list(context.engine.metrics.read())
         cache = cache_labels(context.engine.info)
-        of_vllm = [*(value for value in values if value.name not in NOT_VLLMS), *ONLY_VLLMS]
+        counted = {value.name for value in values}
+        of_vllm = [value for value in values if value.name not in NOT_VLLMS]
+        of_vllm += [value for value in ONLY_VLLMS if value.name not in counted]
         lines = [*http_lines(context.counts), *loop_lines(context.loop)]
         for prefix, labels in names.items():
             shown = values if prefix == PREFIX else of_vllm

@@ -14,6 +14,7 @@ from tessera.engine import logprobs
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, RequestError
+from tessera.platform.feature import FeatureCounter
 from tessera.request import Logprob
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import FinishedRequest, RequestLogprobs, SchedulerCounters, StartedRequest
@@ -421,12 +422,16 @@ def test_of_several_answers_those_that_ended_are_kept():
 def test_counters_go_on_where_the_lost_engine_left_them():
     metrics = EngineMetrics(100)
     counters = SchedulerCounters(generation_tokens=10, steps=4)
-    metrics.stats = EngineStats(3, 2, 0.5, counters, {"gate": 3, "sample": 1}, 2)
+    metrics.stats = EngineStats(
+        3, 2, 0.5, counters, {"gate": 3, "sample": 1}, 2, [FeatureCounter("looks", "Looks.", 4)]
+    )
     metrics.engine_lost()
     values = {metric.name: metric.value for metric in metrics.read()}
     assert (values["num_requests_running"], values["kv_cache_usage_perc"], values["generation_tokens"]) == (0, 0.0, 10)
+    assert values["looks"] == 4
     metrics.stats = EngineStats(counters=SchedulerCounters(generation_tokens=5), fallbacks={"gate": 4}, compilations=1)
+    metrics.stats.feature_counters.append(FeatureCounter("looks", "Looks.", 3))
     fallbacks = {metric.label: metric.value for metric in metrics.read() if metric.name == "reference_fallbacks"}
     assert fallbacks == {("op", "gate"): 7, ("op", "sample"): 1}
     values = {metric.name: metric.value for metric in metrics.read()}
-    assert (values["generation_tokens"], values["kernel_compilations"]) == (15, 3)
+    assert (values["generation_tokens"], values["kernel_compilations"], values["looks"]) == (15, 3, 7)

@@ -55,7 +55,10 @@ def test_an_image_is_encoded_once_for_all_that_show_it() -> None:
     assert later.encode == []
     assert list(later.rows[0].places) == [3, 4, 5, 6]
     assert list(later.rows[0].slots) == [8, 9, 10, 11]
+    # The second "a" was there; the rest of "b" was looked up with its beginning.
     assert (cache.queries, cache.hits) == (3, 1)
+    step(cache, (Request(3, image("b", 4)), 10))
+    assert (cache.queries, cache.hits) == (4, 2)
 
 
 def test_a_prompt_waits_before_an_image_that_there_is_no_room_for_and_text_does_not() -> None:
