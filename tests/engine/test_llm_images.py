@@ -159,6 +159,17 @@ def test_chats_take_images_as_data_urls_and_as_objects(folder: Path, llm: LLM) -
         assert same(scored(llm.chat(messages, SCORED, use_tqdm=False)[0]), want)
 
 
+def test_tessera_chat_shows_an_image(folder: Path, llm: LLM, tmp_path: Path) -> None:
+    PICTURES[0].save(tmp_path / "picture.png")
+    flags = ["--image", str(tmp_path / "picture.png"), "--temperature", "0", "--max-tokens", "8", "-q", "What?"]
+    command = [sys.executable, "-m", "tessera.cli", "chat", str(folder), "--dtype", "float32", *flags]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    parts = [{"type": "image_pil", "image_pil": PICTURES[0]}, {"type": "text", "text": "What?"}]
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    (answer,) = llm.chat([{"role": "user", "content": parts}], params, use_tqdm=False)[0].outputs
+    assert said.removesuffix("\n") == answer.text.removesuffix("\n")
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Message = Mapping[str, str]
-"""A message with its role and content."""
+Message = Mapping[str, Any]
+"""A message with its role, and its content: a text, or parts of type "text" and "image_url" with a data URL."""
 
 Prompt = str | Sequence[int]
 

@@ -12,13 +12,16 @@ from tessera.cli.client import AnswerDelta, Message, Prompt, RequestUsage, Sampl
 from tessera.cli.model_text import TemplateOptions, media_workers_of, text_workers_of
 from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, Supervision
-from tessera.errors import ModelError
+from tessera.errors import ModelError, RequestError
 from tessera.log import LastingStream
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.input_processor import Prompt as EnginePrompt
     from tessera.engine.messages import EngineInfo
+    from tessera.media.item import ProcessedMedia
+    from tessera.media.placed import PlacedMedia
     from tessera.text.workers import TextWorkers
 
 
@@ -63,17 +66,46 @@ class LocalClient:
     async def _chat(
         self, text: TextWorkers, messages: Sequence[Message], sampling: Sampling
     ) -> AsyncGenerator[AnswerDelta, None]:
+        from tessera.media.placement import placed
         from tessera.text.worker import ChatJob
 
+        media, shown = await self._images(messages)
         kwargs = self._defaults.template.kwargs or {}
-        job = ChatJob(messages, template_kwargs=kwargs, max_tokens=self.max_model_len)
+        job = ChatJob(shown, template_kwargs=kwargs, max_tokens=self.max_model_len)
+        ready = await self._engine.media.ready() if self._engine.media is not None and media else None
+        if ready is not None:
+            job.placeholder, job.replacements = ready.placeholder, [one.replacement for one in media]
         ids = (await text.chat(job)).ids[0]
-        async with aclosing(self._generate(ids, sampling, add_special_tokens=False)) as pieces:
+        places = () if ready is None else placed(ids, media, ready)
+        async with aclosing(self._generate(ids, sampling, add_special_tokens=False, media=places)) as pieces:
             async for piece in pieces:
                 yield piece
 
+    async def _images(self, messages: Sequence[Message]) -> tuple[list[ProcessedMedia], list[Message]]:
+        """The images of a chat, and its messages as templates take them. Raises RequestError, MediaWorkerError."""
+        from tessera.media.data_url import decode_data_url
+
+        media: list[ProcessedMedia] = []
+        shown: list[Message] = []
+        for message in messages:
+            parts = message["content"]
+            if isinstance(parts, list):
+                for part in parts:
+                    if part["type"] == "image_url":
+                        if self._engine.media is None:
+                            raise RequestError(f"'{self.model}' takes no images; ask without --image.")
+                        media.append(await self._engine.media.image(decode_data_url(part["image_url"]["url"])))
+                parts = [{"type": "image"} if part["type"] == "image_url" else part for part in parts]
+            shown.append({**message, "content": parts})
+        return media, shown
+
     async def _generate(
-        self, prompt: Prompt, sampling: Mapping[str, Any], *, add_special_tokens: bool
+        self,
+        prompt: Prompt,
+        sampling: Mapping[str, Any],
+        *,
+        add_special_tokens: bool,
+        media: Sequence[PlacedMedia] = (),
     ) -> AsyncGenerator[AnswerDelta, None]:
         params = SamplingParams(
             **{
@@ -84,7 +116,11 @@ class LocalClient:
             }
         )
         count = 0
-        async with aclosing(self._engine.generate(prompt, params, add_special_tokens=add_special_tokens)) as outputs:
+        engine = self._engine
+        ready: Prompt | EnginePrompt = prompt
+        if media and not isinstance(prompt, str):
+            ready = await engine.prepare_prompt(prompt, await engine.prepare_params(params), media=media)
+        async with aclosing(engine.generate(ready, params, add_special_tokens=add_special_tokens)) as outputs:
             async for output in outputs:
                 (answer,) = output.outputs
                 count += len(answer.token_ids)

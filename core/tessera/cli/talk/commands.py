@@ -17,6 +17,7 @@ from tessera.cli.client.source import SourceOptions, check_source, key_of
 from tessera.cli.flag_command import MODEL_FORMS, FlagCommand, FlagTable, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.cli.talk.background_loop import BackgroundLoop
+from tessera.cli.talk.images import image_url
 from tessera.cli.talk.session import ChatSession, Completions, Dialogue, Session, Terminal
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
@@ -39,6 +40,9 @@ class TalkOptions(SourceOptions):
 @dataclass(frozen=True)
 class ChatOptions:
     system: str | None = flag(None, "System prompt.", metavar="TEXT", common=True)
+    image: tuple[str, ...] = flag(
+        (), "Image to show with the first question; repeat for several.", metavar="FILE", multiple=True, common=True
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ COMPLETE = _table(
 @click.command(cls=FlagCommand, table=CHAT, params=[model_argument()])
 def chat(model: str | None, **values: Any) -> int:
     """Chat with a model."""
-    return talk(CHAT, model, values, lambda client: ChatSession(client, sampling_of(values), values["system"]))
+    images = [image_url(path) for path in values["image"]]
+    return talk(CHAT, model, values, lambda client: ChatSession(client, sampling_of(values), values["system"], images))
 
 
 @click.command(cls=FlagCommand, table=COMPLETE, params=[model_argument()])

@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Protocol, TextIO
 
 from tessera.cli.client import AnswerDelta, Client, Message, Sampling
 from tessera.cli.talk.background_loop import BackgroundLoop
-from tessera.errors import EngineDeadError, TesseraError
+from tessera.cli.talk.images import content_of, image_url
+from tessera.errors import EngineDeadError, RequestError, TesseraError
 
 EXIT = "/exit"
 _COMMAND = re.compile(r"/[a-z]+")
@@ -50,13 +51,21 @@ class Session:
             return None
         if line == EXIT:
             return None
-        if line in self._dialogue.commands:
-            self._terminal.note(self._dialogue.commands[line]())
+        name, _, argument = line.partition(" ")
+        if name in self._dialogue.commands:
+            self._terminal.note(self._run(self._dialogue.commands[name], argument.strip()))
             return ""
         if _COMMAND.fullmatch(line):
             self._terminal.note(f"Unknown command {line}; use {', '.join([*self._dialogue.commands, EXIT])}.")
             return ""
         return line
+
+    @staticmethod
+    def _run(command: Command, argument: str) -> str:
+        try:
+            return command(argument)
+        except RequestError as error:
+            return f"error: {error.message}"
 
     def _try(self, question: str) -> None:
         try:
@@ -85,15 +94,19 @@ class Session:
         return reason
 
 
+Command = Callable[[str], str]
+"""Takes what follows a command in its line, and returns a note to print. Raises RequestError."""
+
+
 class Dialogue(Protocol):
-    """What is sent to a model. greeting: printed at the start. commands: lines that are not questions, each with a
-    function that runs it and returns a note to print."""
+    """What is sent to a model. greeting: printed at the start. commands: first words of lines that are not
+    questions."""
 
     @property
     def greeting(self) -> str: ...
 
     @property
-    def commands(self) -> Mapping[str, Callable[[], str]]: ...
+    def commands(self) -> Mapping[str, Command]: ...
 
     def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]: ...
 
@@ -101,27 +114,31 @@ class Dialogue(Protocol):
 class ChatSession:
     """A chat: every question is sent with the conversation so far."""
 
-    def __init__(self, client: Client, sampling: Sampling, system: str | None) -> None:
+    def __init__(self, client: Client, sampling: Sampling, system: str | None, images: Sequence[str] = ()) -> None:
+        """images: data URLs of those to show with the first question."""
         self._client = client
         self._sampling = sampling
         self._first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._first)
+        # Data URLs of those that the next question shows.
+        self._images = [*images]
 
     @property
     def greeting(self) -> str:
         return (
-            f"Chatting with {self._client.model}. Ctrl-C stops an answer, /reset starts a new conversation; /exit, "
-            "Ctrl-D or Ctrl-C at the prompt quits."
+            f"Chatting with {self._client.model}. Ctrl-C stops an answer, /reset starts a new conversation, /image "
+            "FILE shows an image with the next question; /exit, Ctrl-D or Ctrl-C at the prompt quits."
         )
 
     @property
-    def commands(self) -> Mapping[str, Callable[[], str]]:
-        return {"/reset": self._reset}
+    def commands(self) -> Mapping[str, Command]:
+        return {"/reset": self._reset, "/image": self._show}
 
     async def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]:
         """An interrupted answer is kept as far as it got; a question without an answer is dropped."""
         said: list[str] = []
-        self._messages.append({"role": "user", "content": question})
+        self._messages.append({"role": "user", "content": content_of(question, self._images)})
+        self._images = []
         try:
             async with aclosing(self._client.chat(self._messages, self._sampling)) as pieces:
                 async for piece in pieces:
@@ -133,9 +150,17 @@ class ChatSession:
             else:
                 self._messages.pop()
 
-    def _reset(self) -> str:
-        self._messages = list(self._first)
+    def _reset(self, argument: str) -> str:
+        if argument:
+            raise RequestError("/reset stands alone in its line.")
+        self._messages, self._images = list(self._first), []
         return "New conversation."
+
+    def _show(self, path: str) -> str:
+        if not path:
+            raise RequestError("Name a file: /image FILE.")
+        self._images.append(image_url(path))
+        return f"The next question shows {path}."
 
 
 class Completions:
@@ -153,7 +178,7 @@ class Completions:
         )
 
     @property
-    def commands(self) -> Mapping[str, Callable[[], str]]:
+    def commands(self) -> Mapping[str, Command]:
         return {}
 
     def answer(self, question: str) -> AsyncGenerator[AnswerDelta, None]:

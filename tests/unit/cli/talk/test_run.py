@@ -49,6 +49,25 @@ def test_one_question_to_a_server(server, capsys, monkeypatch):
     assert server.headers[-1]["authorization"] == "Bearer mine"
 
 
+def test_images_are_shown_with_the_question(server, tmp_path, capsys):
+    names = [tmp_path / "a.jpg", tmp_path / "b"]
+    for name in names:
+        name.write_bytes(b"x")
+    flags = [part for name in names for part in ("--image", str(name))]
+    assert run(["chat", "--url", URL, *flags, "-q", "What?"]) == 0
+    content = server.asked[0]["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["image_url", "image_url", "text"]
+    assert [part["image_url"]["url"] for part in content[:2]] == [
+        "data:image/jpeg;base64,eA==",
+        "data:image/png;base64,eA==",
+    ]
+    assert run(["chat", "--url", URL, "--image", str(tmp_path / "c"), "-q", "What?"]) == 2
+    assert "c cannot be read: No such file or directory." in capsys.readouterr().err
+    (tmp_path / "big").write_bytes(bytes(20 * 2**20 + 1))
+    assert run(["chat", "--url", URL, "--image", str(tmp_path / "big"), "-q", "What?"]) == 2
+    assert "big has more than 20971520 bytes" in capsys.readouterr().err
+
+
 def test_a_pipe_is_one_question(server, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("two\nlines\n"))
     assert run(["chat", "--url", URL, "--max-tokens", "1"]) == 0

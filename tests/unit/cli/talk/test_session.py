@@ -105,8 +105,22 @@ def test_a_dead_engine_ends_the_session():
 def test_commands_are_few_and_what_is_none_is_asked():
     client = Client(["x"])
     _, notes = chat(client, "/help\n/usr is what?\n/exit\nnever\n")
-    assert "Unknown command /help; use /reset, /exit.\n" in notes
+    assert "Unknown command /help; use /reset, /image, /exit.\n" in notes
     assert client.asked == [[("user", "/usr is what?")]]
+
+
+def test_an_image_is_shown_with_the_next_question(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"pixels")
+    client = Client(["A cat"], ["Yes"], ["Hi"])
+    lines = f"/image {tmp_path}/a.png\n/image {tmp_path}/b.png\n/image\nWhat?\nSure?\n/reset now\n/reset\nHi\n"
+    _, notes = chat(client, lines)
+    first, *others = client.asked
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGl4ZWxz"}}
+    assert first == [("user", [shown, {"type": "text", "text": "What?"}])]
+    assert others == [[*first, ("assistant", "A cat"), ("user", "Sure?")], [("user", "Hi")]]
+    assert "b.png cannot be read: No such file or directory.\n" in notes
+    assert "error: Name a file: /image FILE.\n" in notes
+    assert "error: /reset stands alone in its line.\n" in notes
 
 
 def test_an_answer_at_its_limit_is_said_to_be():
