@@ -62,6 +62,7 @@ async def test_models(api):
         "parent": None,
         "max_model_len": 512,
         "tasks": ["generate"],
+        "input_modalities": ["text"],
         "permission": [
             {
                 "id": model["permission"][0]["id"],

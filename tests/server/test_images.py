@@ -153,3 +153,10 @@ async def test_models_without_a_tower_refuse_images(path: str, body: dict[str, A
         assert response.status_code == 400
         assert "support" in response.text
         assert api.engine.calls == []
+
+
+async def test_what_prompts_may_hold_is_said() -> None:
+    async with in_process(engine()) as api:
+        (card,) = (await api.client.get("/v1/models")).json()["data"]
+        assert card["input_modalities"] == ["text", "image"]
+        assert "vision" in (await api.post("/api/show", {"model": MODEL})).json()["capabilities"]

@@ -119,6 +119,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
             permission=permission,
             tasks=tasks_of(config),
             labels=[*labels] or UNSET,
+            input_modalities=["text", *config.modalities],
         )
 
     served = {name: card(name, model) for name, model in context.models.items()}

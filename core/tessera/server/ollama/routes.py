@@ -149,6 +149,7 @@ class Served:
         tasks = tasks_of(model.engine.config.model)
         capabilities = [name for task, name in _CAPABILITIES.items() if task in tasks]
         known = known if GENERATE in tasks else None
+        capabilities += ["vision"] if "image" in model.engine.config.model.modalities else []
         capabilities += ["tools"] if known is not None and known.calls is not None else []
         capabilities += ["thinking"] if known is not None and known.reasoning is not None else []
         info = {

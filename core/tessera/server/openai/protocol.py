@@ -173,6 +173,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     tasks: list[str]
     # those of classify, in the order of its probabilities
     labels: list[str] | UnsetType = UNSET
+    # what prompts may hold: text, image and the like
+    input_modalities: list[str]
     object: str = "model"
     owned_by: str = "tessera"
     parent: str | None = None

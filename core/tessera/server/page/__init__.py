@@ -33,6 +33,7 @@ MODULES = (
     "markdown",
     "conversation",
     "announcer",
+    "pictures",
     "fields",
     "messages",
     "chat",

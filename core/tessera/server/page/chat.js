@@ -2,11 +2,12 @@
 
 import { Announcer } from "./announcer.js";
 import { ApiError, events, request } from "./api.js";
-import { Conversation, extend, parts } from "./conversation.js";
+import { Conversation, extend, message, parts, userMessage } from "./conversation.js";
 import { curl } from "./curl.js";
 import { byId, element, sends, textButton } from "./dom.js";
 import { FieldError, Fields } from "./fields.js";
 import { messageView } from "./messages.js";
+import { Pictures } from "./pictures.js";
 import { load, save } from "./storage.js";
 
 const ROUTE = "v1/chat/completions";
@@ -31,6 +32,7 @@ export class Chat {
     this.announcer = new Announcer(byId("spoken"));
     this.fields = new Fields(byId("fields"), { curl: () => this.curl() });
     this.input = byId("message");
+    this.pictures = new Pictures(text => this.warn(text));
     this.scroller = byId("scroller");
     this.listen();
     this.show();
@@ -68,19 +70,24 @@ export class Chat {
   // ---- what the user does ----
 
   send(text) {
-    if (!text.trim() || this.abort) return;
+    if (!text.trim() && !this.pictures.urls.length || this.abort) return;
     if (!this.valid()) return;
     this.input.value = "";
     this.fit();
     const last = this.current.path().at(-1) ?? null;
-    this.answer(this.current.add(last, { role: "user", content: text }));
+    this.answer(this.current.add(last, userMessage(text, this.pictures.take())));
     this.input.focus();
+  }
+
+  // Whether the model takes pictures.
+  offerPictures(offered) {
+    this.pictures.offer(offered);
   }
 
   edit(node, text) {
     this.stop();
     if (!this.valid()) return;
-    this.answer(this.current.add(this.current.parentOf(node), { role: "user", content: text }));
+    this.answer(this.current.add(this.current.parentOf(node), userMessage(text, node.pictures)));
     this.input.focus();
   }
 
@@ -301,8 +308,8 @@ export class Chat {
 
   curl() {
     if (!this.valid()) return "";
-    const next = { role: "user", content: this.input.value.trim() || EXAMPLES[0] };
-    const messages = [...this.current.messages(this.fields.system, this.current.path().at(-1)), next];
+    const next = userMessage(this.input.value.trim() || EXAMPLES[0], this.pictures.urls);
+    const messages = [...this.current.messages(this.fields.system, this.current.path().at(-1)), message(next)];
     return curl(ROUTE, { ...this.body(null), messages });
   }
 }

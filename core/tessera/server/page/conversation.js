@@ -1,6 +1,6 @@
 // A chat as a tree: an edited message, and an answer that is generated again, stand beside the earlier one.
 //
-// A node: { id, parent, role, content } and, for an answer, { reasoning, calls, finish, error, model, tokens, first,
+// A node: { id, parent, role, content }; of a message that shows pictures, { pictures }, their data URLs; for an answer, { reasoning, calls, finish, error, model, tokens, first,
 // rate }. calls: the tool calls, { index, id, name, arguments }. call: of a tool's result, the id of the call. first:
 // seconds to the first token. rate: tokens per second after it.
 
@@ -77,7 +77,18 @@ export function parts(node) {
   return { reasoning: found[1].trim(), content: node.content.slice(found[0].length) };
 }
 
-function message(node) {
+// A node's fields, of what the user writes and shows.
+export function userMessage(content, pictures = []) {
+  return { role: "user", content, ...pictures.length ? { pictures } : {} };
+}
+
+// A node as a request has it.
+export function message(node) {
+  if (node.role === "user" && node.pictures) {
+    const shown = node.pictures.map(url => ({ type: "image_url", image_url: { url } }));
+    const text = node.content.trim() ? [{ type: "text", text: node.content }] : [];
+    return { role: "user", content: [...shown, ...text] };
+  }
   if (node.role === "user") return { role: "user", content: node.content };
   if (node.role === "tool") return { role: "tool", tool_call_id: node.call, content: node.content };
   const sent = { role: "assistant", content: node.content || null };

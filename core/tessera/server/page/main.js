@@ -138,6 +138,7 @@ function describeModel() {
   const model = models.find(one => one.id === byId("model").value);
   byId("welcome-model").textContent = `${model.id} has ${number(model.max_model_len)} tokens of context.`;
   document.title = `${model.id} \u2013 Tessera`;
+  chat.offerPictures(model.input_modalities?.includes("image") ?? false);
   if (model.tasks.some(task => task !== GENERATE)) texts.describe(model);
   offer(model.tasks);
   save("tasks", model.tasks);

@@ -3,6 +3,7 @@
 import { parts } from "./conversation.js";
 import { copyButton, element, icon, sends, textButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
+import { picture } from "./pictures.js";
 
 const ENDINGS = {
   length: "The answer ended at its limit of tokens.",
@@ -23,8 +24,10 @@ class UserView {
     this.actions = actions;
     this.text = element("div", { class: "bubble" }, node.content);
     this.tools = element("div", { class: "message-actions" });
-    this.root = element("article", { class: "message user" },
-      element("h2", { class: "unseen" }, "You"), this.text, this.tools);
+    const pictures = (node.pictures ?? []).map((url, index) => picture(url, `Picture ${index + 1}`));
+    this.root = element("article", { class: "message user" }, element("h2", { class: "unseen" }, "You"),
+      pictures.length ? element("div", { class: "pictures" }, ...pictures) : null, this.text, this.tools);
+    this.text.hidden = !node.content.trim();
     this.update();
   }
 
