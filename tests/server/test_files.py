@@ -16,8 +16,8 @@ from openai.types import FileDeleted, FileObject
 
 from tessera.errors import ConfigError, OverloadedError, RequestError
 from tessera.server.batches import files
-from tessera.server.batches.multipart import FormPart, FormReader
 from tessera.server.batches.storage import Incoming, Storage
+from tessera.server.multipart import FormPart, FormReader
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import FakeEngine

@@ -60,9 +60,10 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     if lora.enable and "lora" not in values.get("features", ()):
         values["features"] = (*values.get("features", EngineConfig.features), "lora")
     if served.modalities:
-        # First, wherever it is named: it wraps the model itself, and not what other features make of it.
-        others = [name for name in values.get("features", EngineConfig.features) if name != "media"]
-        values["features"] = ("media", *others)
+        own = ("media",) if served.speech is None else ("media", "transcription")
+        # First, wherever they are named: media wraps the model itself, and not what other features make of it.
+        others = [name for name in values.get("features", EngineConfig.features) if name not in own]
+        values["features"] = (*own, *others)
     return record_of(
         EngineConfig,
         ENGINE_FLAGS,

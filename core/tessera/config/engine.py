@@ -12,6 +12,7 @@ from typing import Any
 from tessera.config.flags import flag, flags_of
 from tessera.config.mesh import Mesh
 from tessera.config.pooler import PoolerConfig
+from tessera.config.speech import SpeechConfig
 
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
@@ -124,6 +125,8 @@ class ModelConfig:
     generates: bool = True  # whether tokens can be sampled from it
     # For fields that a request does not set, by the names of SamplingParams.
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
+    # How it is asked to write down speech; None: it does not.
+    speech: SpeechConfig | None = None
     # What a prompt may hold beside text: "image".
     modalities: tuple[str, ...] = ()
     limit_mm_per_prompt: Mapping[str, int] | None = flag(

@@ -10,10 +10,12 @@ from typing import Any
 from tessera.config.checkpoint import FILE, Checkpoint, read_checkpoint
 from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOptions
 from tessera.config.flags import record_of
+from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.modalities import modalities, why_not_processed
-from tessera.config.model_folder import is_gguf
+from tessera.config.model_folder import is_gguf, read_json
+from tessera.config.speech import speech_config
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -47,6 +49,9 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
+        speech=speech_config(
+            checkpoint.config, read_json(checkpoint.folder, GENERATION_FILE) or {}, checkpoint.vocab_size
+        ),
         modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, {} if named is None else named.sampling

@@ -12,9 +12,13 @@ from tessera.errors import RequestError
 
 T = TypeVar("T", bound=str)
 GENERATE = "generate"
+TRANSCRIBE = "transcribe"
+TRANSLATE = "translate"
 _WORDS: Mapping[str, str] = MappingProxyType(
     {
         GENERATE: "generate text",
+        TRANSCRIBE: "write down speech",
+        TRANSLATE: "translate speech",
         "embed": "embed texts",
         "classify": "classify texts",
         "token_embed": "embed tokens",
@@ -27,7 +31,9 @@ NO_ROUTES: Mapping[str, str] = MappingProxyType({})
 
 
 def tasks_of(model: ModelConfig) -> list[str]:
-    """GENERATE, and those of PoolingTask."""
+    """GENERATE, TRANSCRIBE and TRANSLATE, and those of PoolingTask."""
+    if model.speech is not None:
+        return [TRANSCRIBE, TRANSLATE] if model.speech.translates else [TRANSCRIBE]
     pools = [] if model.pooler is None else list(model.pooler.tasks)
     return [*([GENERATE] if model.generates else []), *pools]
 

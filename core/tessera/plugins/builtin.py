@@ -155,5 +155,5 @@ def extensions(registry: Registry) -> None:
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
     for name, path in _FORMATS.items():
         registry.formats.add(name, path, level=registry.formats.level)
-    for name in ("structured_outputs", "lora", "media"):
+    for name in ("structured_outputs", "lora", "media", "transcription"):
         registry.features.add(name, f"tessera.features.{name}:FEATURE", level=registry.features.level)

@@ -18,16 +18,17 @@ from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
 from tessera.server.anthropic.models import VERSION
+from tessera.server.audio import routes as audio
 from tessera.server.batches import batches, files
 from tessera.server.batches.endpoints import Endpoints
 from tessera.server.batches.jobs import Jobs
-from tessera.server.batches.multipart import FORM_BYTES
 from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext
 from tessera.server.decisions import routes as decisions
 from tessera.server.error_forms import ErrorForms, Form
 from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, BodyRules, RequestsPerKey
+from tessera.server.multipart import FORM_BYTES
 from tessera.server.ollama import routes as ollama
 from tessera.server.openai import chat, completions
 from tessera.server.openai.stored_chats import StoredChats
@@ -62,7 +63,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     chats = StoredChats(context, store)
     answering = chat.route(context, chats.answer)
     routes: list[Route] = [*chats.routes(answering)]
-    for family in (completions, messages, decisions, pooling, tokenization, status):
+    for family in (completions, messages, decisions, pooling, audio, tokenization, status):
         routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
@@ -142,7 +143,17 @@ def _middleware(
         body_seconds=settings.limits.file_seconds,
     )
     form = BodyRules(upload, b"multipart/form-data", "a form")
-    yield Middleware(BodyLimits, settings.limits, (OLLAMA,), {("POST", files.PATH): form})
+    recording = BodyRules(
+        replace(
+            settings.limits,
+            body_bytes=settings.limits.audio_bytes + FORM_BYTES,
+            body_seconds=settings.limits.file_seconds,
+        ),
+        b"multipart/form-data",
+        "a form",
+    )
+    special = {("POST", files.PATH): form, **{("POST", path): recording for path in audio.PATHS.values()}}
+    yield Middleware(BodyLimits, settings.limits, (OLLAMA,), special)
     if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
 

@@ -69,8 +69,10 @@ class Limits:
         200 * 2**20, "Maximum size of a file.", name="max_file_bytes", kind="size", low=1, high=2**40, metavar="BYTES",
         shown_default="200MiB",
     )  # fmt: skip
-    # for a file to arrive
+    # for a file, or a recording, to arrive
     file_seconds: float = 600.0
+    # of a recording to write down
+    audio_bytes: int = 128 * 2**20
     # requests of a batch
     batch_lines: int = 50_000
     # of the custom_id of a line of a batch

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.batches.multipart import FormPart, FormReader
 from tessera.server.batches.protocol import PURPOSES, FileList, FileObject, FileUpload
 from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.http import ClientGone, header, json_response
+from tessera.server.multipart import FormPart, FormReader
 from tessera.server.openapi import JsonRoute, MethodRoutes
 from tessera.server.paging import MAX_ID_CHARS, Deleted, PageQuery
 from tessera.server.security import tenant_of

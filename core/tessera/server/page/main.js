@@ -18,6 +18,7 @@ let view = load("view", "chat");
 
 const TABS = { chat: byId("chat-tab"), texts: byId("texts-tab"), engine: byId("engine-tab") };
 const GENERATE = "generate";
+const OF_TEXTS = ["embed", "classify", "token_embed", "token_classify"];
 
 function choose(chosen, focus = false) {
   view = chosen;
@@ -51,8 +52,8 @@ function beside(name, key) {
 
 function offer(tasks) {
   TABS.chat.hidden = !tasks.includes(GENERATE);
-  TABS.texts.hidden = tasks.every(task => task === GENERATE);
-  if (TABS[view].hidden) choose(TABS.chat.hidden ? "texts" : "chat");
+  TABS.texts.hidden = !tasks.some(task => OF_TEXTS.includes(task));
+  if (TABS[view].hidden) choose(["chat", "texts", "engine"].find(name => !TABS[name].hidden));
 }
 
 // ---- the panels: beside the chat where there is room, otherwise over it ---------------------------------------------
@@ -139,7 +140,7 @@ function describeModel() {
   byId("welcome-model").textContent = `${model.id} has ${number(model.max_model_len)} tokens of context.`;
   document.title = `${model.id} \u2013 Tessera`;
   chat.offerPictures(model.input_modalities?.includes("image") ?? false);
-  if (model.tasks.some(task => task !== GENERATE)) texts.describe(model);
+  if (model.tasks.some(task => OF_TEXTS.includes(task))) texts.describe(model);
   offer(model.tasks);
   save("tasks", model.tasks);
 }

@@ -1,0 +1,112 @@
+"""What a model that writes down speech is asked with, and what its answers are made of: the tokens that
+generation_config.json of a Whisper names (arXiv:2212.04356, section 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.errors import ModelError
+
+ARCHITECTURES = ("WhisperForConditionalGeneration",)
+_MARK = "no_timestamps_token_id"
+_MOST_TOKENS = 4096
+
+
+class SpeechConfig(msgspec.Struct, frozen=True):
+    """Of one model. Raises ModelError for what does not fit together."""
+
+    # The token that begins a prompt: <|startoftranscript|>.
+    start: int
+    # The token that ends an answer: <|endoftext|>.
+    end: int
+    # The token of a prompt whose answer has no times; those behind it are times from 0 s on, `resolution` apart.
+    no_timestamps: int
+    # Tokens by the codes of languages, such as "en"; empty: the model knows English alone.
+    languages: dict[str, int] = {}
+    # Tokens by "transcribe" and "translate"; empty if the model does not translate.
+    tasks: dict[str, int] = {}
+    # Tokens that no answer has.
+    suppressed: tuple[int, ...] = ()
+    # Tokens that no answer begins with.
+    suppressed_first: tuple[int, ...] = ()
+    # How late the first time of an answer may be, as a number of steps of `resolution`; None: as late as any.
+    most_first_time: int | None = None
+    # Seconds between two times.
+    resolution: float = 0.02
+    # Seconds that the encoder takes at once.
+    window: float = 30.0
+
+    @property
+    def no_speech(self) -> int:
+        """The token <|nospeech|>, whose probability behind `start` is that of silence."""
+        return self.no_timestamps - 1
+
+    @property
+    def previous(self) -> int:
+        """The token <|startofprev|>, which begins what was said before."""
+        return self.no_timestamps - 2
+
+    @property
+    def first_time(self) -> int:
+        """The token of 0 s."""
+        return self.no_timestamps + 1
+
+    @property
+    def translates(self) -> bool:
+        return "translate" in self.tasks
+
+
+def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int) -> SpeechConfig | None:
+    """checkpoint: of config.json. generation: of generation_config.json. None for a model of another kind, or one
+    whose file does not say how it is asked. Raises ModelError."""
+    if not set(ARCHITECTURES) & set(checkpoint.get("architectures") or ()) or _MARK not in generation:
+        return None
+    read = _Reader({**checkpoint, **generation}, vocab_size)
+    first = read.limit("max_initial_timestamp_index")
+    end = generation.get("eos_token_id", checkpoint.get("eos_token_id"))
+    return SpeechConfig(
+        start=read.token("decoder_start_token_id"),
+        end=read.checked("eos_token_id", end[0] if isinstance(end, list) and end else end),
+        no_timestamps=read.token(_MARK),
+        languages={name.strip("<|>"): token for name, token in read.tokens_by_name("lang_to_id").items()},
+        tasks=read.tokens_by_name("task_to_id"),
+        suppressed=read.tokens("suppress_tokens"),
+        suppressed_first=read.tokens("begin_suppress_tokens"),
+        most_first_time=first,
+    )
+
+
+class _Reader:
+    """Reads tokens. Raises ModelError."""
+
+    def __init__(self, values: Mapping[str, Any], vocab_size: int) -> None:
+        self._values, self._vocab_size = values, vocab_size
+
+    def checked(self, name: str, value: Any) -> int:
+        if type(value) is not int or not 0 <= value < self._vocab_size:
+            raise ModelError(f"{name} in generation_config.json must be a token of the model's vocabulary.")
+        return value
+
+    def token(self, name: str) -> int:
+        return self.checked(name, self._values.get(name))
+
+    def tokens(self, name: str) -> tuple[int, ...]:
+        values = self._values.get(name) or []
+        if not isinstance(values, list) or len(values) > _MOST_TOKENS:
+            raise ModelError(f"{name} in generation_config.json must be a list of tokens.")
+        return tuple(self.checked(name, value) for value in values if value != -1)
+
+    def tokens_by_name(self, name: str) -> dict[str, int]:
+        values = self._values.get(name) or {}
+        if not isinstance(values, dict) or len(values) > _MOST_TOKENS:
+            raise ModelError(f"{name} in generation_config.json must be tokens by name.")
+        return {key: self.checked(name, value) for key, value in values.items()}
+
+    def limit(self, name: str) -> int | None:
+        value = self._values.get(name)
+        if value is not None and (type(value) is not int or value < 0):
+            raise ModelError(f"{name} in generation_config.json must be a number.")
+        return value

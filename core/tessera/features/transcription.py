@@ -1,0 +1,36 @@
+"""The rules for the answers of models that write down speech, the engine's half, which only says where they hold. The
+workers' half is runner/transcription.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tessera.errors import ConfigError
+from tessera.platform.feature import EngineFeature, Feature
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+FEATURE = Feature(
+    engine="tessera.features.transcription:TranscriptionInEngine",
+    worker="tessera.runner.transcription:TranscriptionInWorker",
+)
+
+RULES = "transcription"
+"""The column: which rules hold for a row's answer: FREE, UNTIMED or TIMED."""
+FREE, UNTIMED, TIMED = range(3)
+
+
+class TranscriptionInEngine(EngineFeature):
+    """Refuses what the rules do not go along with."""
+
+    def __init__(self, config: EngineConfig, option: str) -> None:
+        if option:
+            raise ConfigError("The feature transcription takes no option.")
+        if config.model.speech is None:
+            raise ConfigError("The feature transcription is for models that write down speech; leave it out.")
+        if config.scheduler.speculative is not None:
+            raise ConfigError(
+                "Models that write down speech are served without drafts; remove --speculative-config.",
+                param="speculative_config",
+            )

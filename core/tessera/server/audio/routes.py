@@ -1,0 +1,187 @@
+"""POST /v1/audio/transcriptions and /v1/audio/translations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tessera.arrays import Array
+from tessera.errors import RequestError
+from tessera.server.access import request_id_of
+from tessera.server.audio.form import ReceivedForm, read_form
+from tessera.server.audio.protocol import (
+    Duration,
+    TextDelta,
+    TextDone,
+    Transcription,
+    TranscriptionForm,
+    TranscriptionSegment,
+    VerboseTranscription,
+)
+from tessera.server.audio.speech_model import ServedSpeechModel
+from tessera.server.context import ServerContext
+from tessera.server.generation.prepare import RequestOwner
+from tessera.server.http import json_response, until_disconnect
+from tessera.server.limits import AnswerAdmission
+from tessera.server.openapi import JsonRoute
+from tessera.server.security import client_of, tenant_of
+from tessera.server.served_model import ServedModel
+from tessera.server.sse import OPENAI, event, send_events
+from tessera.speech.model import SAMPLE_RATE
+from tessera.speech.segments import Segment
+from tessera.speech.subtitles import srt, vtt
+from tessera.speech.transcribe import TEMPERATURES, Transcript, TranscriptionOptions
+
+Task = Literal["transcribe", "translate"]
+PATHS: dict[Task, str] = {"transcribe": "/v1/audio/transcriptions", "translate": "/v1/audio/translations"}
+MOST_TEMPERATURE = 2.0
+ALL_SECONDS = 4 * 3600
+"""Of the recordings of all requests in progress together, each of which is in memory: 64 KB a second."""
+
+
+def routes(context: ServerContext) -> list[JsonRoute]:
+    admission = AnswerAdmission(ALL_SECONDS, "seconds of sound", "file")
+    summaries: dict[Task, str] = {
+        "transcribe": "What is said in a recording.",
+        "translate": "What is said in a recording, in English.",
+    }
+    return [
+        JsonRoute(
+            PATHS[task],
+            TranscriptionEndpoint(context, task, admission),
+            summary,
+            methods=("POST",),
+            body=TranscriptionForm,
+            body_type="multipart/form-data",
+            answer=Transcription,
+            stream="text/event-stream",
+        )
+        for task, summary in summaries.items()
+    ]
+
+
+class TranscriptionEndpoint:
+    """The ASGI application of one of the routes."""
+
+    def __init__(self, context: ServerContext, task: Task, admission: AnswerAdmission) -> None:
+        self._context, self._task, self._admission = context, task, admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._context.counts.one_generating():
+            form = await read_form(scope, receive)
+            await until_disconnect(receive, self._answer(form, scope, receive, send))
+
+    async def _answer(self, form: ReceivedForm, scope: Scope, receive: Receive, send: Send) -> None:
+        context = self._context
+        asked = form.checked(context.counts.unknown_fields.add)
+        model = context.model(asked.model)
+        _check(asked)
+        speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), asked.seed)
+        options = await _options(asked, self._task, speech)
+        samples = await speech.samples(bytes(form.data))
+        form.data.clear()
+        with self._admission.admit(tenant_of(scope), math.ceil(len(samples) / SAMPLE_RATE)):
+            recording = Recording(asked, self._task, Transcript(speech, options), samples)
+            if asked.stream:
+                await send_events(send, recording.events(), OPENAI)
+            else:
+                await (await recording.whole())(scope, receive, send)
+
+
+class Recording:
+    """A recording whose transcript is due."""
+
+    _TEXTS: ClassVar = {"text": lambda segments: f"{_text(segments)}\n", "srt": srt, "vtt": vtt}
+
+    def __init__(self, asked: TranscriptionForm, task: Task, transcript: Transcript, samples: Array) -> None:
+        self._asked, self._task, self._transcript, self._samples = asked, task, transcript, samples
+        self._seconds = len(samples) / SAMPLE_RATE
+        self._usage = Duration(seconds=math.ceil(self._seconds))
+
+    async def whole(self) -> Response:
+        segments = [segment async for segment in self._transcript.segments(self._samples)]
+        kind = self._asked.response_format
+        if kind in self._TEXTS:
+            return Response(self._TEXTS[kind](segments), media_type="text/plain")
+        if kind == "json":
+            return json_response(Transcription(text=_text(segments), usage=self._usage))
+        return json_response(
+            VerboseTranscription(
+                task=self._task,
+                language=self._transcript.language,
+                duration=self._seconds,
+                text=_text(segments),
+                segments=[_shown(segment) for segment in segments],
+                usage=self._usage,
+            )
+        )
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        said = ""
+        async for segment in self._transcript.segments(self._samples):
+            delta = segment.text if said else segment.text.lstrip()
+            said += delta
+            yield event(msgspec.json.encode(TextDelta(delta=delta)))
+        yield event(msgspec.json.encode(TextDone(text=said.rstrip(), usage=self._usage)))
+
+
+def _check(asked: TranscriptionForm) -> None:
+    """Raises RequestError."""
+    if not 0 <= asked.temperature <= MOST_TEMPERATURE:
+        raise RequestError(f"temperature must be 0 to {MOST_TEMPERATURE:g}.", param="temperature")
+    if "word" in asked.timestamp_granularities:
+        raise RequestError(
+            "Times of words are not served; leave timestamp_granularities out for those of segments.",
+            param="timestamp_granularities",
+        )
+    if asked.stream and asked.response_format not in ("json", "text"):
+        raise RequestError("A stream has response_format json; leave it out.", param="response_format")
+
+
+async def _options(asked: TranscriptionForm, task: Task, speech: ServedSpeechModel) -> TranscriptionOptions:
+    """Raises RequestError."""
+    known = speech.speech.languages
+    language = (asked.language or "").strip().lower() or None
+    if task == "translate" and not speech.speech.translates:
+        raise RequestError("This model does not translate; use /v1/audio/transcriptions.", param="model")
+    if language is not None and language not in (known or ("en",)):
+        names = ", ".join(sorted(known)) if known else "en"
+        raise RequestError(
+            f"This model does not know the language {language[:16]!r}; it knows {names}.", param="language"
+        )
+    return TranscriptionOptions(
+        task=task,
+        language=language,
+        prompt=await speech.tokens(asked.prompt) if asked.prompt and asked.prompt.strip() else (),
+        temperatures=(asked.temperature,) if asked.temperature else TEMPERATURES,
+        hears_silence=asked.response_format == "verbose_json",
+    )
+
+
+def _owner(model: ServedModel, scope: Scope) -> RequestOwner:
+    tenant = tenant_of(scope)
+    return RequestOwner(0, f"{tenant}\n" if tenant else "", tenant, model.feature_args, client_of(scope))
+
+
+def _text(segments: Sequence[Segment]) -> str:
+    return "".join(segment.text for segment in segments).strip()
+
+
+def _shown(segment: Segment) -> TranscriptionSegment:
+    return TranscriptionSegment(
+        id=segment.id,
+        seek=segment.seek,
+        start=round(segment.start, 3),
+        end=round(segment.end, 3),
+        text=segment.text,
+        tokens=[*segment.tokens],
+        temperature=segment.temperature,
+        avg_logprob=segment.avg_logprob,
+        compression_ratio=segment.compression_ratio,
+        no_speech_prob=segment.no_speech_prob or 0.0,
+    )

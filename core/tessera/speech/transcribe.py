@@ -1,0 +1,155 @@
+"""A recording of any length written down, window after window, as openai-whisper's transcribe() does (arXiv:2212.04356,
+section 4.5).
+
+Each window begins where the last whole segment ended, so that nothing is cut in two. Where an answer repeats itself,
+or its tokens are unlikely, it is drawn again at a higher temperature. What was written so far is shown to the model as
+what came before, unless a high temperature made it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from tessera.arrays import Array
+from tessera.media.placed import PlacedMedia
+from tessera.speech.model import SAMPLE_RATE, Heard, SpeechModel, Written
+from tessera.speech.segments import Segment, TokenSpan, spans_of, texts_of
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Those tried one after the other where none is chosen."""
+MOST_COMPRESSION = 2.4
+LEAST_LOGPROB = -1.0
+MOST_NO_SPEECH = 0.6
+ENGLISH = "en"
+_STEADY = 0.5
+"""Up to this temperature, what was written is shown to the next window."""
+
+
+@dataclass(frozen=True)
+class TranscriptionOptions:
+    """How a recording is to be written down."""
+
+    # "transcribe", or "translate" to English.
+    task: str = "transcribe"
+    # Its code; None: the one that the first window is heard in.
+    language: str | None = None
+    # Tokens of what came before, as names and spellings that occur.
+    prompt: Sequence[int] = ()
+    # Tried in order.
+    temperatures: Sequence[float] = TEMPERATURES
+    # Whether answers have times, without which a recording has no more than a window.
+    timed: bool = True
+    # Whether the probability of silence is wanted of each window.
+    hears_silence: bool = False
+
+
+@dataclass(frozen=True)
+class WindowAnswer:
+    """What was written of a window. heard: None if the model was not asked."""
+
+    written: Written
+    text: str
+    temperature: float
+    heard: Heard | None
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.written.logprob / max(1, self.written.num_drawn)
+
+    @property
+    def compression(self) -> float:
+        data = self.text.encode()
+        return len(data) / len(zlib.compress(data)) if data else 0.0
+
+    @property
+    def is_silence(self) -> bool:
+        unlikely = self.mean_logprob < LEAST_LOGPROB
+        return unlikely and self.heard is not None and self.heard.no_speech > MOST_NO_SPEECH
+
+    @property
+    def is_good(self) -> bool:
+        return self.mean_logprob >= LEAST_LOGPROB and self.compression <= MOST_COMPRESSION
+
+
+class Transcript:
+    """A transcript while it is written. language: its code, known before the first segment is yielded."""
+
+    def __init__(self, model: SpeechModel, options: TranscriptionOptions) -> None:
+        self._model, self._options = model, options
+        self.language = options.language or ("" if model.speech.languages else ENGLISH)
+        # Tokens of text so far, of which the model is shown the last.
+        self._before = [*options.prompt]
+
+    async def segments(self, samples: Array) -> AsyncGenerator[Segment, None]:
+        """samples: [samples] float32, at SAMPLE_RATE. Raises TesseraError."""
+        speech = self._model.speech
+        width, start, number = int(speech.window * SAMPLE_RATE), 0, 0
+        while start < len(samples):
+            window = samples[start : start + width]
+            answer = await self._answer(window)
+            at, seconds = start / SAMPLE_RATE, len(window) / SAMPLE_RATE
+            spans, reached = [TokenSpan(tuple(answer.written.tokens), 0.0, seconds)], seconds
+            if answer.is_silence:
+                spans = []
+            elif self._options.timed:
+                spans, reached = spans_of(answer.written.tokens, speech, seconds)
+            for span in spans:
+                text = await self._model.decode(texts_of(span.tokens, speech)) if len(spans) > 1 else answer.text
+                if not text.strip() or span.start >= span.end:
+                    continue
+                self._before += texts_of(span.tokens, speech)
+                yield Segment(
+                    id=number,
+                    seek=round(at * 100),
+                    start=at + span.start,
+                    end=at + min(span.end, seconds),
+                    text=text,
+                    tokens=span.tokens,
+                    temperature=answer.temperature,
+                    avg_logprob=answer.mean_logprob,
+                    compression_ratio=answer.compression,
+                    no_speech_prob=None if answer.heard is None else answer.heard.no_speech,
+                )
+                number += 1
+            if answer.temperature > _STEADY:
+                self._before = []
+            # An answer that ends where it begins says no more of the window.
+            start += round(reached * SAMPLE_RATE) or len(window)
+
+    async def _answer(self, window: Array) -> WindowAnswer:
+        """Of the temperatures, the first whose answer is good, or silence; otherwise the last."""
+        speech = self._model.speech
+        sound = await self._model.encode(window)
+        heard = None
+        if not self.language or self._options.hears_silence:
+            heard = await self._model.detect(sound, language=not self.language)
+            self.language = self.language or heard.language
+        prompt = self._prompt()
+        for temperature in self._options.temperatures:
+            written = await self._write(prompt, sound, temperature)
+            text = await self._model.decode(texts_of(written.tokens, speech))
+            answer = WindowAnswer(written, text, temperature, heard)
+            if heard is None and answer.mean_logprob < LEAST_LOGPROB:
+                heard = await self._model.detect(sound, language=False)
+                answer = WindowAnswer(written, text, temperature, heard)
+            if answer.is_good or answer.is_silence:
+                break
+        return answer
+
+    async def _write(self, prompt: Sequence[int], sound: PlacedMedia, temperature: float) -> Written:
+        most = min(self._model.max_model_len // 2, self._model.max_model_len - len(prompt))
+        return await self._model.write(
+            prompt, sound, temperature=temperature, max_tokens=most, timed=self._options.timed
+        )
+
+    def _prompt(self) -> list[int]:
+        speech = self._model.speech
+        begin = [speech.start]
+        if speech.languages:
+            begin += [speech.languages[self.language], speech.tasks[self._options.task]]
+        if not self._options.timed:
+            begin.append(speech.no_timestamps)
+        before = self._before[-(self._model.max_model_len // 2 - 1) :]
+        return [speech.previous, *before, *begin] if before else begin
