@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from tessera.arrays import Array
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.config.pooler import PoolerConfig
+from tessera.config.speech import SpeechConfig
 from tessera.engine.input_processor import NO_COLUMNS, InputProcessor, PooledPrompt, Prompt
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
@@ -166,6 +167,8 @@ class FakeEngine:
     # What processes images, and how many a prompt may have.
     media: Any = None
     most_images: int = 2
+    # How it writes down speech.
+    speech: SpeechConfig | None = None
     text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -177,6 +180,8 @@ class FakeEngine:
         shown: dict[str, Any] = {}
         if self.media is not None:
             shown = {"modalities": ("image",), "limit_mm_per_prompt": {"image": self.most_images}}
+        if self.speech is not None:
+            shown = {"modalities": ("audio",), "speech": self.speech}
         model = replace(self.config.model, pooler=self.pooler, generates=self.generates, **shown)
         self.config = replace(self.config, model=model)
         self._dead = asyncio.Event()

@@ -219,7 +219,7 @@ def test_clients_cannot_grow_the_table():
     [
         ("/embedding", "/v1/embeddings"),
         ("/v1/embed", "/v1/embeddings"),
-        ("/v1/audio/transcriptions", "Audio"),
+        ("/v1/audio/speech", "Speaking"),
         ("/v1/images/generations", "Images"),
         ("/v1/moderations", "Moderations"),
         ("/reranking", "/rerank"),

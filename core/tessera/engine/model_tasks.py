@@ -43,6 +43,11 @@ def check_generates(model: ModelConfig, routes: Mapping[str, str] = NO_ROUTES) -
     _first(model, [GENERATE], routes)
 
 
+def check_hears(model: ModelConfig, task: str, routes: Mapping[str, str] = NO_ROUTES) -> None:
+    """task: TRANSCRIBE or TRANSLATE. routes: as of check_generates(). Raises RequestError."""
+    _first(model, [task], routes)
+
+
 def check_pools(
     model: ModelConfig, tasks: Sequence[PoolingTask], routes: Mapping[str, str] = NO_ROUTES
 ) -> PoolingTask:  # fmt: skip

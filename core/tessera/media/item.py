@@ -53,3 +53,12 @@ def digest_of(inputs: Mapping[str, Array]) -> bytes:
         digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()
+
+
+class Waveform(msgspec.Struct, frozen=True, tag="waveform"):
+    """A sound as one channel."""
+
+    # [samples] float32
+    samples: Array
+    # Samples a second.
+    rate: int

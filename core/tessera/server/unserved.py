@@ -11,7 +11,6 @@ _AT_START = "the operator decides it when the server starts."
 ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Embeddings at this path are", "use /v1/embeddings.", ("embedding", "encode", "/v1/embed", "embed_sparse")),
     ("Speaking is", "models here write text.", ("audio/speech", "audio/voices", "audio/voice_consents")),
-    ("Other routes of audio are", "use /v1/audio/transcriptions or /v1/audio/translations.", ("audio",)),
     ("Images are", _TEXT_ONLY, ("images",)),
     ("Videos are", _TEXT_ONLY, ("videos",)),
     ("Moderations are", _TEXT_ONLY, ("moderations", "content_provenance_checks", "safety")),

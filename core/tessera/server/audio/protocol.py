@@ -27,10 +27,12 @@ class TranscriptionForm(msgspec.Struct, kw_only=True):
     # 0: higher ones are tried where an answer is bad.
     temperature: float = 0.0
     # Of verbose_json.
-    timestamp_granularities: list[Granularity] = ["segment"]
+    timestamp_granularities: list[Granularity] = []
     # Events with the text as it is written.
     stream: bool = False
     seed: int | None = None
+    # Windows are as the model takes them, whatever it says.
+    chunking_strategy: str | None = None
 
 
 class Duration(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tessera.arrays import Array
+from tessera.engine.model_tasks import check_hears
 from tessera.errors import RequestError
 from tessera.server.access import request_id_of
 from tessera.server.audio.form import ReceivedForm, read_form
@@ -32,6 +33,7 @@ from tessera.server.openapi import JsonRoute
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.sse import OPENAI, event, send_events
+from tessera.server.task_routes import TASK_ROUTES
 from tessera.speech.model import SAMPLE_RATE
 from tessera.speech.segments import Segment
 from tessera.speech.subtitles import srt, vtt
@@ -80,6 +82,7 @@ class TranscriptionEndpoint:
         context = self._context
         asked = form.checked(context.counts.unknown_fields.add)
         model = context.model(asked.model)
+        check_hears(model.engine.config.model, self._task, TASK_ROUTES)
         _check(asked)
         speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), asked.seed)
         options = await _options(asked, self._task, speech)
@@ -147,8 +150,6 @@ async def _options(asked: TranscriptionForm, task: Task, speech: ServedSpeechMod
     """Raises RequestError."""
     known = speech.speech.languages
     language = (asked.language or "").strip().lower() or None
-    if task == "translate" and not speech.speech.translates:
-        raise RequestError("This model does not translate; use /v1/audio/transcriptions.", param="model")
     if language is not None and language not in (known or ("en",)):
         names = ", ".join(sorted(known)) if known else "en"
         raise RequestError(

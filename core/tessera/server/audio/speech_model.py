@@ -38,11 +38,12 @@ class ServedSpeechModel:
     def __init__(
         self, context: ServerContext, model: ServedModel, owner: RequestOwner, name: str, seed: int | None
     ) -> None:
-        """name: of the request, without the number of the window. Raises RequestError for a model that does not write
-        down speech."""
+        """name: of the request, without the number of the window. Raises RequestError for a model that is served
+        without its processor or its tokenizer."""
         engine = model.engine
-        if engine.config.model.speech is None or engine.media is None or model.text is None:
-            raise RequestError("This model does not write down speech.", param="model")
+        assert engine.config.model.speech is not None, "the route has checked it"
+        if engine.media is None or model.text is None:
+            raise RequestError("This server reads no recordings: the model's tokenizer or its processor is missing.")
         self._engine, self._owner, self._seed = engine, owner, seed
         self._media: MediaWorkers = engine.media
         self._text: TextWorkers = model.text

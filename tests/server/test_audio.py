@@ -1,0 +1,165 @@
+"""Recordings on their way from a form to a transcript, with an engine that answers by a script."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tessera.config.speech import SpeechConfig
+from tessera.errors import RequestError
+from tessera.features.transcription import RULES, TIMED
+from tessera.media.item import ProcessedMedia, Waveform
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import Api, in_process, on_socket
+from tests.server.fake_engine import MODEL, FakeEngine, Script, byte_tokenizer
+
+PATH = "/v1/audio/transcriptions"
+FIRST = byte_tokenizer().encode("A", add_special_tokens=False)[0]
+SPEECH = SpeechConfig(
+    start=200,
+    end=199,
+    no_timestamps=210,
+    languages={"en": 201, "de": 202},
+    tasks={"transcribe": 203, "translate": 204},
+)
+
+
+@dataclass
+class FakeMedia:
+    """A file's text says how many seconds it has."""
+
+    restarts: int = 0
+    windows: list[int] = field(default_factory=list)
+
+    async def waveform(self, data: bytes, rate: int, owner: str = "") -> Waveform:
+        if not data.isdigit():
+            raise RequestError("The sound is broken.")
+        return Waveform(np.zeros(int(data) * rate, np.float32), rate)
+
+    async def process(self, modality: str, data: bytes, options: Any = None, owner: str = "") -> ProcessedMedia:
+        with wave.open(io.BytesIO(data)) as file:
+            assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
+            self.windows.append(file.getnframes() // file.getframerate())
+        return ProcessedMedia(modality, bytes(32), "", 0, {"input_features": np.zeros((1, 1, 2), np.float32)})
+
+
+def engine(speech: SpeechConfig | None = SPEECH) -> FakeEngine:
+    media = FakeMedia()
+    return FakeEngine(script=Script(pieces="ABC", first_id=FIRST), media=media, speech=speech)
+
+
+async def send(api: Api, file: bytes = b"5", path: str = PATH, **fields: Any) -> Any:
+    return await api.client.post(path, files={"file": ("a.wav", file)}, data=fields)
+
+
+async def test_openai_s_client_reads_every_form_of_a_transcript() -> None:
+    async with on_socket(engine()) as server:
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        asked = {"file": ("a.wav", b"40"), "model": MODEL}
+        plain = await client.audio.transcriptions.create(**asked, language="en")
+        assert (plain.text, plain.usage.type, plain.usage.seconds) == ("ABCABC", "duration", 40)
+        verbose = await client.audio.transcriptions.create(
+            **asked,
+            response_format="verbose_json",
+            timestamp_granularities=["segment"],
+            temperature=0.5,
+            prompt="Tessera",
+        )
+        assert (verbose.language, verbose.duration, verbose.text) == ("en", 40, "ABCABC")
+        assert [(one.start, one.end, one.temperature) for one in verbose.segments] == [(0, 30, 0.5), (30, 40, 0.5)]
+        subtitles = await client.audio.transcriptions.create(**asked, language="en", response_format="vtt")
+        assert subtitles.startswith("WEBVTT\n\n00:00.000 --> 00:30.000\nABC\n")
+        assert (await client.audio.transcriptions.create(**asked, language="en", response_format="text")) == "ABCABC\n"
+        translated = await client.audio.translations.create(
+            file=("a.wav", b"3"), model=MODEL, extra_body={"language": "en"}
+        )
+        assert translated.text == "ABC"
+        stream = await client.audio.transcriptions.create(**asked, language="en", stream=True)
+        events = [event async for event in stream]
+        assert [event.type for event in events] == ["transcript.text.delta"] * 2 + ["transcript.text.done"]
+        assert ("".join(event.delta for event in events[:2]), events[2].text) == ("ABCABC", "ABCABC")
+
+
+async def test_a_window_is_asked_as_its_model_is_asked() -> None:
+    made = engine()
+    async with in_process(made, ServerSettings()) as api:
+        assert (await send(api, b"31", language="de", prompt="Hi", seed="7")).status_code == 200
+    assert made.media.windows == [30, 1]
+    first, second = made.calls
+    begin = [200, 202, 203]
+    hi = made.tokenizer.encode(" Hi", add_special_tokens=False)
+    assert first.prompt == [208, *hi, *begin]
+    assert second.prompt == [208, *hi, *range(FIRST, FIRST + 3), *begin]
+    assert (first.params.extra_args, first.params.seed, first.params.logprobs) == ({RULES: TIMED}, 7, 0)
+    assert [one.modality for one in first.media] == ["audio"]
+    async with in_process(heard := engine(), ServerSettings()) as api:
+        heard.script = Script(pieces="x", first_id=202)
+        response = await send(api, path="/v1/audio/translations", response_format="verbose_json")
+    assert response.json()["language"] == "de"
+    assert heard.calls[0].params.allowed_token_ids == (201, 202)
+    assert heard.calls[1].prompt == [200, 202, 204]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"language": "xx"}, "does not know the language 'xx'; it knows de, en"),
+        ({"response_format": "pdf"}, "response_format is wrong"),
+        ({"temperature": "9"}, "temperature must be 0 to 2"),
+        ({"temperature": "hot"}, "temperature is wrong"),
+        ({"timestamp_granularities[]": "word"}, "Times of words are not served"),
+        ({"stream": "true", "response_format": "srt"}, "A stream has response_format json"),
+        ({"include[]": "logprobs"}, "include is not supported here"),
+        ({"prompt": "x" * 2**17}, "have at most 65536 bytes"),
+        ({"model": "other"}, "other"),
+    ],
+)
+async def test_what_is_wrong_is_said(fields: dict[str, str], said: str) -> None:
+    async with in_process(engine()) as api:
+        response = await send(api, **fields)
+    assert response.status_code in (400, 404)
+    assert said in response.json()["error"]["message"]
+
+
+async def test_what_is_no_recording_is_refused() -> None:
+    async with in_process(engine()) as api:
+        assert (await send(api, b"noise")).json()["error"]["message"] == "The sound is broken."
+        bodies = [
+            await api.client.post(PATH, data={"model": MODEL}, files={"other": ("a", b"x")}),
+            await api.client.post(PATH, files=[("file", ("a", b"1")), ("file", ("b", b"1"))]),
+            await api.client.post(PATH, json={"file": "a"}),
+            await api.client.post(PATH, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=y"}),
+        ]
+    assert [body.status_code for body in bodies] == [400, 400, 415, 400]
+    assert "file is missing" in bodies[0].json()["error"]["message"]
+
+
+async def test_other_models_say_what_they_do() -> None:
+    async with in_process(FakeEngine()) as api:
+        response = await send(api)
+        assert "does not write down speech" in response.json()["error"]["message"]
+    async with in_process(engine()) as api:
+        response = await api.chat()
+        assert "it can write down speech (/v1/audio/transcriptions)" in response.json()["error"]["message"]
+        (card,) = (await api.client.get("/v1/models")).json()["data"]
+        assert card["tasks"] == ["transcribe", "translate"]
+    async with in_process(engine(SpeechConfig(start=200, end=199, no_timestamps=210))) as api:
+        response = await send(api, path="/v1/audio/translations")
+        assert (
+            "does not translate speech; it can write down speech (/v1/audio/transcriptions)"
+            in response.json()["error"]["message"]
+        )
+
+
+async def test_a_form_may_hold_fields_that_are_not_known() -> None:
+    async with in_process(engine()) as api:
+        response = await send(api, language="en", chunking_strategy="auto", hotwords="a")
+        assert json.loads(response.text)["text"] == "ABC"
+        assert 'unknown_request_fields_total{field="hotwords"} 1' in (await api.client.get("/metrics")).text
