@@ -60,8 +60,8 @@ async def send(api: Api, file: bytes = b"5", path: str = PATH, **fields: Any) ->
 
 
 async def test_openai_s_client_reads_every_form_of_a_transcript() -> None:
-    async with on_socket(engine()) as server:
-        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    options: Any = {"api_key": "none", "max_retries": 0}
+    async with on_socket(engine()) as server, openai.AsyncOpenAI(base_url=f"{server.url}/v1", **options) as client:
         asked = {"file": ("a.wav", b"40"), "model": MODEL}
         plain = await client.audio.transcriptions.create(**asked, language="en")
         assert (plain.text, plain.usage.type, plain.usage.seconds) == ("ABCABC", "duration", 40)
