@@ -80,11 +80,20 @@ class RowMedia(msgspec.Struct, array_like=True):
     ahead: Array | None = None
 
 
+class RowSources(msgspec.Struct, array_like=True):
+    """A row that begins in a step, with what its encoder made: keys and values of it are written in the step."""
+
+    row: int
+    # [positions of the encoder] int32: for each, the row of the encoder cache
+    slots: Array
+
+
 class StepMedia(msgspec.Struct, array_like=True):
     """The images, and the like, of a step."""
 
     encode: list[MediaToEncode]
     rows: list[RowMedia]
+    sources: list[RowSources] = []
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True):

@@ -13,6 +13,7 @@ from tessera.config import build_config
 from tessera.config.pooler import PoolingTask
 from tessera.engine.engine import Engine
 from tessera.lora import lora_args
+from tessera.media.placed import PlacedMedia
 from tessera.platform import Platform
 from tessera.plugins import load_path
 from tessera.pooling_params import RequestPooling
@@ -113,6 +114,7 @@ class EngineRun:
         leader: int = -1,
         columns: Mapping[str, float] | None = None,
         adapter: str = "",
+        media: Sequence[PlacedMedia] = (),
         **params: Any,
     ) -> int:
         key = len(self.answers)
@@ -131,6 +133,7 @@ class EngineRun:
                 columns=dict(columns or {}),
                 cache_key=make_cache_key("", feature_args),
                 feature_args=feature_args,
+                media=tuple(media),
             )
         )
         return key

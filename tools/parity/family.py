@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tools.parity.encoder_inputs import Sounds
 from tools.parity.images import Images
 
 MAX_POSITIONS = 96
@@ -44,7 +45,7 @@ class Family:
     # gives the saved checkpoint the form of published ones
     publish: Callable[[Path], None] | None = None
     # what its prompts hold beside text
-    images: Images | None = None
+    images: Images | Sounds | None = None
 
 
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
@@ -106,7 +107,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
         for name, buffer in model.named_buffers():
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
-        if family.images is not None:
+        if isinstance(family.images, Images):
             model.get_output_embeddings().weight[family.images.token] = 0.0  # so that no answer has it
         if padded(model.config):
             model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it

@@ -127,14 +127,15 @@ def chunked(subject: Subject) -> Result:
 def full_cache(subject: Subject) -> Result:
     """A cache that holds just one request of the maximum length: the last to arrive is preempted, and may find some of
     its blocks again. If every layer has a window or keeps a state, requests hold too little to get in each other's
-    way."""
+    way; if there is an encoder, they wait until there is room for what it made."""
     numbered = Numbered()
     with subject.engine() as engine:
-        least, bounded = engine.cache_bytes(MAX_POSITIONS), engine.bounded
+        least = engine.cache_bytes(MAX_POSITIONS)
+        room = "requests leave room" if engine.bounded else "one encoder fits" if engine.has_encoder else ""
     with subject.engine(kv_cache_memory_bytes=least, enable_prefix_caching=True) as engine:
         ran = engine.run(numbered(subject.answers))
     compared = compare_all(numbered.answers, ran.tokens, ran.record.logits, cached=True)
-    return compared, _preemptions(ran) or ("requests leave room" if bounded else "")
+    return compared, _preemptions(ran) or room
 
 
 def each_token(subject: Subject) -> Result:
@@ -169,12 +170,13 @@ def prefix_hits(subject: Subject) -> Result:
     )
     with subject.engine(enable_prefix_caching=True) as engine:
         engine.scheduler.split_short_prompts()
+        has_encoder = engine.has_encoder
         for answers in rounds:
             ran = engine.run(numbered(answers))
             tokens |= ran.tokens
     compared = compare_all(numbered.answers, tokens, ran.record.logits, cached=True)
     hits = ran.counters.cached_prompt_tokens
-    return compared, f"{hits} tokens hit" if hits else ""
+    return compared, f"{hits} tokens hit" if hits else "prefixes are not cached" if has_encoder else ""
 
 
 MODES: dict[str, Callable[[Subject], Result]] = {

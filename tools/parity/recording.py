@@ -159,6 +159,12 @@ class WatchedEngine(Engine):
         assert isinstance(self._executor, RecordingExecutor)
         return all(group.window is not None or group.kind == "state" for group in self._executor.groups)
 
+    @property
+    def has_encoder(self) -> bool:
+        """Whether requests keep what an encoder made."""
+        assert isinstance(self._executor, RecordingExecutor)
+        return any(group.kind == "cross" for group in self._executor.groups)
+
     def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
         """Runs until all requests are answered. after: called with the number of each step (from 1) and its result."""
         ids = {}

@@ -174,5 +174,10 @@ def _group(group: CacheGroup) -> str:
     layers = f"{len(group.layers)} layers" if len(group.layers) != 1 else "1 layer"
     if group.kind == "state":
         return f"{show_bytes(group.block_bytes)} per request ({layers} with a state, room for {group.num_blocks - 1:,})"
+    if group.kind == "cross":
+        each = group.blocks_of(0)
+        room = max(group.num_blocks - 1, 0) // each
+        over = f"{layers} over an encoder of {group.length:,} positions"
+        return f"{show_bytes(group.block_bytes * each)} per request ({over}, room for {room:,})"
     kind = f"window of {group.window:,}" if group.window is not None else "full attention"
     return f"{show_bytes(group.block_bytes // group.block_size)} ({layers}, {kind}, blocks of {group.block_size})"

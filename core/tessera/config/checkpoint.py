@@ -41,7 +41,7 @@ would be built module by module before loading the weights showed the error."""
 
 _POSITIONS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len", "model_max_length",
-    "seq_length", "context_length",
+    "max_target_positions", "seq_length", "context_length",
 )  # fmt: skip
 # Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
 _PADDED_POSITIONS = (

@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.config.flags import flag, flags_of
 from tessera.config.mesh import Mesh
+from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
 from tessera.config.speech import SpeechConfig
 
@@ -323,8 +324,9 @@ class EngineConfig:
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Slots for the features of images: as many as a step may need."""
-        return max(self.scheduler.max_num_batched_tokens, min(ENCODER_CACHE, self.model.max_model_len))
+        """Slots for the features of images, or of what an encoder reads: as many as a step may need."""
+        least = self.scheduler.max_num_batched_tokens, encoder_length(self.model.checkpoint)
+        return max(*least, min(ENCODER_CACHE, self.model.max_model_len))
 
 
 ENGINE_FLAGS = (

@@ -25,6 +25,9 @@ class TowerType:
     whole: bool = False
     # Whether its text model is of any type, which text_config.model_type says.
     any_text: bool = False
+    # Of an encoder-decoder, whose tokens see all that its encoder made through cross attention: the field of
+    # config.json that says how many positions that is. "": tokens stand for features.
+    encoder_length: str = ""
 
 
 _READ_IMAGES = (
@@ -72,9 +75,14 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
+    | {"WhisperForConditionalGeneration": TowerType(modalities=("audio",), encoder_length="max_source_positions")}
 )
 """Architectures that are served with their towers."""
 
+
+_ENCODER_LENGTHS: Mapping[str, int] = MappingProxyType({"max_source_positions": 1500})
+"""transformers' defaults of the fields of TowerType.encoder_length."""
+MAX_ENCODER_LENGTH = 65536
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -105,6 +113,18 @@ def merge_size(config: Mapping[str, Any]) -> int | None:
     if type(size) is not int or not 1 <= size <= 64:
         raise ModelError("vision_config.spatial_merge_size in config.json is not a number from 1 to 64.")
     return size
+
+
+def encoder_length(config: Mapping[str, Any]) -> int:
+    """How many positions the encoder of an encoder-decoder has; 0 of other types. config: of config.json. Raises
+    ModelError."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    if tower is None or not tower.encoder_length:
+        return 0
+    length = config.get(tower.encoder_length, _ENCODER_LENGTHS[tower.encoder_length])
+    if type(length) is not int or not 1 <= length <= MAX_ENCODER_LENGTH:
+        raise ModelError(f"{tower.encoder_length} in config.json is not a number from 1 to {MAX_ENCODER_LENGTH}.")
+    return length
 
 
 _FLAG = "limit_mm_per_prompt"

@@ -13,9 +13,14 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
+<<<<<<< HEAD
 from tessera.config.modalities import modalities, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
 from tessera.config.speech import speech_config
+=======
+from tessera.config.modalities import encoder_length, modalities, why_not_processed
+from tessera.config.model_folder import is_gguf
+>>>>>>> whisper
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -63,6 +68,13 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
     """What prompts may hold beside text: nothing where it cannot be processed, which the log says. Raises
     ConfigError."""
     served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
+    if encoder_length(checkpoint.config):
+        if not served:
+            raise ConfigError(
+                "limit_mm_per_prompt: this model answers to what its encoder reads, and nothing else; leave it out.",
+                param="limit_mm_per_prompt",
+            )
+        return served
     if not served or tokenizer is None:  # with prompts of token ids, who sends them has processed what is beside
         return served
     reason = why_not_processed(checkpoint.folder)

@@ -273,7 +273,10 @@ def _adds_up(outputs: EngineCoreOutputs | None) -> bool:
 def _well_formed(request: Request) -> bool:
     prompt = request.prompt
     wants = request.max_tokens > 0 or request.pooling is not None
-    placed = all(_within(media.places, prompt.size) for media in request.media)
+    placed = all(
+        media.length > 0 if not media.places.size else _within(media.places, prompt.size) and not media.length
+        for media in request.media
+    )
     return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and wants and placed
 
 

@@ -3,7 +3,8 @@ half is runner/media.py.
 
 Features are computed in the step that first needs one of them, once for each content, and stay until their slots are
 needed for others. A worker runs steps in order, so a slot may be given away as soon as the step that reads it is
-scheduled.
+scheduled. What an encoder made for an encoder-decoder passes through the same slots: the step that begins a row writes
+keys and values of it into the row's own blocks.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import computes_whole, merge_size
+from tessera.config.modalities import computes_whole, encoder_length, merge_size
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
+from tessera.platform.attention import SOURCES
 from tessera.platform.feature import EngineFeature, Feature, FeatureCounter, FeatureState
 from tessera.platform.launch import RequestView, Resource
-from tessera.step import MediaToEncode, RowMedia, SchedulerOutput, StepMedia
+from tessera.step import MediaToEncode, RowMedia, RowSources, SchedulerOutput, StepMedia
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -42,6 +44,8 @@ class MediaInEngine(EngineFeature):
         if option:
             raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
         self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
+        # Of an encoder-decoder; 0 of other models.
+        self._encoder_length = encoder_length(config.model.checkpoint)
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
         self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole)
         # Of the tokens of an image.
@@ -61,17 +65,28 @@ class MediaInEngine(EngineFeature):
         for media in request.media:
             if media.modality not in self._modalities:
                 raise RequestError(f"This model takes no {media.modality} in a prompt.", param="prompt")
-            if media.end - media.start > self._largest:
+            takes = max(media.end - media.start, media.length)
+            if takes > self._largest:
                 raise RequestError(
-                    f"An {media.modality} of the prompt takes {media.end - media.start} tokens, and there is room for "
+                    f"An {media.modality} of the prompt takes {takes} tokens, and there is room for "
                     f"{self._largest}; make it smaller.",
                     param="prompt",
                 )
+        if self._encoder_length:
+            return self._begin_encoder(request)
         if self._merge is None or not request.media:
             return None
         state = OnAxes(AxisPositions.from_media(request.prompt.size, request.media, self._merge))
         self._cache.positions[request.key] = state.positions
         return state
+
+    def _begin_encoder(self, request: Request) -> FeatureState:
+        (modality,) = self._modalities
+        if [media.length for media in request.media] != [self._encoder_length]:
+            raise RequestError(
+                f"This model writes what it hears in one {modality}; send one with the prompt.", param="prompt"
+            )
+        return WithEncoder(self._encoder_length)
 
     def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
         step.media = self._cache.take_step(row_of)
@@ -85,6 +100,16 @@ class OnAxes(FeatureState):
 
     def columns(self) -> Mapping[str, float]:
         return {SHIFT: self.positions.shift}
+
+
+class WithEncoder(FeatureState):
+    """A request whose tokens see what an encoder made. length: its positions."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def columns(self) -> Mapping[str, float]:
+        return {SOURCES: self.length}
 
 
 class EncoderCache(Resource):
@@ -120,14 +145,14 @@ class EncoderCache(Resource):
         if not request.media:
             return num_tokens
         start = request.num_computed_tokens
-        read, encoded = set(self._read), sum(media.places.size for media in self._encoded)
+        read, encoded = set(self._read), sum(media.size for media in self._encoded)
         sent = sum(input_bytes(media.inputs) for media in self._encoded)
         room = self.size - sum(self._slots[digest].size for digest in read)
         for media in _within(request.media, start, start + num_tokens):
             if self._whole and media.end > start + num_tokens:
                 return media.start - start if media.start > start else "an image's tokens fit into no step for now"
             if media.digest not in read:
-                known, size = media.digest in self._slots, media.places.size
+                known, size = media.digest in self._slots, media.size
                 room -= size
                 encoded += 0 if known else size
                 sent += 0 if known else input_bytes(media.inputs)
@@ -151,7 +176,7 @@ class EncoderCache(Resource):
             if there:
                 self._slots[media.digest] = self._slots.pop(media.digest)
             else:
-                self._slots[media.digest] = self._allocate(media.places.size)
+                self._slots[media.digest] = self._allocate(media.size)
                 self._read.add(media.digest)
                 self._encoded.append(media)
             # The rest of one that a chunk began was looked up with its beginning.
@@ -169,10 +194,16 @@ class EncoderCache(Resource):
             return None
         rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
         rows = [row for row in rows if row.places.size or row.positions is not None]
-        if not rows:
+        sources = [
+            RowSources(row_of(request.key), self._slots[one.digest])
+            for request, start, end in self._reads
+            for one in _within(request.media, start, end)
+            if one.length
+        ]
+        if not rows and not sources:
             return None
         encode = [MediaToEncode(one.modality, self._slots[one.digest], one.inputs) for one in self._encoded]
-        return StepMedia(encode, rows)
+        return StepMedia(encode, rows, sources)
 
     def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
         places, slots, ahead = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]

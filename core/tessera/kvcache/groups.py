@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tessera.errors import ConfigError, MemoryBudgetError
-from tessera.platform.attention import SlidingWindowSpec, StateSpec
+from tessera.platform.attention import CrossSpec, SlidingWindowSpec, StateSpec
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel
 from tessera.platform.runner import CacheGroup, CachePlan
 
@@ -30,6 +30,12 @@ class _Key:
     kind: str
     block_size: int
     window: int | None = None
+    length: int = 0
+
+    @property
+    def shape(self) -> CacheGroup:
+        """A group of this kind, without layers and blocks."""
+        return CacheGroup((), self.kind, self.block_size, 0, 0, self.window, self.length)
 
 
 def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) -> list[CachePlan]:
@@ -39,8 +45,9 @@ def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) ->
     tokens everywhere. The layers of a group, and so its bytes, are those of the stage.
 
     A state group gets one slot per row plus the null slot, and with prefix caching as many again for copies of states
-    as SNAPSHOT_SHARE of the rest has room for. The remaining bytes are divided so that all groups that grow with tokens
-    hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
+    as SNAPSHOT_SHARE of the rest has room for. A group of what encoders made gets the blocks of as many requests as
+    there are rows, or as fit beside their tokens. The remaining bytes are divided so that all groups that grow with
+    tokens hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
     hold at once if there is also a group without one, and gets fewer if max_model_len would not fit otherwise.
 
     Raises MemoryBudgetError if the cache is too small, ConfigError for a block size that a layer does not support, and
@@ -75,7 +82,7 @@ def _by_key(needs: Sequence[CacheNeeds], block_size: int | None) -> dict[_Key, l
 
 def _group(key: _Key, layers: Sequence[CacheNeeds], num_blocks: int) -> CacheGroup:
     numbers = tuple(needs.layer for needs in layers)
-    return CacheGroup(numbers, key.kind, key.block_size, _block_bytes(layers, key.block_size), num_blocks, key.window)
+    return replace(key.shape, layers=numbers, block_bytes=_block_bytes(layers, key.block_size), num_blocks=num_blocks)
 
 
 def _num_blocks(
@@ -84,8 +91,13 @@ def _num_blocks(
     """Blocks of each group of one stage, including the null block."""
     block_bytes = {key: _block_bytes(members, key.block_size) for key, members in layers.items()}
     states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
-    growing = {key: nbytes for key, nbytes in block_bytes.items() if key.kind != "state"}
-    left = cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
+    growing = {key: nbytes for key, nbytes in block_bytes.items() if key.shape.grows}
+    crossing = {key: key.shape.blocks_of(0) for key in layers if key.kind == "cross"}
+    nulls = sum(nbytes for key, nbytes in block_bytes.items() if key not in states)
+    left = cache_bytes - sum(states.values()) - nulls
+    encoded = sum(blocks * block_bytes[key] for key, blocks in crossing.items())
+    most_encoders = _most_encoders(growing, encoded, left, config, num_rows)
+    left -= most_encoders * encoded
     each = sum(nbytes for key, nbytes in block_bytes.items() if key.kind == "state")
     spare = _spare_states(config, each, left, num_rows)
     for copies in (spare, 0) if spare else (0,):
@@ -94,12 +106,23 @@ def _num_blocks(
         if not growing or sizing.longest(counts) >= config.model.max_model_len:
             break
     _check_room(config, cache_bytes, left, sizing.longest(counts) if growing else None)
+    counts |= {key: most_encoders * blocks for key, blocks in crossing.items()}
     return {
         key: num_rows + 1 + copies
         if key.kind == "state"
         else min(counts[key] + 1, _most_blocks(members, key.block_size))
         for key, members in layers.items()
     }
+
+
+def _most_encoders(
+    growing: Mapping[_Key, int], encoded: int, free_bytes: int, config: EngineConfig, num_rows: int
+) -> int:
+    """How many requests, each with the longest text, so many bytes have room for, at most one a row and at least one.
+    growing: bytes per block of the groups that grow. encoded: bytes of what an encoder made."""
+    longest, ahead = config.model.max_model_len, _ahead(config)
+    tokens = sum(key.shape.most_held(longest, ahead) * nbytes for key, nbytes in growing.items())
+    return max(1, min(num_rows, free_bytes // max(encoded + tokens, 1)))
 
 
 def _spare_states(config: EngineConfig, nbytes: int, free_bytes: int, num_rows: int) -> int:
@@ -123,10 +146,7 @@ class _Sizing:
         self._free_bytes = free_bytes
         self._max_model_len = max_model_len
         self._unit = lcm(*(key.block_size for key in nbytes))
-        self._max_blocks = {
-            key: CacheGroup((), key.kind, key.block_size, 0, 0, key.window).most_held(max_model_len, ahead)
-            for key in nbytes
-        }
+        self._max_blocks = {key: key.shape.most_held(max_model_len, ahead) for key in nbytes}
         self._bounded = [key for key in nbytes if key.window is not None and any(k.window is None for k in nbytes)]
 
     def counts(self, num_rows: int) -> dict[_Key, int]:
@@ -176,6 +196,8 @@ def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
     if isinstance(spec, StateSpec):
         return _Key("state", 0)
     size = needs.block_sizes[0] if block_size is None else block_size
+    if isinstance(spec, CrossSpec):
+        return _Key("cross", size, length=spec.length)
     return _Key("window", size, spec.window) if isinstance(spec, SlidingWindowSpec) else _Key("paged", size)
 
 

@@ -26,7 +26,8 @@ class KVCacheManager:
     A row starts with open() or fork() and grows with try_allocate(). Blocks that fall behind a sliding window are given
     back through `windows`. A row ends with leave() and, once no step in flight uses it, free(). Groups of StateSpec
     give each open row one block and never grow; if they have more blocks than rows, `snapshots` makes prefix hits
-    possible, and is None otherwise.
+    possible, and is None otherwise. Groups of CrossSpec give a row the blocks of its encoder when it starts, which
+    forked rows share for good, since nothing is written to them later; there are no prefix hits beside them.
 
     covered [num_rows] int32: tokens the row's blocks have room for; 0 while the next block it writes may be shared.
     ahead: the most tokens of one row that the steps in flight may compute, so a group with a window never holds more
@@ -39,11 +40,12 @@ class KVCacheManager:
         self._groups = plan.groups
         self._ahead = ahead
         self._max_model_len = plan.max_model_len
-        self._growing = tuple(index for index, group in enumerate(plan.groups) if group.kind != "state")
+        self._growing = tuple(index for index, group in enumerate(plan.groups) if group.grows)
+        self._crossing = tuple(index for index, group in enumerate(plan.groups) if group.kind == "cross")
         self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
         spare = [plan.groups[group].num_blocks - 1 > plan.num_rows for group in self._states]
         self.prefix_cache: PrefixCache | None = None
-        if prefix_caching and plan.groups and all(spare):
+        if prefix_caching and plan.groups and all(spare) and not self._crossing:
             self.prefix_cache = PrefixCache(plan.groups, salt)
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
@@ -74,6 +76,11 @@ class KVCacheManager:
         )
 
     @property
+    def grows(self) -> Array:
+        """[groups] int64: 1 for each group that grows, 0 for the others."""
+        return np.array([int(group.grows) for group in self._groups])
+
+    @property
     def num_returning(self) -> Array:
         """[groups] int64: blocks that become free once the steps in flight have retired."""
         return np.array([pool.num_returning for pool in self.pools])
@@ -85,8 +92,8 @@ class KVCacheManager:
 
     @property
     def usage(self) -> float:
-        """Fraction of the blocks in use, 0 to 1, in the fullest group that grows with tokens."""
-        pools = [self.pools[group] for group in self._growing]
+        """Fraction of the blocks in use, 0 to 1, in the fullest group that is not one of states."""
+        pools = [self.pools[group] for group in (*self._growing, *self._crossing)]
         return max((1.0 - pool.num_free / (pool.num_blocks - 1) for pool in pools), default=0.0)
 
     @property
@@ -116,9 +123,9 @@ class KVCacheManager:
         step = lcm(chain.unit, multiple) // chain.unit
         return self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit, step)
 
-    def blocks_to_start(self, hit: PrefixHit, num_tokens: int) -> Array:
-        """[groups] int64: free blocks that a new row needs in each growing group to hold num_tokens tokens, given the
-        prefix hit."""
+    def blocks_to_start(self, hit: PrefixHit, num_tokens: int, sources: int = 0) -> Array:
+        """[groups] int64: free blocks that a new row needs to hold num_tokens tokens, given the prefix hit, and the
+        positions of its encoder."""
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         for group in self._growing:
             spec, known = self._groups[group], hit.blocks[group]
@@ -126,6 +133,8 @@ class KVCacheManager:
             most = min(spec.blocks_of(num_tokens) - passed, spec.most_held(num_tokens, self._ahead))
             known = known[passed:]
             blocks[group] = most - len(known) + self.pools[group].count_free(known)
+        for group in self._crossing:
+            blocks[group] = -(-sources // self._groups[group].block_size)
         return blocks
 
     def blocks_to_fork(self) -> Array:
@@ -134,10 +143,13 @@ class KVCacheManager:
         blocks[list(self._growing)] = 1
         return blocks
 
-    def open(self, row: int, hit: PrefixHit) -> None:
-        """Gives an empty row the blocks of its cached prefix."""
+    def open(self, row: int, hit: PrefixHit, sources: int = 0) -> None:
+        """Gives an empty row the blocks of its cached prefix, and of its encoder's positions."""
         for group in self._growing:
             self._begin(group, row, hit.blocks[group])
+        for group in self._crossing:
+            if number := -(-sources // self._groups[group].block_size):
+                self.tables.begin(group, row, self.pools[group].allocate(number))
         for group in self._states:
             pool, states = self.pools[group], hit.blocks[group]
             pool.touch(states)  # before the row gets a block, which might be this one
@@ -159,6 +171,8 @@ class KVCacheManager:
             shared = self.tables.row_blocks(group, source)[: spec.blocks_of(num_tokens)].copy()
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
+        for group in self._crossing:
+            self._begin(group, row, self.tables.row_blocks(group, source).copy())
         self._sharing.forked |= {source, row}
         self.covered[[source, row]] = 0
 

@@ -108,6 +108,8 @@ class WeightShard:
     k: int
     rows: Bounds | None = None
     columns: Bounds | None = None
+    # Where it has no bias beside others that have one: the name of one of these, of as many rows.
+    bias_beside: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -119,6 +121,8 @@ class WeightShard:
 
     @property
     def bias(self) -> Part:
+        if self.bias_beside:  # rows past the end of another's, which are zeros
+            return Part(f"{self.bias_beside}.bias", (self.n,), (self.n, self.n + self.shape[0]), fill=0.0)
         return Part(f"{self.name}.bias", (self.n,), _less(self.rows, self.n))
 
 

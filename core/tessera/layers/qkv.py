@@ -37,18 +37,20 @@ class QKVLayout(Protocol):
 
 @dataclass(frozen=True)
 class Apart:
-    """Three separate tensors."""
+    """Three separate tensors. key_bias: whether k has a bias where the others have."""
 
     output: str = "o_proj"
     q: str = "q_proj"
     k: str = "k_proj"
     v: str = "v_proj"
+    key_bias: bool = True
 
     def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+        beside = "" if self.key_bias else f"{prefix}.{self.v}"
         return [
             WeightShard(f"{prefix}.{self.q}", wide, hidden, heads.rows(heads.q)),
-            WeightShard(f"{prefix}.{self.k}", narrow, hidden, heads.rows(heads.kv)),
+            WeightShard(f"{prefix}.{self.k}", narrow, hidden, heads.rows(heads.kv), bias_beside=beside),
             WeightShard(f"{prefix}.{self.v}", narrow, hidden, heads.rows(heads.kv)),
         ]
 

@@ -1,4 +1,4 @@
-"""One image, or the like, at its place in a prompt: what an engine takes of it."""
+"""One image, or the like, at its place in a prompt, or one sound beside it: what an engine takes of it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from tessera.arrays import Array
 
 
 class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """An image of a prompt. The prompt's token at each of its places stands for a feature that the model's tower makes
-    of it."""
+    """An image of a prompt: the prompt's token at each of its places stands for a feature that the model's tower makes
+    of it. Or what the encoder of an encoder-decoder reads: no token stands for it, and all tokens see it."""
 
-    # "image"
+    # "image", "audio"
     modality: str
     # ProcessedMedia.digest: where it is the same, the features are.
     digest: bytes
-    # [features] int32: ascending positions in the prompt.
+    # [features] int32: ascending positions in the prompt; none of what an encoder reads.
     places: Array
     # What the tower takes, by the names that transformers' code has for it.
     inputs: dict[str, Array]
+    # How many positions the encoder has for it; 0 where tokens stand for its features.
+    length: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many features it has."""
+        return self.length or int(self.places.size)
 
     @property
     def start(self) -> int:
-        """The first of its places."""
-        return int(self.places[0])
+        """The first position that needs it: the first of its places; 0 of what an encoder reads."""
+        return 0 if self.length else int(self.places[0])
 
     @property
     def end(self) -> int:
-        """The position after the last of its places."""
-        return int(self.places[-1]) + 1
+        """The position after the last one that needs it. What an encoder reads is needed when a row begins."""
+        return 1 if self.length else int(self.places[-1]) + 1

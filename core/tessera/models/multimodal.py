@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tessera.layers.build import Build
+from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
+from tessera.models.through_transformers.encoder_tower import EncoderTower
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
@@ -20,6 +22,7 @@ from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, Model, PoolingHead, SamplingHead
 
 NOTE = "its tower for images runs through transformers' code, with this engine's matrix products"
+ENCODER_NOTE = "its encoder runs through transformers' code, with this engine's matrix products"
 SLOT = "media_slot"
 """The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
 BIT = "media"
@@ -29,6 +32,9 @@ BIT = "media"
 def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalModel:
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
+    if isinstance(text, CrossDecoder):
+        build.notes.append(ENCODER_NOTE)
+        return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
     build.notes.append(NOTE)
     tower = Tower(build, checkpoint)
     if tower.levels == 1:
@@ -43,7 +49,7 @@ class MultimodalModel:
     tokens have positions on several axes. first: whether this is the rank among those that sum their embeddings which
     adds the features."""
 
-    def __init__(self, text: Model, tower: Tower, build: Build) -> None:
+    def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
         self.text, self.tower = text, tower
         self.axis_tables, self.first = build.axis_tables, build.group.rank == 0
         self.facts = replace(text.facts, functional=False, notes=tuple(build.notes))
@@ -106,3 +112,18 @@ class DeepstackModel(MultimodalModel):
             return self.text.forward(torch.where(there, first, x), launch, caches, residual)
         finally:
             self.text.added = ()
+
+
+class EncoderDecoder(MultimodalModel):
+    """Its text model sees what its encoder made through cross attention, and no token stands for it. sources [N]: the
+    slots of what was made for the rows that begin in the next launch, in the order of the launch's slots; None if none
+    does."""
+
+    text: CrossDecoder
+    sources: Tensor | None = None
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT in launch.key.bits and self.sources is not None:
+            assert self.slots is not None
+            self.text.write(self.slots.index_select(0, self.sources), launch, caches)
+        return self.text.forward(x, launch, caches, residual)

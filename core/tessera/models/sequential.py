@@ -78,10 +78,11 @@ def layer_norm_decoder(
     embedding_norm: str = "",
     norm_bias: bool = True,
     last_eps: float | None = None,
+    decoder: Callable[..., Decoder] = Decoder,
 ) -> Decoder:
     """block: makes that of a number. embedding_norm: the name of the norm behind the embedding; "": there is none, and
     the first block completes the embedding's partial sum. norm_bias: whether the last norm has a bias. last_eps: of
-    that norm; None: as of the others."""
+    that norm; None: as of the others. decoder: makes the whole of its parts."""
     embedding: Callable[[Tensor], Tensor] | None
     names, sizes = config.names, (config.vocab, config.hidden)
     embedding, head = vocabulary_ends(
@@ -101,4 +102,4 @@ def layer_norm_decoder(
     if build.is_last_stage:
         eps = config.eps if last_eps is None else last_eps
         norm = AddLayerNorm(build, names.norm, config.hidden, eps, bias=norm_bias)
-    return Decoder(build, config, embedding=embedding, blocks=blocks, norm=norm, head=head)
+    return decoder(build, config, embedding=embedding, blocks=blocks, norm=norm, head=head)

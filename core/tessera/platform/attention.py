@@ -47,6 +47,13 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     window: int = 0
 
 
+class CrossSpec(FullAttentionSpec, frozen=True, tag=True):
+    """Keys and values of the positions of a request's encoder, at most `length`. They are written once, when its row
+    begins, and all of its tokens see them."""
+
+    length: int = 0
+
+
 class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     """One vector of every token, which all heads share, in `dtype`: `rank` numbers that keys and values are computed
     from, then `rope_dim` that are part of each key as they are. Every rank of a tensor group keeps all of it."""
@@ -71,13 +78,16 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
-CacheSpec = FullAttentionSpec | SlidingWindowSpec | LatentSpec | IndexSpec | StateSpec
+CacheSpec = FullAttentionSpec | SlidingWindowSpec | CrossSpec | LatentSpec | IndexSpec | StateSpec
 """What a layer keeps."""
 
 
 AHEAD = "ahead"
 """The column of tokens [T] int32 that lookahead_attention reads: how many tokens after it a token sees too, all of them
 in the same launch. Those of an image see each other in some models."""
+
+SOURCES = "sources"
+"""The column of rows [R] int32 that cross_attention reads: how many positions a row's encoder has."""
 
 
 # ---- what a layer is -------------------------------------------------------------------------------------------------
@@ -91,8 +101,9 @@ class LayerSpec:
     layer: int
     # "attention"; "alibi_attention", the same with `slopes`; "chunked_attention", the same with `chunk`;
     # "lookahead_attention", where a token also sees as many tokens after it as launch.columns[AHEAD] says;
-    # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too; or the name of
-    # a state mixer
+    # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too;
+    # "cross_attention", where each token sees all positions of its row's encoder and no token; or the name of a state
+    # mixer
     kind: str
     # of queries, on this rank
     num_heads: int
@@ -148,6 +159,8 @@ class LayerSpec:
             parts.append(f"linear biases with slopes of {max(self.slopes):.3g} to {min(self.slopes):.3g}")
         if isinstance(self.cache, FullAttentionSpec) and self.cache.quant is not None:
             parts.append(f"keys and values in {self.cache.dtype}")
+        if isinstance(self.cache, CrossSpec):
+            parts.append(f"an encoder of up to {self.cache.length} positions")
         return ", ".join(parts)
 
 
@@ -416,6 +429,29 @@ class EncoderLayer(HeadsInput, Mixer):
         return self.attend(q, k, v, plan).flatten(1)
 
 
+class CrossLayer(Mixer):
+    """A layer of cross_attention: the queries of a launch's tokens over what an encoder made (the decoder's second
+    attention in arXiv:1706.03762). The slots of its cache group in a launch are not those of its tokens: they are those
+    of all positions of the encoders whose rows begin in it, and mostly none."""
+
+    def __init__(self, spec: LayerSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
+        """Writes k, v [N, Hk, D] into the cache slots of the plan, which are as many. Called before the launch's
+        fused(), and only if there are some."""
+
+    @abstractmethod
+    def attend(self, q: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        """q [T, H, D] -> [T, H, D]. A token sees as many positions as launch.columns[SOURCES] says of its row; if these
+        are none, its result is zero. Padding may hold NaN, which must not reach the rows."""
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        """x: queries alone [T, H D]."""
+        return self.attend(x.view(len(x), self.spec.num_heads, self.spec.head_dim), caches, plan).flatten(1)
+
+
 NO_CACHE = -1
 """Instead of the number of a cache group."""
 
@@ -482,7 +518,8 @@ class MixerBackend(ABC, Generic[_Spec]):
 
 
 class AttentionBackend(MixerBackend[LayerSpec]):
-    """One implementation of attention over blocks, of another mixer over StateSpec, or of encoder_attention."""
+    """One implementation of attention over blocks, of another mixer over StateSpec, of encoder_attention, or of
+    cross_attention, whose layers are CrossLayers."""
 
     def handles(self, spec: MixerSpec) -> bool:
         return isinstance(spec, LayerSpec)

@@ -159,10 +159,12 @@ class Launch:
     query_lens_host: Array
     # [R] int32 on the host, exact
     seq_lens_host: Array
-    # by group [T]: block * block size + offset of each token's keys and values; a group of StateSpec has none
+    # by group [T]: block * block size + offset of each token's keys and values; a group of StateSpec has none, and one
+    # of CrossSpec those of the encoders' positions that are written in this launch [N]: of a row, then of the next
     slot_mapping: Sequence[Tensor]
     # by group [R, blocks]: 0 for a block that lies entirely before the window of the row's first query, whose contents,
-    # possibly NaN, must not affect a result; a group of StateSpec has tables [R, 1]
+    # possibly NaN, must not affect a result; a group of StateSpec has tables [R, 1], and one of CrossSpec those of the
+    # longest encoder's blocks
     block_tables: Sequence[Tensor]
     # [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that verifies, all
     # T; with the bit ALL_POSITIONS [S + T], all tokens after them

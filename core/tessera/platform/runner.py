@@ -28,18 +28,27 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CacheGroup:
     """Layers that share block tables. block_size: tokens per block; 0 for a group of StateSpec, which has one block per
-    request. block_bytes: bytes of a block, all layers together."""
+    request. block_bytes: bytes of a block, all layers together. length: the most positions of a request's encoder, for
+    a group of CrossSpec, whose blocks hold those and no tokens."""
 
     layers: tuple[int, ...]
-    kind: str  # "paged", "window" or "state"
+    kind: str  # "paged", "window", "state" or "cross"
     block_size: int
     block_bytes: int
     num_blocks: int
     window: int | None = None
+    length: int = 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether a request needs more of its blocks the more tokens it has."""
+        return self.kind not in ("state", "cross")
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks needed for this many tokens."""
-        return 1 if self.kind == "state" else -(-tokens // self.block_size)
+        """Blocks needed for this many tokens; of a group of CrossSpec, for the longest encoder."""
+        if self.kind == "state":
+            return 1
+        return -(-(tokens if self.grows else self.length) // self.block_size)
 
     def first_seen(self, position: int) -> int:
         """The first block that a token at this position sees. Later tokens do not see earlier blocks either."""
@@ -66,7 +75,7 @@ class CachePlan:
     def num_tokens(self) -> int:
         """Tokens that fit into the cache together: as many as fit into the smallest group that keeps all tokens. Groups
         with a window count only if there is no other."""
-        growing = [group for group in self.groups if group.kind != "state"]
+        growing = [group for group in self.groups if group.grows]
         counted = [group for group in growing if group.window is None] or growing
         return min(((group.num_blocks - 1) * group.block_size for group in counted), default=0)
 

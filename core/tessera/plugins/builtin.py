@@ -79,6 +79,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
+    "WhisperForConditionalGeneration": "tessera.models.whisper:whisper",
 }
 """Architectures with models for images beside one of text, of which core serves the text model."""
 

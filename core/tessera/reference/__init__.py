@@ -6,6 +6,7 @@ from typing import Any
 
 from tessera.platform.attention import MixerBackend
 from tessera.reference.attention import ReferenceAttention
+from tessera.reference.cross_attention import ReferenceCrossAttention
 from tessera.reference.delta_net import ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.kimi_delta import ReferenceKimiDelta
@@ -27,6 +28,7 @@ def reference_backends() -> tuple[MixerBackend[Any], ...]:
     return (
         ReferenceAttention(),
         ReferenceEncoderAttention(),
+        ReferenceCrossAttention(),
         ReferenceLatentAttention(),
         ReferenceIndexer(),
         ReferenceSparseLatentAttention(),

@@ -68,7 +68,7 @@ def buffer_sizes(
         else:
             sizes |= {f"column_{name}": rows, f"sampled_column_{name}": samples}
     for number, group in enumerate(plan.groups):
-        sizes[f"slot_mapping{number}"] = tokens
+        sizes[f"slot_mapping{number}"] = rows * group.length if group.kind == "cross" else tokens
         sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)
     return sizes
 

@@ -169,7 +169,10 @@ class KVCanary:
 
     def __init__(self, plan: CachePlan) -> None:
         self.step = -1
-        self.records = [GroupRecord(number, group, plan) for number, group in enumerate(plan.groups)]
+        # Of the groups of tokens and states. What encoders made is no row's tokens, and is not followed.
+        self.records = [
+            GroupRecord(number, group, plan) for number, group in enumerate(plan.groups) if group.kind != "cross"
+        ]
         # By row: the ids of requests.
         self.requests = [""] * plan.num_rows
         # [rows]: tokens in the cache; -1: the row is free.
@@ -200,7 +203,8 @@ class KVCanary:
         self.lengths[step.freed] = -1
         for opened in step.opened:
             self._open(opened)
-        for record, delta in zip(self.records, step.blocks, strict=True):
+        for record in self.records:
+            delta = step.blocks[record.number]
             if len(delta.rows):
                 write_blocks(record.tables, delta)
         for copy in step.copies:
@@ -224,7 +228,7 @@ class KVCanary:
         return terms
 
     def _copy(self, copy: BlockCopy) -> None:
-        record = self.records[copy.group]
+        record = next(record for record in self.records if record.number == copy.group)
         record.copy(copy)
         holders = np.isin(record.tables, copy.targets).any(axis=1) & (self.lengths > 0)
         for row in np.flatnonzero(holders).tolist():

@@ -3,15 +3,16 @@ buffers that keep their addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.arrays import Array, ranges
+from tessera.arrays import Array, int32, ranges
 from tessera.platform.feature import WorkerFeature, asked_bits
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey
 from tessera.platform.runner import CachePlan
@@ -94,7 +95,7 @@ class LaunchBuilder:
         self.features = features
         # Cache groups of which launches have block tables on the host too.
         self.host_tables = host_tables
-        growing = [group for group in plan.groups if group.kind != "state"]
+        growing = [group for group in plan.groups if group.grows]
         self.smallest_block = min((group.block_size for group in growing), default=plan.max_model_len)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
         self.windows = tuple(group.window for group in plan.groups)
@@ -107,6 +108,7 @@ class LaunchBuilder:
         of their keys, beside those that the step's rows ask for."""
         seq_lens = step.starts + step.num_scheduled_tokens
         self._write_drafts(step)
+        sources = {} if step.media is None else {one.row: len(one.slots) for one in step.media.sources}
         drafted = 0
         for exact in self.shapes.launches(self._shape(step, seq_lens, bits)):
             part = slice(exact.first, exact.last)
@@ -116,7 +118,7 @@ class LaunchBuilder:
             every = len(prompt_logprobs) or (len(pooled) and self.batch.pools_every_token(rows[pooled]))
             shape = _with_all_positions(exact) if every else exact
             placed = self._placed(shape, rows, lengths)
-            launch = self._launch(shape.key, placed, starts, seq_lens[part])
+            launch = self._launch(shape.key, placed, starts, seq_lens[part], sources)
             first = placed.layout.query_start_loc[: len(rows)]
             if shape.key.kind == "verify":
                 last, drafted = drafted, drafted + int(lengths.sum()) - len(rows)
@@ -216,7 +218,15 @@ class LaunchBuilder:
         columns = self._columns(rows, "sampled_column")
         return replace(launch, rows=self.buffers.put("sampled_rows", rows, "int32"), columns=columns)
 
-    def _launch(self, key: LaunchKey, placed: _PlacedLayout, starts: Array, ends: Array) -> Launch:
+    def _launch(
+        self,
+        key: LaunchKey,
+        placed: _PlacedLayout,
+        starts: Array,
+        ends: Array,
+        sources: Mapping[int, int] = MappingProxyType({}),
+    ) -> Launch:
+        """sources: by row that begins in the step, how many positions its encoder has."""
         put, layout = self.buffers.put, placed.layout
         seq_lens, positions = layout.by_row(ends), layout.positions(starts)
         launch = self._in_buffers = Launch(
@@ -234,7 +244,7 @@ class LaunchBuilder:
             seq_lens_host=seq_lens,
             slot_mapping=[
                 put(f"slot_mapping{number}", values, self.index_dtype)
-                for number, values in enumerate(self._slots(layout, positions))
+                for number, values in enumerate(self._slots(layout, positions, sources))
             ],
             block_tables=[self._table(placed, number, key) for number in range(len(self.plan.groups))],
             logits_indices=placed.logits_indices,
@@ -289,11 +299,14 @@ class LaunchBuilder:
             if (name in self.batch.token_columns) == each_token
         }
 
-    def _slots(self, layout: InputLayout, positions: Array) -> Iterator[Array]:
-        """The slot of each token, by group. Padding has the null row, so it goes to block 0."""
+    def _slots(self, layout: InputLayout, positions: Array, sources: Mapping[int, int]) -> Iterator[Array]:
+        """The slot of each token, by group, or of each position of the encoders whose rows begin. Padding has the null
+        row, so it goes to block 0."""
         for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
-            if group.kind == "state":
-                yield np.zeros(0, np.int32)
+            if not group.grows:
+                begun = [row for row in layout.rows[: layout.num_rows].tolist() if row in sources]
+                parts = [_all_slots(table[row], group.block_size, sources[row]) for row in begun]
+                yield np.concatenate([int32(), *parts]) if group.kind == "cross" else int32()
                 continue
             index = positions // group.block_size
             slots = table.reshape(-1).take(layout.token_rows * table.shape[1] + index)
@@ -304,8 +317,8 @@ class LaunchBuilder:
 
     def _table(self, placed: _PlacedLayout, number: int, key: LaunchKey) -> Tensor:
         group, table, current = self.plan.groups[number], self.batch.tables[number], placed.tables.get(number)
-        columns = 1
-        if group.kind != "state":
+        columns = group.blocks_of(0)
+        if group.grows:
             columns = min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
         if current is None or current.shape[1] != columns:
             values = table[placed.layout.rows, :columns]
@@ -313,6 +326,12 @@ class LaunchBuilder:
                 placed.host_tables[number] = values
             current = placed.tables[number] = self.buffers.put(f"tables{number}", values, self.index_dtype)
         return current
+
+
+def _all_slots(blocks: Array, size: int, number: int) -> Array:
+    """Those of the first `number` positions in a row's blocks."""
+    slots: Array = (blocks[:, None] * size + np.arange(size, dtype=np.int32)).reshape(-1)[:number]
+    return slots
 
 
 def _with_all_positions(shape: LaunchShape) -> LaunchShape:

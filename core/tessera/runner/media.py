@@ -10,10 +10,10 @@ import torch
 
 from tessera.arrays import Array, ranges
 from tessera.config import EngineConfig
-from tessera.config.modalities import computes_whole
+from tessera.config.modalities import computes_whole, encoder_length
 from tessera.features.media import SHIFT
-from tessera.models.multimodal import BIT, SLOT, MultimodalModel
-from tessera.platform.attention import AHEAD
+from tessera.models.multimodal import BIT, SLOT, EncoderDecoder, MultimodalModel
+from tessera.platform.attention import AHEAD, SOURCES
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
@@ -27,8 +27,11 @@ class MediaInWorker(WorkerFeature):
 
     def __init__(self, config: EngineConfig, option: str) -> None:
         self._number, self._whole = config.encoder_cache_tokens, computes_whole(config.model.checkpoint)
+        self._has_encoder = encoder_length(config.model.checkpoint) > 0
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
+        # Of the rows that begin in the current step, the slots of what their encoder made.
+        self._sources: dict[int, Array] = {}
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
         self._shifts: dict[int, int] = {}
         self._model: MultimodalModel | None = None
@@ -38,7 +41,8 @@ class MediaInWorker(WorkerFeature):
     def columns(self) -> Sequence[Column]:
         slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
         ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._whole else ()
-        return (slots, Column(SHIFT, "int32", internal=True), *ahead)
+        sources = (Column(SOURCES, "int32", internal=True),) if self._has_encoder else ()
+        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *sources)
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         self._device, self._arena = ops.device, arena
@@ -52,7 +56,7 @@ class MediaInWorker(WorkerFeature):
     # ---- in steps
 
     def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
-        return frozenset((BIT,)) if self._rows else frozenset()
+        return frozenset((BIT,)) if self._rows or self._sources else frozenset()
 
     def open(self, opened: Sequence[RowOpened]) -> bool:
         for one in opened:
@@ -64,6 +68,7 @@ class MediaInWorker(WorkerFeature):
     def begin(self, step: SchedulerOutput) -> None:
         media = step.media
         self._rows = {} if media is None else {one.row: one for one in media.rows}
+        self._sources = {} if media is None else {one.row: one.slots for one in media.sources}
         if media is None or self._model is None:
             return
         for one in media.encode:
@@ -71,10 +76,18 @@ class MediaInWorker(WorkerFeature):
             self._model.encode(inputs, torch.from_numpy(one.slots.copy()).to(self._device.target))
 
     def before(self, launch: Launch) -> None:
-        if BIT in launch.key.bits:
+        if isinstance(self._model, EncoderDecoder):
+            self._begin_rows(self._model, launch)
+        elif BIT in launch.key.bits:
             self._place(launch)
         if self._model is not None and self._model.axis_tables:
             self._turn(launch)
+
+    def _begin_rows(self, model: EncoderDecoder, launch: Launch) -> None:
+        """Says what the encoders of a launch's rows made that begin in it, in the order of Launch.slot_mapping."""
+        rows = launch.rows_host[: launch.num_rows].tolist()
+        begun = [self._sources[row] for row in rows if row in self._sources]
+        model.sources = torch.from_numpy(np.concatenate(begun)).to(self._device.target) if begun else None
 
     def _place(self, launch: Launch) -> None:
         """Says which of a launch's tokens stand for features."""

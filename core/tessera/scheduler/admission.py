@@ -128,8 +128,8 @@ class Admission:
         if origin.hit is None:
             needed = cache.blocks_to_fork()
         else:
-            needed = cache.blocks_to_start(origin.hit, request.num_tokens)
-        return cache.has(needed, reserved=(self._watermark + others if others else 0) - returning)
+            needed = cache.blocks_to_start(origin.hit, request.num_tokens, request.num_sources)
+        return cache.has(needed, reserved=(self._watermark + others * cache.grows if others else 0) - returning)
 
     def _first_chunk(self, step: ScheduledStep, start: int, num_remaining: int) -> int:
         if num_remaining > 1 and (step.kind == "decode" or step.num_prefills >= self._budget.max_prefill_rows):

@@ -87,7 +87,7 @@ class RowAllocator:
 
     def open(self, request: TrackedRequest, hit: PrefixHit) -> None:
         """Starts a request in its row with a cached prefix."""
-        self.cache.open(request.row, hit)
+        self.cache.open(request.row, hit, request.num_sources)
         if request.chain is not None:
             self.rows.num_cached[request.row] = hit.num_tokens
         self._run(request, hit.num_tokens)

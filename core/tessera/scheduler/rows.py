@@ -116,6 +116,11 @@ class TrackedRequest:
     def media(self) -> Sequence[PlacedMedia]:
         return self.request.media
 
+    @property
+    def num_sources(self) -> int:
+        """Positions of its encoder, which its tokens see through cross attention."""
+        return sum(media.length for media in self.request.media)
+
 
 @dataclass(frozen=True)
 class Work:

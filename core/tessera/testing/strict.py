@@ -42,6 +42,7 @@ from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import ActSpec, Scheme
 from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer, RowGrid
+from tessera.reference.cross_attention import CrossPlan, ReferenceCrossAttention, ReferenceCrossLayer
 from tessera.reference.encoder_attention import ReferenceEncoderAttention
 from tessera.reference.latent import ReferenceLatentAttention, ReferenceLatentLayer
 from tessera.reference.mamba import ReferenceMambaConvolution
@@ -202,6 +203,14 @@ class PoisonedSparseLatents(ReferenceSparseLatentLayer):
         return super().attend(q, selection, caches, plan, out)
 
 
+class PoisonedCross(ReferenceCrossLayer):
+    """As PoisonedNull."""
+
+    def attend(self, q: Tensor, caches: Caches, plan: CrossPlan) -> Tensor:
+        _poison_null(caches[self.spec.layer])
+        return super().attend(q, caches, plan)
+
+
 _NOWHERE = 1 << 30  # a position that no token has
 
 
@@ -229,13 +238,12 @@ class StrictBlocks(MixerBackend[Any]):
             host_tables=True,
         )
 
-    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         self.current.launch = launch  # set here too, because not every launch is captured
         for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         assert launch.block_tables_host[group.number] is not None, "asked for in constraints()"
-        plan: PagedPlan = super().plan(launch, group, buffers)  # type: ignore[safe-super]  # of the reference
-        return plan
+        return super().plan(launch, group, buffers)  # type: ignore[safe-super]  # of the reference
 
 
 class StrictAttention(StrictBlocks, ReferenceAttention):
@@ -270,6 +278,13 @@ class StrictSparseLatentAttention(StrictBlocks, ReferenceSparseLatentAttention):
         self, spec: SparseLatentLayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
     ) -> PoisonedSparseLatents:
         return PoisonedSparseLatents(spec, weights, ops)
+
+
+class StrictCrossAttention(StrictBlocks, ReferenceCrossAttention):
+    name = "strict-cross"
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> PoisonedCross:
+        return PoisonedCross(spec)
 
 
 class StrictEncoderAttention(ReferenceEncoderAttention):
@@ -552,7 +567,7 @@ class StrictPlatform(Platform):
         blocks = StrictAttention(current), StrictLatentAttention(current)
         sparse = StrictIndexer(current), StrictSparseLatentAttention(current)
         states = StrictMamba2(current), StrictMambaConvolution(current), StrictMLSTM(current), StrictTokenShift(current)
-        return *blocks, *sparse, StrictEncoderAttention(current), *states
+        return *blocks, *sparse, StrictEncoderAttention(current), StrictCrossAttention(current), *states
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)

@@ -28,6 +28,7 @@ def of(choices: list[Explained], what: str) -> set[tuple[str, tuple[tuple[str, s
 
 OTHERS = (
     "reference_encoder_attention",
+    "reference_cross_attention",
     "reference_linear_attention",
     "reference_gated_delta_net",
     "reference_kimi_delta_attention",

@@ -1,5 +1,6 @@
 """A platform at op depth in plain torch on the host that brings a kernel for every op, quantized products included, and
-backends for keys and values, whole texts, latents and state: whatever the kit can try, it tries on this platform."""
+backends for keys and values, whole texts, encoders, latents and state: whatever the kit can try, it tries on this
+platform."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from tessera.platform import (
 )
 from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import ReferenceAttention, ReferenceAttentionLayer
+from tessera.reference.cross_attention import ReferenceCrossAttention, ReferenceCrossLayer
 from tessera.reference.delta_net import GatedDeltaNetLayer, ReferenceGatedDeltaNet
 from tessera.reference.encoder_attention import ReferenceEncoderAttention, ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer, ReferenceKimiDelta
@@ -103,6 +105,15 @@ class PlainEncoder(ReferenceEncoderAttention):
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
         return self.layer(spec, weights, ops)
+
+
+class PlainCross(ReferenceCrossAttention):
+    name = "plain-cross"
+    fallback = False
+    layer: type[ReferenceCrossLayer] = ReferenceCrossLayer
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
+        return self.layer(spec)
 
 
 class PlainLatents(ReferenceLatentAttention):
@@ -251,6 +262,7 @@ class PlainPlatform(ReferencePlatform):
         return (
             PlainAttention(),
             PlainEncoder(),
+            PlainCross(),
             PlainLatents(),
             PlainIndexer(),
             PlainSparseLatents(),

@@ -34,6 +34,7 @@ from tessera.platform import (
 )
 from tessera.reference.attention import ReferenceAttentionLayer
 from tessera.reference.convolution import causal_convolution
+from tessera.reference.cross_attention import ReferenceCrossLayer
 from tessera.reference.delta_net import GatedDeltaNetLayer
 from tessera.reference.encoder_attention import ReferenceEncoderLayer
 from tessera.reference.kimi_delta import KimiDeltaLayer
@@ -53,6 +54,7 @@ from tests.platforms.faulty.making import Base
 from tests.platforms.faulty.plain import (
     Own,
     PlainAttention,
+    PlainCross,
     PlainDeltaNet,
     PlainEncoder,
     PlainIndexer,
@@ -921,6 +923,47 @@ def TextsOf128Tokens(base: Base) -> Base:
 def KeyHeadsOfTextsInTurn(base: Base) -> Base:
     """in whole texts, heads take turns at the key heads"""
     return _instead(PlainEncoder, _HeadsInTurn)(base)
+
+
+# ---- what encoders made
+
+
+class _EncoderOfAnother(ReferenceCrossLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
+        rows = plan.there.any(-1).sum()
+        tables = torch.cat((plan.tables[:rows].roll(1, 0), plan.tables[rows:]))
+        return super().attend(q, caches, dataclasses.replace(plan, tables=tables))
+
+
+class _OnePositionTooFew(ReferenceCrossLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
+        last = plan.there & ~torch.nn.functional.pad(plan.there[:, 1:], (0, 1))
+        return super().attend(q, caches, dataclasses.replace(plan, there=plan.there & ~last))
+
+
+class _OnePositionATokenMore(ReferenceCrossLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
+        tokens = plan.grid.valid.sum(-1, keepdim=True)
+        places = torch.arange(plan.there.shape[1], device=q.device)
+        return super().attend(q, caches, dataclasses.replace(plan, there=plan.there & (places < tokens)))
+
+
+@platform("cross attention", "op", "cross")
+def EncoderOfAnotherRow(base: Base) -> Base:
+    """a row sees the encoder of the one before it"""
+    return _instead(PlainCross, _EncoderOfAnother)(base)
+
+
+@platform("cross attention", "op", "cross")
+def LastPositionUnseen(base: Base) -> Base:
+    """the last position of an encoder is not seen"""
+    return _instead(PlainCross, _OnePositionTooFew)(base)
+
+
+@platform("cross attention", "op", "cross")
+def AsManyPositionsAsTokens(base: Base) -> Base:
+    """a row sees as many positions of its encoder as it computes tokens"""
+    return _instead(PlainCross, _OnePositionATokenMore)(base)
 
 
 # ---- latents

@@ -9,6 +9,7 @@ from tessera.errors import ConfigError, MemoryBudgetError
 from tessera.kvcache import solve
 from tessera.platform import (
     CacheNeeds,
+    CrossSpec,
     FullAttentionSpec,
     KVLayout,
     LoadedModel,
@@ -34,6 +35,10 @@ def window(layer, size, sizes=(16,)):
 
 def state(layer, nbytes):
     return paged(layer, (), spec=StateSpec((("s", (nbytes,)),), "int8"), per_token=nbytes)
+
+
+def crossed(layer, length):
+    return paged(layer, spec=CrossSpec(1, 4, "float32", length=length))
 
 
 def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048, caching=True):
@@ -212,3 +217,19 @@ def test_all_stages_have_one_block_size():
 def test_a_stage_without_room_is_the_one_that_is_told_of():
     with pytest.raises(MemoryBudgetError, match="has room for 16 tokens, but one request may have 64"):
         solved_on([([paged(0)], 9000), ([paged(0)], 300)])
+
+
+def test_what_encoders_made_has_room_for_each_row_and_tokens_have_the_rest():
+    plan = solved([paged(0), crossed(1, 40)], 100 * 128)
+    tokens, encoders = plan.groups
+    assert (encoders.kind, encoders.length, encoders.blocks_of(1), encoders.num_blocks) == ("cross", 40, 3, 1 + 4 * 3)
+    assert tokens.num_blocks == 100 - 13
+    assert plan.num_tokens == (tokens.num_blocks - 1) * 16
+    assert plan.num_requests(64) == 4
+
+
+def test_where_not_all_rows_have_room_for_an_encoder_as_many_have_as_fit_with_the_longest_text():
+    tokens, encoders = solved([paged(0), crossed(1, 40)], 17 * 128).groups
+    assert (encoders.num_blocks - 1, tokens.num_blocks - 1) == (2 * 3, 9)
+    with pytest.raises(MemoryBudgetError, match="has room for 48 tokens, but one request may have 64"):
+        solved([paged(0), crossed(1, 40)], 8 * 128)

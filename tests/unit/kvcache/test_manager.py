@@ -19,6 +19,7 @@ ROWS, MAX_LEN = 6, 40
 PAGED = CacheGroup((0,), "paged", 4, 1, 24)
 WINDOW = CacheGroup((1,), "window", 6, 1, 18, 8)
 NARROW = CacheGroup((3,), "window", 4, 1, 20, 3)
+CROSS = CacheGroup((4,), "cross", 4, 1, 7, length=10)
 STATE = CacheGroup((2,), "state", 0, 1, ROWS + 1)
 
 
@@ -365,3 +366,22 @@ def test_the_check_sees_what_is_wrong(broken):
         cache.covered[1] = 4
     with pytest.raises(AssertionError):
         cache.check([0], [], [])
+
+
+def test_what_an_encoder_made_is_held_from_start_to_end_and_shared_for_good():
+    cache = manager(PAGED, CROSS)
+    assert cache.prefix_cache is None
+    hit = cache.get_computed_blocks(None, int32([1] * 5))
+    assert cache.blocks_to_start(hit, 5, 9).tolist() == [2, 3]
+    cache.open(0, hit, 9)
+    assert cache.try_allocate(int32([0]), int32([0]), int32([5])) is None
+    cache.fork(0, 1, 4)
+    assert cache.blocks_to_fork().tolist() == [1, 0]
+    assert cache.try_allocate(int32([0, 1]), int32([4, 4]), int32([9, 9])) is None
+    assert cache.tables.row_blocks(1, 1).tolist() == cache.tables.row_blocks(1, 0).tolist()
+    assert not any(copy.group == 1 for copy in cache.take_changes()[1])
+    cache.leave(0)
+    cache.free(0)
+    assert not cache.has(cache.blocks_to_start(hit, 5, 13))
+    assert cache.has(cache.blocks_to_start(hit, 5, 10), 3 * cache.grows)
+    cache.check([1], [], [])

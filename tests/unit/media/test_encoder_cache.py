@@ -129,3 +129,20 @@ def test_tokens_of_an_image_have_positions_of_its_grid_and_text_goes_on_behind_t
     assert positions.of_tokens(9, 13).tolist() == [[6, 7, 8, 9]] * 3
     with pytest.raises(RequestError, match="another number of tokens"):
         AxisPositions.from_media(11, [image("a", 2, 5, (1, 4, 6))], 2)
+
+
+def sound(name: str) -> PlacedMedia:
+    return PlacedMedia("audio", name.encode(), int32(()), {}, length=6)
+
+
+def test_what_an_encoder_made_is_read_when_a_row_begins_and_made_once() -> None:
+    cache = EncoderCache(12, 6)
+    granted, media = step(cache, (Request(0, sound("a")), 5), (Request(1, sound("a")), 1), (Request(2, sound("b")), 3))
+    assert granted == [5, 1, "it is full for now"]
+    assert [list(one.slots) for one in media.encode] == [[0, 1, 2, 3, 4, 5]]
+    assert [(one.row, list(one.slots)) for one in media.sources] == [(0, list(range(6))), (1, list(range(6)))]
+    assert media.rows == []
+    granted, media = step(cache, (Request(0, sound("a"), computed=5), 3), (Request(2, sound("b")), 3))
+    assert granted == [3, 3]
+    assert [(one.row, list(one.slots)) for one in media.sources] == [(2, list(range(6, 12)))]
+    assert step(cache, (Request(2, sound("b"), computed=3), 1))[1] is None

@@ -49,7 +49,7 @@ class Tower:
         behind = _BEHIND.get(str(checkpoint["architectures"][0]))
         self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
-        _exchange(build, names, whole)
+        exchange(build, names, whole)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """What the processor made of an image, by name -> its features [n, levels * hidden_size], in the order of the
@@ -95,7 +95,8 @@ def _remove(whole: nn.Module, names: Sequence[str]) -> None:
             whole.get_submodule(owner).register_module(key, None)
 
 
-def _exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
+def exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
+    """Puts this engine's products in, and registers the other weights."""
     for name, module in list(model.named_modules()):
         if is_product(module) and module.weight.dtype == torch_dtype(build.dtype):
             owner, _, key = name.rpartition(".")

@@ -53,6 +53,7 @@ from tessera.testing.conformance.encoder_attention import takes_texts
 from tessera.testing.conformance.leaks import kept_per_call
 from tessera.testing.conformance.ops import placed
 from tessera.testing.conformance.target import Target, reference_ops
+from tessera.testing.cross_attention import CrossCase
 
 _TRIED = 64  # the largest multiple of a backend's block sizes that is tested
 _LARGEST = "mixed-largest-heads"
@@ -147,7 +148,7 @@ def kept_in(backend: AttentionBackend, dtype: str) -> Sequence[str]:
     return "", *(kept for kept in WITH_SCALES if takes(backend, dtype, kept))
 
 
-def block_sizes(backend: MixerBackend[Any], case: LaunchCase) -> list[int]:
+def block_sizes(backend: MixerBackend[Any], case: LaunchCase | CrossCase) -> list[int]:
     """The smallest and the largest that the backend names, and a multiple if it supports multiples."""
     said = backend.constraints(case.spec())
     sizes = {min(said.block_sizes), max(said.block_sizes)}

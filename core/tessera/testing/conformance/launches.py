@@ -160,14 +160,14 @@ class CacheGuard:
             yield
             return
         for number, group in enumerate(runner.plan.groups):
-            if group.kind != "state":
+            if group.grows:
                 _fill_free(runner, number, group)
         before = [_bytes(buffers) for buffers in runner.memory.buffers]
         yield
         runner.device.synchronize()
         self.steps += 1
         for number, group in enumerate(runner.plan.groups):
-            if group.kind != "state":
+            if group.grows:
                 after = _bytes(runner.memory.buffers[number])
                 changed = [old != new for old, new in zip(before[number], after, strict=True)]
                 _check_changes(runner, group, changed, _granted(runner, number, group, step))

@@ -12,6 +12,7 @@ from tessera.testing.conformance.attention import backend_cases, fused_cases, la
 from tessera.testing.conformance.attention_kinds import attention_kind_cases
 from tessera.testing.conformance.batch_invariance import invariance_cases
 from tessera.testing.conformance.case import LEVELS, Case, Level, Result
+from tessera.testing.conformance.cross_attention import cross_attention_cases
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.drafts import draft_cases
 from tessera.testing.conformance.encoder_attention import encoder_attention_cases
@@ -35,7 +36,7 @@ _SUITES: Sequence[tuple[Level, Sequence[Suite]]] = (
     ("bronze", (device_cases, op_cases)),
     ("silver", (
         backend_cases, fused_cases, layout_cases, attention_kind_cases, encoder_attention_cases,
-        latent_attention_cases, sparse_attention_cases, state_cases, scheme_cases, packed_cases,
+        cross_attention_cases, latent_attention_cases, sparse_attention_cases, state_cases, scheme_cases, packed_cases,
     )),
     ("bronze", (model_cases,)),
     ("silver", (

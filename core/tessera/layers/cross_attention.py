@@ -1,0 +1,68 @@
+"""The block of cross attention: a query of each token over the keys and values of what an encoder made, which are
+computed and written once, when a row begins. Heads are sharded over the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tessera.layers.build import Build
+from tessera.layers.linear import Linear, WeightShard
+from tessera.layers.qkv import Apart, Heads
+from tessera.platform.attention import Caches, CrossLayer, CrossSpec, LayerSpec
+from tessera.platform.launch import Launch
+
+
+@dataclass(frozen=True)
+class CrossShape:
+    """The cross attention of one layer, over all ranks."""
+
+    hidden: int
+    heads: int
+    head_dim: int
+    # The most positions of an encoder.
+    length: int
+    # What the checkpoint calls its projections.
+    layout: Apart
+    bias: bool
+
+
+class CrossAttention:
+    """An AttentionBlock whose input is normed. Keys and values are kept in the model's dtype. prefix: of its weights in
+    the checkpoint."""
+
+    def __init__(self, build: Build, prefix: str, shape: CrossShape) -> None:
+        own = build.shard(shape.heads, "the number of attention heads")
+        self.heads, self.head_dim = own[1] - own[0], shape.head_dim
+        heads = Heads(shape.heads, shape.heads, shape.head_dim, own, own)
+        query, *keys_values = shape.layout.sources(prefix, shape.hidden, heads)
+        self.query = Linear(build, [query], bias=shape.bias)
+        self.keys_values = Linear(build, keys_values, bias=shape.bias)
+        wide = shape.heads * shape.head_dim
+        out = WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=heads.rows(own))
+        self.output = Linear(build, [out], bias=shape.bias)
+        self.spec = LayerSpec(
+            layer=len(build.mixers),
+            kind="cross_attention",
+            num_heads=self.heads,
+            num_kv_heads=self.heads,
+            head_dim=shape.head_dim,
+            scale=shape.head_dim**-0.5,
+            dtype=build.dtype,
+            cache=CrossSpec(self.heads, shape.head_dim, build.dtype, length=shape.length),
+        )
+        self.mixer = build.mixer(self.spec, {})
+        # As it is bound: what is captured are the calls of `mixer`.
+        self.bound = build.mixers[-1].mixer
+
+    def write(self, states: Tensor, launch: Launch, caches: Caches) -> None:
+        """Computes and keeps the keys and values of what the encoders made of rows that begin in this launch. states
+        [N, hidden], as long as the slots of the cache group."""
+        assert isinstance(self.bound, CrossLayer), "the contract of cross_attention"
+        k, v = self.keys_values(states).view(len(states), 2, self.heads, self.head_dim).unbind(1)
+        self.bound.write(k, v, caches, launch.plans[self.spec.layer])
+
+    def __call__(self, x: Tensor, residual: Tensor, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
+        mixed = self.mixer.fused(self.query(x), launch.positions, caches, launch.plans[self.spec.layer])
+        return mixed, residual

@@ -1,0 +1,119 @@
+"""Encoder-decoders answer as transformers does, and a comparison finds what another row's encoder made."""
+
+from __future__ import annotations
+
+import pytest
+
+from tessera.errors import RefusedError, RequestError
+from tessera.features.media import EncoderCache
+from tessera.layers.cross_attention import CrossAttention
+from tessera.models.multimodal import EncoderDecoder
+from tests.models.answers import answers_of
+from tests.platforms.engine_run import EngineRun
+from tests.platforms.threads import THREADS
+from tools.parity.compare import Cell
+from tools.parity.encoder_decoders import ENCODER_DECODERS
+from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.oracle import NUM_TOKENS
+
+FAMILY = "whisper-audio"
+NUM_PROMPTS = 6
+"""Of four sounds."""
+
+
+@pytest.fixture(scope="session")
+def heard(tmp_path_factory):
+    """(its checkpoint's folder, the answers)"""
+    return answers_of(ENCODER_DECODERS, tmp_path_factory, NUM_PROMPTS)(FAMILY)
+
+
+def measured(heard, mode, platform="cpu"):
+    folder, answers = heard
+    return Cell.from_answers((platform, FAMILY, mode), *MODES[mode](Subject(folder, PLATFORMS[platform], answers)))
+
+
+@pytest.mark.parametrize(
+    ("platform", "mode"),
+    [("cpu", "chunked"), ("strict", "full cache"), ("strict", "preempted each token")],
+)
+def test_a_cell_of_the_table(heard, platform, mode):
+    found = measured(heard, mode, platform)
+    assert found.ok, found
+
+
+def test_two_answers_of_one_request_share_what_the_encoder_made(heard, monkeypatch):
+    folder, (answer, *_) = heard
+    written, write = [], CrossAttention.write
+
+    def counted(layer, states, launch, caches):
+        written.append(len(states))
+        write(layer, states, launch, caches)
+
+    monkeypatch.setattr(CrossAttention, "write", counted)
+    with EngineRun(folder, "cpu", features=("media",)) as run:
+        first = run.add(answer.prompt, NUM_TOKENS, media=answer.media, ignore_eos=True)
+        second = run.add(answer.prompt, NUM_TOKENS, media=answer.media, ignore_eos=True, leader=first)
+        run.finish()
+    assert run.answers == {key: list(answer.answer) for key in (first, second)}
+    assert written == [21] * 3  # once for each of three layers
+
+
+def test_two_ranks(heard):
+    folder, answers = heard
+    with EngineRun(folder, "cpu", executor=THREADS, tensor_parallel_size=2, features=("media",)) as run:
+        for answer in answers:
+            run.add(answer.prompt, NUM_TOKENS, media=answer.media, ignore_eos=True)
+        run.finish()
+    assert list(run.answers.values()) == [list(answer.answer) for answer in answers]
+
+
+def test_what_is_refused_is_one_line(heard):
+    folder, (answer, *_) = heard
+    with EngineRun(folder, "cpu", features=("media",)) as run:
+        with pytest.raises(RequestError, match="This model writes what it hears in one audio; send one"):
+            run.add(answer.prompt)
+        with pytest.raises(RequestError, match="This model writes what it hears in one audio; send one"):
+            run.add(answer.prompt, media=answer.media * 2)
+    with pytest.raises(RefusedError, match="WhisperForConditionalGeneration cannot be divided into stages"):
+        EngineRun(folder, "cpu", executor=THREADS, pipeline_parallel_size=2, features=("media",))
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_encoder_of_another_row_made(heard, monkeypatch):
+    forward = EncoderDecoder.forward
+
+    def swapped(model, x, launch, caches, residual=None):
+        if model.sources is not None:
+            model.sources = model.sources.roll(21)
+        return forward(model, x, launch, caches, residual)
+
+    monkeypatch.setattr(EncoderDecoder, "forward", swapped)
+    found = measured(heard, "mixed batch")
+    assert found.diff > found.bound
+
+
+def test_what_an_earlier_request_left_in_the_blocks(heard, monkeypatch):
+    written = []
+
+    def once(layer, states, launch, caches, write=CrossAttention.write):
+        if written.count(layer) < 1:
+            written.append(layer)
+            write(layer, states, launch, caches)
+
+    monkeypatch.setattr(CrossAttention, "write", once)
+    found = measured(heard, "full cache")
+    assert found.diff > found.bound
+
+
+def test_slots_of_the_encoder_cache_that_another_sound_has_taken(heard, monkeypatch):
+    take = EncoderCache.take
+
+    def stale(cache, request, num_tokens):
+        take(cache, request, num_tokens)
+        cache._encoded[1:] = []
+
+    monkeypatch.setattr(EncoderCache, "take", stale)
+    found = measured(heard, "mixed batch")
+    assert found.diff > found.bound
