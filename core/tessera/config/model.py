@@ -13,14 +13,9 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-<<<<<<< HEAD
-from tessera.config.modalities import modalities, why_not_processed
+from tessera.config.modalities import encoder_length, modalities, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
 from tessera.config.speech import speech_config
-=======
-from tessera.config.modalities import encoder_length, modalities, why_not_processed
-from tessera.config.model_folder import is_gguf
->>>>>>> whisper
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
