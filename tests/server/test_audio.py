@@ -52,7 +52,8 @@ class FakeMedia:
 
 def engine(speech: SpeechConfig | None = SPEECH) -> FakeEngine:
     media = FakeMedia()
-    return FakeEngine(script=Script(pieces="ABC", first_id=FIRST), media=media, speech=speech)
+    checkpoint = {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 2}
+    return FakeEngine(script=Script(pieces="ABC", first_id=FIRST), media=media, speech=speech, checkpoint=checkpoint)
 
 
 async def send(api: Api, file: bytes = b"5", path: str = PATH, **fields: Any) -> Any:
@@ -95,7 +96,7 @@ async def test_a_window_is_asked_as_its_model_is_asked() -> None:
     assert first.prompt == [208, *hi, *begin]
     assert second.prompt == [208, *hi, *range(FIRST, FIRST + 3), *begin]
     assert (first.params.extra_args, first.params.seed, first.params.logprobs) == ({RULES: TIMED}, 7, 0)
-    assert [one.modality for one in first.media] == ["audio"]
+    assert [(one.modality, one.length) for one in first.media] == [("audio", 2)]
     async with in_process(heard := engine(), ServerSettings()) as api:
         heard.script = Script(pieces="x", first_id=202)
         response = await send(api, path="/v1/audio/translations", response_format="verbose_json")

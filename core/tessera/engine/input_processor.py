@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.engine.model_tasks import check_generates
+from tessera.engine.model_tasks import check_samples
 from tessera.engine.pooling import check_pooling
 from tessera.engine.truncation import TextLimit, Truncation
 from tessera.errors import RequestError
@@ -94,7 +94,7 @@ class InputProcessor:
     ) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
-        check_generates(self._model)
+        check_samples(self._model)
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"

@@ -43,6 +43,12 @@ def check_generates(model: ModelConfig, routes: Mapping[str, str] = NO_ROUTES) -
     _first(model, [GENERATE], routes)
 
 
+def check_samples(model: ModelConfig) -> None:
+    """Whether tokens can be sampled from it, whatever for. Raises RequestError."""
+    if model.speech is None:
+        check_generates(model)
+
+
 def check_hears(model: ModelConfig, task: str, routes: Mapping[str, str] = NO_ROUTES) -> None:
     """task: TRANSCRIBE or TRANSLATE. routes: as of check_generates(). Raises RequestError."""
     _first(model, [task], routes)

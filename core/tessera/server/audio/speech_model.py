@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.config.modalities import encoder_length
 from tessera.config.speech import SpeechConfig
 from tessera.errors import EngineStepError, RequestError
 from tessera.features.transcription import RULES, TIMED, UNTIMED
@@ -49,6 +50,7 @@ class ServedSpeechModel:
         self._text: TextWorkers = model.text
         self._admission, self._name, self._numbers = context.token_admission, name, count()
         self.speech: SpeechConfig = engine.config.model.speech
+        self._length = encoder_length(engine.config.model.checkpoint)
         self.max_model_len = engine.info.max_model_len
 
     async def samples(self, data: bytes) -> Array:
@@ -57,7 +59,7 @@ class ServedSpeechModel:
 
     async def encode(self, samples: Array) -> PlacedMedia:
         media = await self._media.process(MODALITY, wav_of(samples), owner=self._owner.client)
-        return PlacedMedia(MODALITY, media.digest, int32(), media.inputs)
+        return PlacedMedia(MODALITY, media.digest, int32(), media.inputs, self._length)
 
     async def detect(self, sound: PlacedMedia, *, language: bool) -> Heard:
         silence, languages = self.speech.no_speech, self.speech.languages
