@@ -163,9 +163,10 @@ class FakeEngine:
     generates: bool = True
     checkpoint: dict[str, Any] = field(default_factory=dict)
     pooled: list[PooledCall] = field(default_factory=list)
-    # What processes images, and how many a prompt may have.
+    # What processes images and sounds, which of them prompts may have, and how many of each.
     media: Any = None
-    most_images: int = 2
+    modalities: tuple[str, ...] = ("image",)
+    most_media: int = 2
     text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -176,7 +177,8 @@ class FakeEngine:
         )
         shown: dict[str, Any] = {}
         if self.media is not None:
-            shown = {"modalities": ("image",), "limit_mm_per_prompt": {"image": self.most_images}}
+            limits = dict.fromkeys(self.modalities, self.most_media)
+            shown = {"modalities": self.modalities, "limit_mm_per_prompt": limits}
         model = replace(self.config.model, pooler=self.pooler, generates=self.generates, **shown)
         self.config = replace(self.config, model=model)
         self._dead = asyncio.Event()

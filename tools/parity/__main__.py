@@ -28,6 +28,7 @@ from tools.parity.rounding import (
     RoundingCell,
     measure_rounding,
 )
+from tools.parity.sounds import WITH_SOUNDS
 from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 from tools.parity.vision import WITH_IMAGES
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
     """Measures the family's cells. Saves its model in folder."""
     _progress(f"{family}: asking transformers")
-    asked = {**FAMILIES, **WITH_IMAGES, **THROUGH_TRANSFORMERS}[family]
+    asked = {**FAMILIES, **WITH_IMAGES, **WITH_SOUNDS, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
     answers = ask_family(asked, model, options.prompts)
     cells: list[Any] = []
@@ -158,7 +159,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"positions of the logits' root mean square error is at most {MOST_TYPICAL} times transformers' and positions "
         f"beyond {FAR:g} times that are at most {MORE_FAR:.0%} of all more than transformers'.",
     )
-    known = [*FAMILIES, *WITH_IMAGES, *THROUGH_TRANSFORMERS]
+    known = [*FAMILIES, *WITH_IMAGES, *WITH_SOUNDS, *THROUGH_TRANSFORMERS]
     parser.add_argument("--family", action="append", choices=known, help="may be repeated; default: all native ones")
     parser.add_argument(
         "--through-transformers", action="store_true", help="all types that run through transformers' code instead"

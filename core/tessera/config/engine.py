@@ -17,7 +17,7 @@ MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
 
 ENCODER_CACHE = 16384
-"""Several images of several thousand tokens each, which shorter models have no room for."""
+"""Several images or sounds of several thousand tokens each, which shorter models have no room for."""
 MAX_MEDIA = 16
 """Of each kind in a prompt, unless --limit-mm-per-prompt says otherwise."""
 
@@ -124,10 +124,10 @@ class ModelConfig:
     generates: bool = True  # whether tokens can be sampled from it
     # For fields that a request does not set, by the names of SamplingParams.
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
-    # What a prompt may hold beside text: "image".
+    # What a prompt may hold beside text: "image", "audio".
     modalities: tuple[str, ...] = ()
     limit_mm_per_prompt: Mapping[str, int] | None = flag(
-        None, "Most images of a prompt, such as '{\"image\": 4}'; 0 serves the text model alone.",
+        None, "Most images and sounds of a prompt, such as '{\"image\": 4, \"audio\": 1}'; 0 refuses them.",
         shown_default="16", plan=True,
     )  # fmt: skip
     mm_processor_kwargs: Mapping[str, Any] | None = flag(
@@ -320,7 +320,7 @@ class EngineConfig:
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Slots for the features of images: as many as a step may need."""
+        """Slots for the features of images and sounds: as many as a step may need."""
         return max(self.scheduler.max_num_batched_tokens, min(ENCODER_CACHE, self.model.max_model_len))
 
 

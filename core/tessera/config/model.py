@@ -12,7 +12,7 @@ from tessera.config.engine import ENGINE_FLAGS, MAX_TOKENS, ModelConfig, ModelOp
 from tessera.config.flags import record_of
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-from tessera.config.modalities import modalities, why_not_processed
+from tessera.config.modalities import NOUNS, modalities, why_not_processed
 from tessera.config.model_folder import is_gguf
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
@@ -60,11 +60,15 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
     served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
     if not served or tokenizer is None:  # with prompts of token ids, who sends them has processed what is beside
         return served
-    reason = why_not_processed(checkpoint.folder)
-    if reason is not None:
-        log.warning("images are refused, and the text model alone is served: %s", reason)
-        return ()
-    return served
+    processed: list[str] = []
+    for modality in served:
+        reason = why_not_processed(checkpoint.folder, modality)
+        if reason is None:
+            processed.append(modality)
+        else:
+            text = "" if len(served) > 1 else ", and the text model alone is served"
+            log.warning("%ss are refused%s: %s", NOUNS[modality], text, reason)
+    return tuple(processed)
 
 
 def _resolved(folder: Path) -> Path:

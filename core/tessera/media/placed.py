@@ -1,4 +1,4 @@
-"""One image, or the like, at its place in a prompt: what an engine takes of it."""
+"""One image or sound at its place in a prompt: what an engine takes of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tessera.arrays import Array
 
 
 class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """An image of a prompt. The prompt's token at each of its places stands for a feature that the model's tower makes
-    of it."""
+    """An image or a sound of a prompt. The prompt's token at each of its places stands for a feature that the model's
+    tower makes of it."""
 
-    # "image"
+    # "image" or "audio"
     modality: str
     # ProcessedMedia.digest: where it is the same, the features are.
     digest: bytes

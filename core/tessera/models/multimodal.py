@@ -1,5 +1,5 @@
-"""A text model with a tower beside it, which makes features of images: they take the place of the embeddings of the
-tokens that stand for them."""
+"""A text model with a tower beside it, which makes features of images or sounds: they take the place of the embeddings
+of the tokens that stand for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tessera.config.modalities import NOUNS
 from tessera.layers.build import Build
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
@@ -19,7 +20,7 @@ from tessera.platform.device import Arena, Device
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, Model, PoolingHead, SamplingHead
 
-NOTE = "its tower for images runs through transformers' code, with this engine's matrix products"
+NOTE = "its tower for {} runs through transformers' code, with this engine's matrix products"
 SLOT = "media_slot"
 """The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
 BIT = "media"
@@ -29,7 +30,7 @@ BIT = "media"
 def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalModel:
     """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
     that cannot be served."""
-    build.notes.append(NOTE)
+    build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
     tower = Tower(build, checkpoint)
     if tower.levels == 1:
         return MultimodalModel(text, tower, build)
@@ -54,10 +55,10 @@ class MultimodalModel:
         shape = number, self.tower.hidden_size * self.tower.levels
         self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
 
-    def encode(self, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
-        """Computes the features of an image, and keeps them. slots: [n] int32, of each."""
+    def encode(self, modality: str, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
+        """Computes the features of an image or a sound, and keeps them. slots: [n] int32, of each."""
         assert self.slots is not None
-        self.slots.index_copy_(0, slots.long(), self.tower.encode(inputs).to(self.slots.dtype))
+        self.slots.index_copy_(0, slots.long(), self.tower.encode(modality, inputs).to(self.slots.dtype))
 
     @property
     def pooling(self) -> Mapping[str, PoolingHead]:
