@@ -1,4 +1,5 @@
-"""Folders of small processors, laid out as published models have them: a tokenizer, and what makes inputs of images."""
+"""Folders of small processors, laid out as published models have them: a tokenizer, and what makes inputs of images or
+sounds."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _SQUARE = {"height": 28, "width": 28}
 class ProcessorFolder:
     """A kind of processor."""
 
-    # What stands for an image in a prompt.
+    # What stands for an image, or a sound, in a prompt.
     placeholder: str
     # The text of the token that gets a feature.
     feature: str
@@ -33,7 +34,7 @@ class ProcessorFolder:
     tokens: tuple[str, ...] = ()
     # Names of tokens in tokenizer_config.json.
     named: Mapping[str, str] = field(default_factory=dict)
-    # Whether the inputs of several images are those of each, one after the other.
+    # Whether the inputs of several images or sounds are those of each, one after the other.
     joins: bool = True
 
     def write(self, folder: Path) -> Path:
@@ -51,7 +52,8 @@ class ProcessorFolder:
             "extra_special_tokens": dict(self.named),
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        (folder / "preprocessor_config.json").write_text(json.dumps({**_MEAN_STD, **self.image_processor}))
+        shared = _MEAN_STD if "image_processor_type" in self.image_processor else {}
+        (folder / "preprocessor_config.json").write_text(json.dumps({**shared, **self.image_processor}))
         (folder / "processor_config.json").write_text(json.dumps(dict(self.processor)))
         return folder
 
@@ -171,3 +173,30 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         },
     ),
 }
+
+_WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16, "chunk_length": 2}
+"""Of two seconds, where published ones have 30."""
+
+SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
+    "qwen2_audio": ProcessorFolder(
+        "<|AUDIO|>", "<|AUDIO|>", _WHISPER, {"processor_class": "Qwen2AudioProcessor"},
+        ("<|audio_bos|>", "<|audio_eos|>"),
+    ),
+    "audioflamingo3": ProcessorFolder(
+        "<sound>", "<sound>", _WHISPER, {"processor_class": "AudioFlamingo3Processor", "max_audio_len": 8}
+    ),
+    "glmasr": ProcessorFolder(
+        "<|pad|>", "<|pad|>", _WHISPER, {"processor_class": "GlmAsrProcessor", "max_audio_len": 8}
+    ),
+    "qwen3_asr": ProcessorFolder(
+        "<|audio_pad|>", "<|audio_pad|>",
+        {**_WHISPER, "feature_extractor_type": "Qwen3ASRFeatureExtractor", "chunk_length": 8},
+        {"processor_class": "Qwen3ASRProcessor"}, ("<|audio_start|>", "<|audio_end|>"),
+        {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"},
+    ),
+    "moss": ProcessorFolder(
+        "<|audio_pad|>", "<|audio_pad|>",
+        {**_WHISPER, "feature_extractor_type": "MossTranscribeDiarizeFeatureExtractor"},
+        {"processor_class": "MossTranscribeDiarizeProcessor"}, ("<|audio_start|>", "<|audio_end|>"),
+    ),
+}  # fmt: skip

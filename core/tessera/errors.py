@@ -40,7 +40,7 @@ class TextLimitError(RequestError):
 
 
 class MediaLimitError(RequestError):
-    """Processing an image exceeded the time or memory limit, or crashed the worker process."""
+    """Processing an image or a sound exceeded the time or memory limit, or crashed the worker process."""
 
     code = "media_limit_exceeded"
 
@@ -80,7 +80,7 @@ class TextWorkerError(TesseraError):
 
 
 class MediaWorkerError(TesseraError):
-    """The process that processes images could not be started, was killed from outside, or stood still."""
+    """The process that processes images and sounds could not be started, was killed from outside, or stood still."""
 
     status, kind, exit_code = 503, "internal_error", 1
 

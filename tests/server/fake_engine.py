@@ -164,9 +164,10 @@ class FakeEngine:
     generates: bool = True
     checkpoint: dict[str, Any] = field(default_factory=dict)
     pooled: list[PooledCall] = field(default_factory=list)
-    # What processes images, and how many a prompt may have.
+    # What processes images and sounds, which of them prompts may have, and how many of each.
     media: Any = None
-    most_images: int = 2
+    modalities: tuple[str, ...] = ("image",)
+    most_media: int = 2
     # How it writes down speech.
     speech: SpeechConfig | None = None
     text: TextInProcess | None = field(init=False, default=None)
@@ -179,9 +180,8 @@ class FakeEngine:
         )
         shown: dict[str, Any] = {}
         if self.media is not None:
-            shown = {"modalities": ("image",), "limit_mm_per_prompt": {"image": self.most_images}}
-        if self.speech is not None:
-            shown = {"modalities": ("audio",), "speech": self.speech}
+            limits = dict.fromkeys(self.modalities, self.most_media)
+            shown = {"modalities": self.modalities, "limit_mm_per_prompt": limits, "speech": self.speech}
         model = replace(self.config.model, pooler=self.pooler, generates=self.generates, **shown)
         self.config = replace(self.config, model=model)
         self._dead = asyncio.Event()

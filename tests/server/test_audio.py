@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import wave
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +14,9 @@ from tessera.config.speech import SpeechConfig
 from tessera.errors import RequestError
 from tessera.features.transcription import RULES, TIMED
 from tessera.media.item import ProcessedMedia, Waveform
+from tessera.media.sound import read_sound
 from tessera.server.settings import ServerSettings
+from tessera.speech.model import SAMPLE_RATE
 from tests.server.conftest import Api, in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script, byte_tokenizer
 
@@ -44,16 +44,15 @@ class FakeMedia:
         return Waveform(np.zeros(int(data) * rate, np.float32), rate)
 
     async def process(self, modality: str, data: bytes, options: Any = None, owner: str = "") -> ProcessedMedia:
-        with wave.open(io.BytesIO(data)) as file:
-            assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
-            self.windows.append(file.getnframes() // file.getframerate())
+        self.windows.append(len(read_sound(data, SAMPLE_RATE, 31.0)) // SAMPLE_RATE)
         return ProcessedMedia(modality, bytes(32), "", 0, {"input_features": np.zeros((1, 1, 2), np.float32)})
 
 
 def engine(speech: SpeechConfig | None = SPEECH) -> FakeEngine:
     media = FakeMedia()
     checkpoint = {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 2}
-    return FakeEngine(script=Script(pieces="ABC", first_id=FIRST), media=media, speech=speech, checkpoint=checkpoint)
+    script, shown = Script(pieces="ABC", first_id=FIRST), {"modalities": ("audio",), "checkpoint": checkpoint}
+    return FakeEngine(script=script, media=media, speech=speech, **shown)
 
 
 async def send(api: Api, file: bytes = b"5", path: str = PATH, **fields: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tessera.errors import MediaLimitError, RequestError
-from tessera.media.item import MAX_INPUT_BYTES, MediaReady, ProcessedMedia, digest_of
+from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of
 from tessera.media.rules import MediaRules
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
@@ -35,9 +35,11 @@ class FakeMedia:
     asked: list[tuple[bytes, str]] = field(default_factory=list)
 
     async def ready(self) -> MediaReady:
-        return MediaReady(PLACEHOLDER, self.feature_ids)
+        return MediaReady({"image": MediaPlaces(PLACEHOLDER, self.feature_ids)})
 
-    async def image(self, data: bytes, options: Mapping[str, Any] | None = None, owner: str = "") -> ProcessedMedia:
+    async def process(
+        self, modality: str, data: bytes, options: Mapping[str, Any] | None = None, owner: str = ""
+    ) -> ProcessedMedia:
         self.asked.append((data, owner))
         if data == b"broken":
             raise RequestError("The image is truncated or broken; send it anew.")
@@ -125,7 +127,7 @@ async def test_each_api_has_its_own_form_of_images(path: str, body: dict[str, An
         ([{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}], "Image 1: This server reads no files"),
         ([{"type": "image_url", "image_url": {"url": "data:text/html;base64,AAAA"}}], "not of an image"),
         ([{"type": "image_url"}], "messages[0].content[0].image_url is missing"),
-        ([{"type": "image"}], "only text parts are supported"),
+        ([{"type": "image"}], "only text and image_url parts are supported"),
         ([image(b"cat"), "and ~"], "has 4 tokens for images, and its images need 3"),
     ],
 )

@@ -1,5 +1,5 @@
-"""Images of random pixels for tiny models that read some: a prompt with none, one or three, at its start, in the middle
-and at its end, some of them the same."""
+"""Images of random pixels, or random sounds, for tiny models that read some: a prompt with none, one or three, at its
+start, in the middle and at its end, some of them the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = (7, 0, 3, 12, 5, 1)
 
 @dataclass(frozen=True)
 class Image:
-    """What a processor makes of an image alone."""
+    """What a processor makes of an image, or a sound, alone."""
 
     # Of its tokens, which of them stand for features.
     tokens: Sequence[int]
@@ -60,6 +60,8 @@ class Images:
     least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
     among: Callable[[Image, int], Image] = lambda image, count: image
+    # PlacedMedia.modality
+    modality: str = "image"
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
         """vocab: the token that stands for a feature is the last one of it."""
@@ -75,7 +77,7 @@ class Images:
                 image = self.among(known[(number // 2 + part) % len(known)], images)
                 features = [len(ids) + at for at, token in enumerate(image.tokens) if token == self.token]
                 ids += image.tokens
-                placed.append(PlacedMedia("image", digest_of(image.inputs), int32(features), image.inputs))
+                placed.append(PlacedMedia(self.modality, digest_of(image.inputs), int32(features), image.inputs))
             ids += _text(draw, vocab, TEXT[(number * 2 + 1) % len(TEXT)] if placed else 5)
             prompts.append(tuple(ids))
             media.append(placed)

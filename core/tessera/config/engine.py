@@ -19,7 +19,7 @@ MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
 
 ENCODER_CACHE = 16384
-"""Several images of several thousand tokens each, which shorter models have no room for."""
+"""Several images or sounds of several thousand tokens each, which shorter models have no room for."""
 MAX_MEDIA = 16
 """Of each kind in a prompt, unless --limit-mm-per-prompt says otherwise."""
 
@@ -128,10 +128,10 @@ class ModelConfig:
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
     # How it is asked to write down speech; None: it does not.
     speech: SpeechConfig | None = None
-    # What a prompt may hold beside text: "image".
+    # What a prompt may hold beside text: "image", "audio".
     modalities: tuple[str, ...] = ()
     limit_mm_per_prompt: Mapping[str, int] | None = flag(
-        None, "Most images of a prompt, such as '{\"image\": 4}'; 0 serves the text model alone.",
+        None, "Most images and sounds of a prompt, such as '{\"image\": 4, \"audio\": 1}'; 0 refuses them.",
         shown_default="16", plan=True,
     )  # fmt: skip
     mm_processor_kwargs: Mapping[str, Any] | None = flag(
@@ -324,7 +324,7 @@ class EngineConfig:
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Slots for the features of images, or of what an encoder reads: as many as a step may need."""
+        """Slots for the features of images and sounds, or of what an encoder reads: as many as a step may need."""
         least = self.scheduler.max_num_batched_tokens, encoder_length(self.model.checkpoint)
         return max(*least, min(ENCODER_CACHE, self.model.max_model_len))
 

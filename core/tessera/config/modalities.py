@@ -71,11 +71,24 @@ _READ_IMAGES_BY_AXIS = (
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )
+
+_READ_SOUNDS = (
+    "AudioFlamingo3ForConditionalGeneration",
+    "FunAsrNanoForConditionalGeneration",
+    "GlmAsrForConditionalGeneration",
+    "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechPlusForConditionalGeneration",
+    "MossTranscribeDiarizeForConditionalGeneration",
+    "Qwen2AudioForConditionalGeneration",
+    "Qwen3ASRForConditionalGeneration",
+    "VoxtralForConditionalGeneration",
+)
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
-    | {"WhisperForConditionalGeneration": TowerType(modalities=("audio",), encoder_length="max_source_positions")}
+    | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
+    | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
 )
 """Architectures that are served with their towers."""
 
@@ -87,13 +100,26 @@ MAX_ENCODER_LENGTH = 65536
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
-def why_not_processed(folder: Path) -> str | None:
-    """Why images cannot be processed for the model in this folder; None if they can."""
+_LIBRARIES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "image": (("PIL",), "Pillow is not installed (pip install 'tessera-llm[vision]')"),
+        "audio": (("soundfile", "soxr"), "soundfile and soxr are not installed (pip install 'tessera-llm[audio]')"),
+    }
+)
+"""By modality: the modules that read files of it, and what to say where there are none."""
+
+
+def missing_libraries(modality: str) -> str | None:
+    """What to install to read files of a modality; None if nothing."""
+    names, message = _LIBRARIES[modality]
+    return None if all(map(find_spec, names)) else message
+
+
+def why_not_processed(folder: Path, modality: str) -> str | None:
+    """Why files of a modality cannot be processed for the model in this folder; None if they can."""
     if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
         return f"the model's folder has no {' or '.join(_PROCESSOR_FILES)}"
-    if find_spec("PIL") is None:
-        return "Pillow is not installed (pip install 'tessera-llm[vision]')"
-    return None
+    return missing_libraries(modality)
 
 
 def computes_whole(config: Mapping[str, Any]) -> bool:
@@ -128,7 +154,9 @@ def encoder_length(config: Mapping[str, Any]) -> int:
 
 
 _FLAG = "limit_mm_per_prompt"
-MODALITIES = ("image", "video", "audio")
+NOUNS: Mapping[str, str] = MappingProxyType({"image": "image", "video": "video", "audio": "sound"})
+"""By modality, what messages call one of it."""
+MODALITIES = tuple(NOUNS)
 
 
 def modalities(config: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[str, ...]:

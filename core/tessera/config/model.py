@@ -13,7 +13,7 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-from tessera.config.modalities import encoder_length, modalities, why_not_processed
+from tessera.config.modalities import NOUNS, encoder_length, modalities, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
 from tessera.config.speech import speech_config
 from tessera.config.tasks import model_tasks
@@ -72,11 +72,15 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
         return served
     if not served or tokenizer is None:  # with prompts of token ids, who sends them has processed what is beside
         return served
-    reason = why_not_processed(checkpoint.folder)
-    if reason is not None:
-        log.warning("images are refused, and the text model alone is served: %s", reason)
-        return ()
-    return served
+    processed: list[str] = []
+    for modality in served:
+        reason = why_not_processed(checkpoint.folder, modality)
+        if reason is None:
+            processed.append(modality)
+        else:
+            text = "" if len(served) > 1 else ", and the text model alone is served"
+            log.warning("%ss are refused%s: %s", NOUNS[modality], text, reason)
+    return tuple(processed)
 
 
 def _resolved(folder: Path) -> Path:

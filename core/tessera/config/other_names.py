@@ -162,7 +162,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
             --weight-transfer-config
         """,
-        ": images have no settings but --limit-mm-per-prompt and --mm-processor-kwargs; remove it.": """
+        ": images and sounds have no settings but --limit-mm-per-prompt and --mm-processor-kwargs; remove it.": """
             --[no-]enable-mm-embeds --media-io-kwargs --mm-processor-cache-gb --mm-processor-cache-type
             --mm-hasher-algorithm --mm-shm-cache-max-object-size-mb --[no-]mm-encoder-only --mm-encoder-tp-mode
             --mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path
@@ -301,7 +301,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             LLM(max_num_queued_reqs) LLM(max_num_queued_tokens) LLM(max_waiting)
         """,
         ": pass the adapter as lora_request to a call.": "LLM(lora_modules)",
-        ": pass images themselves, as Pillow has them, or the bytes of files; remove it.": """
+        ": pass images and sounds themselves, as Pillow and NumPy have them, or the bytes of files; remove it.": """
             LLM(allowed_local_media_path) LLM(allowed_media_domains)
         """,
         ": set the level of the logger tessera with Python's logging.": "LLM(log_level)",

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import computes_whole, encoder_length, merge_size
+from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
@@ -64,11 +64,11 @@ class MediaInEngine(EngineFeature):
     def begin(self, request: Request) -> FeatureState | None:
         for media in request.media:
             if media.modality not in self._modalities:
-                raise RequestError(f"This model takes no {media.modality} in a prompt.", param="prompt")
+                raise RequestError(f"This model takes no {NOUNS[media.modality]}s in a prompt.", param="prompt")
             takes = max(media.end - media.start, media.length)
             if takes > self._largest:
                 raise RequestError(
-                    f"An {media.modality} of the prompt takes {takes} tokens, and there is room for "
+                    f"One of the prompt's {NOUNS[media.modality]}s takes {takes} tokens, and there is room for "
                     f"{self._largest}; make it smaller.",
                     param="prompt",
                 )

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tessera.errors import ConfigError, RequestError
-from tessera.llm.images import PromptWithImages, images_of
+from tessera.llm.media import MediaTaken, PromptWithMedia, media_of
 from tessera.lora import LoRARequest, lora_args
 from tessera.request import NO_ARGS
 
@@ -26,11 +26,11 @@ class TextPrompt(TypedDict):
     prompt: str
 
 
-class ImagesPrompt(TypedDict):
-    """A prompt as a text that has the model's placeholder once for each image."""
+class MediaPrompt(TypedDict):
+    """A prompt as a text that has the model's placeholder once for each image and sound."""
 
     prompt: str
-    # {"image": an image or a list of them}
+    # {"image": an image or a list of them, "audio": a sound or a list of them}
     multi_modal_data: Mapping[str, Any]
 
 
@@ -75,14 +75,14 @@ def prompts_of(
     return [_prompt(prompt) for prompt in _listed(prompts, prompt_token_ids)]
 
 
-def prompts_with_images_of(
+def prompts_with_media_of(
     prompts: PromptType | Sequence[PromptType] | None,
     prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-    most_images: int,
-) -> list[str | Sequence[int] | PromptWithImages]:
-    """The same, of which some may have images. most_images: of a prompt."""
+    taken: MediaTaken,
+) -> list[str | Sequence[int] | PromptWithMedia]:
+    """The same, of which some may have images and sounds."""
     return [
-        _with_images(prompt, most_images) if _has_images(prompt) else _prompt(prompt)
+        _with_media(prompt, taken) if _has_media(prompt) else _prompt(prompt)
         for prompt in _listed(prompts, prompt_token_ids)
     ]
 
@@ -98,20 +98,20 @@ def _listed(
     return [given] if one else list(given)
 
 
-def _has_images(prompt: Any) -> bool:
+def _has_media(prompt: Any) -> bool:
     return isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
 
 
-def _with_images(prompt: Mapping[str, Any], most_images: int) -> str | PromptWithImages:
-    images, text = images_of(prompt["multi_modal_data"], most_images), prompt.get("prompt")
+def _with_media(prompt: Mapping[str, Any], taken: MediaTaken) -> str | PromptWithMedia:
+    files, text = media_of(prompt["multi_modal_data"], taken), prompt.get("prompt")
     if not isinstance(text, str):
-        raise RequestError('A prompt with images needs its text, "prompt".', param="prompts")
-    return PromptWithImages(text, images) if images else text
+        raise RequestError('A prompt with images or sounds needs its text, "prompt".', param="prompts")
+    return PromptWithMedia(text, files) if files else text
 
 
 def _prompt(prompt: Any) -> str | Sequence[int]:
-    if _has_images(prompt):
-        raise RequestError("This call takes no images; leave out multi_modal_data.", param="prompts")
+    if _has_media(prompt):
+        raise RequestError("This call takes no images and sounds; leave out multi_modal_data.", param="prompts")
     if isinstance(prompt, Mapping):
         known = [name for name in ("prompt_token_ids", "prompt") if prompt.get(name) is not None]
         if not known:

@@ -34,7 +34,6 @@ from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.engine.truncation import TextLimit
 from tessera.errors import RequestError
 from tessera.llm.batch_encoding import EncodingLimit, encode_together
-from tessera.llm.images import PromptWithImages, without_images
 from tessera.llm.inputs import (
     Conversations,
     LoRARequests,
@@ -44,15 +43,16 @@ from tessera.llm.inputs import (
     keywords_of,
     lora_args_of,
     prompts_of,
-    prompts_with_images_of,
+    prompts_with_media_of,
     refuse_others,
 )
+from tessera.llm.media import MediaFile, MediaTaken, PromptWithMedia, without_media
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.llm.scores import numbered_pairs, scored, texts_to_score
 from tessera.media.item import ProcessedMedia
 from tessera.media.messages import MediaStart
 from tessera.media.placed import PlacedMedia
-from tessera.media.placement import placed
+from tessera.media.placement import placed, replacements_of
 from tessera.pooling_params import PoolingParams
 from tessera.request import (
     ClassificationRequestOutput,
@@ -129,12 +129,13 @@ class LLM:
         **others: Any,
     ) -> list[RequestOutput]:
         """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text},
-        {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images}}, where the text has the
-        model's placeholder for each image, and an image is one of Pillow, the bytes of a file or a path.
+        {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images, "audio": sounds}}, where
+        the text has the model's placeholder for each of them. An image is one of Pillow, a sound an array of one
+        channel at the model's rate or (array, rate), and either may be the bytes of a file or a path.
         sampling_params: one for all prompts, or one per prompt; each request takes a copy. Raises RequestError before
         anything runs, and EngineStepError if a step fails."""
         refuse_others("generate", others)
-        asked = prompts_with_images_of(prompts, prompt_token_ids, self._most_images)
+        asked = prompts_with_media_of(prompts, prompt_token_ids, self._taken)
         jobs = self._jobs(asked, sampling_params, priority, lora_request)
         return self._answers(jobs, use_tqdm)
 
@@ -149,7 +150,7 @@ class LLM:
         """Queues prompts, in the forms generate() accepts, for wait_for_completion(); nothing runs until then. Returns
         each prompt's request_id. Raises RequestError, in which case none of them is queued."""
         refuse_others("enqueue", others)
-        asked = prompts_with_images_of(prompts, None, self._most_images)
+        asked = prompts_with_media_of(prompts, None, self._taken)
         return self._enqueue(self._jobs(asked, sampling_params, priority, lora_request))
 
     def enqueue_chat(
@@ -185,7 +186,9 @@ class LLM:
         **others: Any,
     ) -> list[RequestOutput]:
         """Returns one completion per conversation; messages is one conversation or a list of them, whose content may
-        have parts {"type": "image_url", "image_url": {"url": data URL}} and {"type": "image_pil", "image_pil": image}.
+        have parts {"type": "image_url", "image_url": {"url": data URL}} and {"type": "image_pil", "image_pil": image},
+        and for sounds {"type": "input_audio", "input_audio": {"data": base64}}, {"type": "audio_url", "audio_url":
+        {"url": data URL}} and {"type": "audio", "audio": (array, rate)}.
         chat_template: template source to use instead of the model's. Raises the same errors as generate()."""
         jobs = self._chat_jobs(
             "chat",
@@ -388,7 +391,7 @@ class LLM:
 
     def _jobs(
         self,
-        prompts: Sequence[str | Sequence[int] | PromptWithImages | Tokenized],
+        prompts: Sequence[str | Sequence[int] | PromptWithMedia | Tokenized],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
         lora_request: LoRARequests,
@@ -436,8 +439,8 @@ class LLM:
         for conversation, own in zip(
             asked, for_each("sampling_params", params, SamplingParams, len(asked)), strict=True
         ):
-            shown, images = without_images(conversation, self._most_images)
-            media = [self._text.image(image) for image in images]
+            shown, files = without_media(conversation, self._taken)
+            media = [self._text.process(*file) for file in files]
             chat = self._text.chat(
                 ChatJob(
                     shown,
@@ -468,7 +471,7 @@ class LLM:
             return self._offline.run(jobs, bar.add)
 
     def _all_prepared(
-        self, prompts: Sequence[str | Sequence[int] | PromptWithImages | Tokenized], params: Sequence[SamplingParams]
+        self, prompts: Sequence[str | Sequence[int] | PromptWithMedia | Tokenized], params: Sequence[SamplingParams]
     ) -> list[Prompt]:
         """Raises RequestError that names a prompt's index."""
         encodings: Mapping[int, Any] = {}
@@ -480,12 +483,12 @@ class LLM:
         ]
 
     def _prepared(
-        self, index: int, prompt: str | Sequence[int] | PromptWithImages | Tokenized, params: SamplingParams
+        self, index: int, prompt: str | Sequence[int] | PromptWithMedia | Tokenized, params: SamplingParams
     ) -> Prompt:
         """Prepares a prompt. Raises RequestError that names the prompt's index."""
         try:
-            if isinstance(prompt, PromptWithImages):
-                prompt = self._tokenized(prompt.text, self._most_tokens(params), prompt.images)
+            if isinstance(prompt, PromptWithMedia):
+                prompt = self._tokenized(prompt.text, self._most_tokens(params), prompt.files)
             elif isinstance(prompt, str):
                 prompt = self._tokenized(prompt, self._most_tokens(params))
             ids, text, media = prompt if isinstance(prompt, Tokenized) else Tokenized(prompt, None)
@@ -544,17 +547,20 @@ class LLM:
             param = place if is_pair else error.param
             raise type(error)(f"{place}: {error.message}", param=param, code=error.code) from error
 
-    def _tokenized(self, text: str, max_tokens: int | None, images: Sequence[bytes] = ()) -> Tokenized:
+    def _tokenized(self, text: str, max_tokens: int | None, files: Sequence[MediaFile] = ()) -> Tokenized:
         if self._text is None:
             raise no_tokenizer()
-        media = [self._text.image(image) for image in images]
+        media = [self._text.process(*file) for file in files]
         (ids,) = self._text.encode([text], max_tokens=max_tokens, **_replacing(self._text, media))
         return Tokenized(ids, text, _placed(self._text, ids, media))
 
     @property
-    def _most_images(self) -> int:
-        """Of a prompt."""
-        return self._offline.config.model.most_media("image")
+    def _taken(self) -> MediaTaken:
+        """What a prompt may hold beside text."""
+        model = self._offline.config.model
+        known = {} if self._text is None or self._text.media is None else self._text.media.places
+        rate = known["audio"].rate if "audio" in known else 0
+        return MediaTaken({name: model.most_media(name) for name in model.modalities}, rate)
 
     def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
         if not params.bad_words:
@@ -577,9 +583,10 @@ class Tokenized(NamedTuple):
 
 
 def _replacing(workers: BlockingTextWorkers, media: Sequence[ProcessedMedia]) -> dict[str, Any]:
-    """Arguments of what tokenizes a prompt with these images."""
-    placeholder = "" if workers.media is None else workers.media.placeholder
-    return {"placeholder": placeholder, "replacements": [one.replacement for one in media]} if media else {}
+    """Arguments of what tokenizes a prompt with these images and sounds."""
+    if not media or workers.media is None:
+        return {}
+    return {"placeholders": workers.media.placeholders, "replacements": replacements_of(media)}
 
 
 def _placed(

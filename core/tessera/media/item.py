@@ -1,4 +1,4 @@
-"""What a model is given of an image, as plain data that crosses processes."""
+"""What a model is given of an image or a sound, as plain data that crosses processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from tessera.arrays import Array
 
 MAX_INPUT_BYTES = 3 * 2**28
-"""The most that towers take of one image, of those of a request and of those that a step encodes: each crosses
+"""The most that towers take of one image or sound, of those of a request and of those that a step encodes: each crosses
 processes in one message, which may have 1 GiB."""
 
 
 class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """One image, processed by itself."""
+    """One image or sound, processed by itself."""
 
-    # "image"
+    # "image" or "audio"
     modality: str
     # SHA-256 over the names, dtypes, shapes and bytes of `inputs`: what caches know it by. 32 bytes
     digest: bytes
@@ -26,8 +26,8 @@ class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
     replacement: str
     # How many tokens of `replacement` get a feature of the tower.
     num_rows: int
-    # What the model's tower takes, by name, as for this image alone: pixel_values [1, 3, H, W] float32, or for example
-    # pixel_values [patches, values of a patch] with image_grid_thw [1, 3].
+    # What the model's tower takes, by name, as for this one alone: pixel_values [1, 3, H, W] float32, or for example
+    # pixel_values [patches, values of a patch] with image_grid_thw [1, 3], or input_features [1, bins, frames].
     inputs: dict[str, Array]
 
 
@@ -36,13 +36,36 @@ def input_bytes(inputs: Mapping[str, Array]) -> int:
     return sum(array.nbytes for array in inputs.values())
 
 
-class MediaReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The worker's first answer: how the model's prompts hold images."""
+class MediaPlaces(msgspec.Struct, frozen=True, array_like=True):
+    """How a model's prompts hold the media of one modality."""
 
-    # What the text of a prompt has once for each image.
+    # What the text of a prompt has once for each.
     placeholder: str
     # The tokens that get a feature of the tower.
     feature_ids: tuple[int, ...]
+    # Samples a second of the sounds that the processor takes; 0 for images.
+    rate: int = 0
+
+
+class MediaReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker's first answer."""
+
+    # By modality.
+    places: dict[str, MediaPlaces]
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """By modality."""
+        return {modality: places.placeholder for modality, places in self.places.items()}
+
+
+class Waveform(msgspec.Struct, frozen=True, tag="waveform"):
+    """A sound as one channel."""
+
+    # [samples] float32
+    samples: Array
+    # Samples a second.
+    rate: int
 
 
 def digest_of(inputs: Mapping[str, Array]) -> bytes:
@@ -53,12 +76,3 @@ def digest_of(inputs: Mapping[str, Array]) -> bytes:
         digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()
-
-
-class Waveform(msgspec.Struct, frozen=True, tag="waveform"):
-    """A sound as one channel."""
-
-    # [samples] float32
-    samples: Array
-    # Samples a second.
-    rate: int

@@ -1,4 +1,4 @@
-"""What a media worker is sent and answers, and its limits. Nothing here loads Pillow or transformers."""
+"""What a media worker is sent and answers, and its limits. Nothing here loads Pillow, soundfile or transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.arrays import decode_array, encoder
 from tessera.errors import MediaLimitError, MediaWorkerError
-from tessera.media.item import MediaReady, ProcessedMedia
+from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.processes.job_kind import Failed, JobKind
 from tessera.processes.job_limits import MIB, JobLimits
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 2**26
 """The most that an image may have, of any server."""
+MAX_SECONDS = 3600
+"""The longest that a sound may be, of any server."""
+WAVEFORM_RATE = 16_000
+"""Samples a second that models of speech take."""
 
 
 class MediaStart(msgspec.Struct):
@@ -27,28 +31,43 @@ class MediaStart(msgspec.Struct):
     folder: str
     # Arguments of the model's processor, besides its own.
     options: dict[str, Any] = {}
+    # What its prompts may hold.
+    modalities: tuple[str, ...] = ("image",)
     # The most that an image may have.
     max_pixels: int = MAX_PIXELS
+    # The longest that a sound may be.
+    max_seconds: float = MAX_SECONDS
 
     @classmethod
     def from_model(cls, model: ModelConfig) -> MediaStart | None:
-        """None if the model's prompts have no images."""
-        if not model.most_media("image"):
-            return None
-        return cls(model.path, dict(model.mm_processor_kwargs or {}))
+        """None if the model's prompts have text alone."""
+        served = tuple(name for name in model.modalities if model.most_media(name))
+        return cls(model.path, dict(model.mm_processor_kwargs or {}), served) if served else None
 
 
-class ImageJob(msgspec.Struct, tag="image"):
-    """An image to process."""
+class MediaJob(msgspec.Struct, tag="media"):
+    """An image or a sound to process."""
 
-    # A file: PNG, JPEG, ...
+    # "image" or "audio"
+    modality: str
+    # A file: PNG, JPEG, ...; WAV, MP3, ...
     data: bytes
     # Further arguments of the processor.
     options: dict[str, Any] = {}
 
 
+class WaveformJob(msgspec.Struct, tag="waveform"):
+    """A sound to decode, and no more: what is too long for a prompt is cut into parts that are processed by
+    themselves."""
+
+    # A file: WAV, MP3, ...
+    data: bytes
+    # Samples a second, of the answer.
+    rate: int = WAVEFORM_RATE
+
+
 class MediaDone(msgspec.Struct, tag="done"):
-    """An image that was processed."""
+    """An image or a sound that was processed."""
 
     media: ProcessedMedia
 
@@ -59,9 +78,16 @@ def pixel_limits(pixels: int) -> JobLimits:
     return JobLimits(10 + pixels // 2**21, 1024 * MIB + 40 * pixels)
 
 
+def sound_limits(seconds: float) -> JobLimits:
+    """Of a sound of so many seconds: its samples, decoded and resampled, and several times what makes a spectrum, which
+    holds about half a megabyte a second."""
+    return JobLimits(20 + int(seconds) // 10, 1024 * MIB + int(seconds) * 2 * MIB)
+
+
 def _limits(_job_bytes: int) -> JobLimits:
-    """The most; the worker narrows them once it knows how large the image is."""
-    return pixel_limits(MAX_PIXELS)
+    """The most; the worker narrows them once it knows how large the image, or how long the sound is."""
+    image, sound = pixel_limits(MAX_PIXELS), sound_limits(MAX_SECONDS)
+    return JobLimits(max(image.seconds, sound.seconds), max(image.memory_bytes, sound.memory_bytes))
 
 
 def _encode(message: Any) -> bytes:
@@ -73,12 +99,13 @@ def _ready(data: bytes) -> MediaReady | Failed:
     return answer
 
 
-def _done(data: bytes) -> MediaDone | Failed:
-    answer: MediaDone | Failed = msgspec.msgpack.decode(data, type=MediaDone | Failed, dec_hook=decode_array)
+def _done(data: bytes) -> MediaDone | Waveform | Failed:
+    kinds = MediaDone | Waveform | Failed
+    answer: MediaDone | Waveform | Failed = msgspec.msgpack.decode(data, type=kinds, dec_hook=decode_array)
     return answer
 
 
-MEDIA: JobKind[MediaReady, MediaDone] = JobKind(
+MEDIA: JobKind[MediaReady, MediaDone | Waveform] = JobKind(
     name="media worker",
     module="tessera.media",
     variables=MappingProxyType(
@@ -92,19 +119,19 @@ MEDIA: JobKind[MediaReady, MediaDone] = JobKind(
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
-            # So that glibc returns what a large image took.
+            # So that glibc returns what a large image or a long sound took.
             "MALLOC_MMAP_THRESHOLD_": str(MIB),
         }
     ),
-    loading=JobLimits(60, 4096 * MIB),
+    loading=JobLimits(120, 4096 * MIB),
     limits=_limits,
     narrowed=True,
     encode=_encode,
     decode_ready=_ready,
     decode=_done,
-    files="The image processor and the tokenizer",
-    work="Processing this image",
+    files="The processor of images or sounds and the tokenizer",
+    work="Processing this file",
     limit_error=MediaLimitError,
     worker_error=MediaWorkerError,
-    overloaded="Too many images wait to be processed; try again.",
+    overloaded="Too many images and sounds wait to be processed; try again.",
 )

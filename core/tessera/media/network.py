@@ -37,7 +37,7 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         if not addresses:
             raise httpcore.ConnectError("no address")
         if not all(map(is_public, addresses)):
-            raise RequestError("The image's host has an address that is not public; send the image as a data: URL.")
+            raise RequestError("The URL's host has an address that is not public; send the file as a data: URL.")
         for address in addresses[:-1]:
             try:
                 return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)

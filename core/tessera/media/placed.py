@@ -1,4 +1,4 @@
-"""One image, or the like, at its place in a prompt, or one sound beside it: what an engine takes of it."""
+"""One image or sound at its place in a prompt, or one sound beside it: what an engine takes of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tessera.arrays import Array
 
 
 class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """An image of a prompt: the prompt's token at each of its places stands for a feature that the model's tower makes
-    of it. Or what the encoder of an encoder-decoder reads: no token stands for it, and all tokens see it."""
+    """An image or a sound of a prompt: the prompt's token at each of its places stands for a feature that the model's
+    tower makes of it. Or what the encoder of an encoder-decoder reads: no token stands for it, and all tokens see
+    it."""
 
-    # "image", "audio"
+    # "image" or "audio"
     modality: str
     # ProcessedMedia.digest: where it is the same, the features are.
     digest: bytes

@@ -1,4 +1,4 @@
-"""Where the images of a prompt lie in its tokens."""
+"""Where the images and sounds of a prompt lie in its tokens."""
 
 from __future__ import annotations
 
@@ -7,21 +7,40 @@ from collections.abc import Sequence
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.config.modalities import NOUNS
 from tessera.errors import RequestError
-from tessera.media.item import MediaReady, ProcessedMedia
+from tessera.media.item import MediaPlaces, MediaReady, ProcessedMedia
 from tessera.media.placed import PlacedMedia
 
 
+def replacements_of(media: Sequence[ProcessedMedia]) -> dict[str, list[str]]:
+    """By modality, in order, what takes the place of their placeholders."""
+    texts: dict[str, list[str]] = {}
+    for one in media:
+        texts.setdefault(one.modality, []).append(one.replacement)
+    return texts
+
+
 def placed(ids: Sequence[int] | Array, media: Sequence[ProcessedMedia], ready: MediaReady) -> tuple[PlacedMedia, ...]:
-    """The images of a prompt whose text has their replacements, in order. ids: of its tokens. Raises RequestError if
-    the prompt has other tokens for images than those."""
-    places = int32(np.flatnonzero(np.isin(np.asarray(ids), ready.feature_ids)))
-    counts = [one.num_rows for one in media]
+    """The images and sounds of a prompt whose text has their replacements, in the order of their places. media: those
+    of each modality in order. ids: of the prompt's tokens. Raises RequestError if the prompt has other tokens for media
+    than those."""
+    array = np.asarray(ids)
+    done = [one for name, places in ready.places.items() for one in _of_one(name, array, media, places)]
+    return tuple(sorted(done, key=lambda item: item.start))
+
+
+def _of_one(modality: str, ids: Array, media: Sequence[ProcessedMedia], layout: MediaPlaces) -> list[PlacedMedia]:
+    """Those of a modality."""
+    own = [one for one in media if one.modality == modality]
+    places = int32(np.flatnonzero(np.isin(ids, layout.feature_ids)))
+    counts = [one.num_rows for one in own]
     if len(places) != sum(counts) or 0 in counts:
+        nouns = f"{NOUNS[modality]}s"
         raise RequestError(
-            f"The prompt has {len(places)} tokens for images, and its images need {sum(counts)}; remove the tokens for "
-            "images from its text.",
+            f"The prompt has {len(places)} tokens for {nouns}, and its {nouns} need {sum(counts)}; remove the tokens "
+            f"for {nouns} from its text.",
             param="prompt",
         )
     parts = np.split(places, np.cumsum(counts)[:-1]) if counts else []
-    return tuple(PlacedMedia(one.modality, one.digest, own, one.inputs) for one, own in zip(media, parts, strict=True))
+    return [PlacedMedia(one.modality, one.digest, part, one.inputs) for one, part in zip(own, parts, strict=True)]

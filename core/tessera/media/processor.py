@@ -1,26 +1,31 @@
-"""transformers' processor of a model, for images alone: from an image to the inputs of the model's vision tower, and to
-the text that stands for the image in a prompt.
+"""transformers' processor of a model, for images and sounds alone: from one of them to the inputs of the model's tower,
+and to the text that stands for it in a prompt.
 
-Each image is processed by itself, so that its inputs are the same whatever else a prompt holds. Processors whose
-outcome for an image depends on the others of its prompt (LLaVA-OneVision does not cut the images of a prompt with
-several into tiles; batches are padded) so give what they give for one image.
+Each is processed by itself, so that its inputs are the same whatever else a prompt holds. Processors whose outcome for
+one depends on the others of its prompt (LLaVA-OneVision does not cut the images of a prompt with several into tiles;
+batches are padded) so give what they give for one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tessera.arrays import Array, encode_array
+from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
-from tessera.media.item import MAX_INPUT_BYTES, MediaReady, ProcessedMedia, digest_of, input_bytes
+from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
+from tessera.media.kinds import IMAGE, SOUND, MediaKind
+from tessera.media.messages import MAX_SECONDS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,86 +39,180 @@ _PROBE_SIZE = (96, 64)
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What of a processor is for one modality, by its names."""
+
+    kind: MediaKind
+    # The argument of the processor as a whole, and what it gives its own method.
+    argument: str
+    arguments: str
+    method: str
+    # Its method for the text that takes a placeholder's place.
+    replace: str
+    # Its attributes: the placeholder, the tokens that it counts as this modality's, and the one of them with features.
+    placeholder: str
+    token_ids: str
+    token_id: str
+    # The part itself, by the first of its names that there is.
+    part: tuple[str, ...]
+    # What arrays it makes: those for sounds are written for torch alone.
+    tensors: str
+
+    def loaded(self, processor: Any) -> Any:
+        return next((own for name in self.part if (own := getattr(processor, name, None)) is not None), None)
+
+
+_PARTS: Mapping[str, _Part] = MappingProxyType(
+    {
+        "image": _Part(
+            IMAGE, "images", "images_kwargs", "_process_images", "replace_image_token", "image_token",
+            "image_token_ids", "image_token_id", ("image_processor",), "np",
+        ),
+        "audio": _Part(
+            SOUND, "audio", "audio_kwargs", "_process_audio", "replace_audio_token", "audio_token",
+            "audio_token_ids", "audio_token_id", ("audio_processor", "feature_extractor"), "pt",
+        ),
+    }
+)  # fmt: skip
+
+
 class MediaProcessor:
     """A model's processor. Raises ModelError."""
 
-    def __init__(self, folder: str | Path, options: Mapping[str, Any] | None = None) -> None:
-        """options: arguments of the processor, besides its own."""
+    def __init__(
+        self, folder: str | Path, options: Mapping[str, Any] | None = None, modalities: Sequence[str] = ("image",)
+    ) -> None:
+        """options: arguments of the processor, besides its own. modalities: what it is to process."""
+        self._parts = {name: _PARTS[name] for name in modalities}
+        for part in self._parts.values():
+            _check_libraries(part)
         try:
-            import PIL.Image
-        except ImportError as error:
-            raise ModelError(
-                "This model takes images, which needs Pillow: run pip install 'tessera-llm[vision]', or serve the text "
-                "model alone with --limit-mm-per-prompt '{\"image\": 0}'."
-            ) from error
-        try:
-            self._processor = _loaded(Path(folder))
+            self._processor = _loaded(Path(folder), modalities)
         except (ModelError, MemoryError):
             raise
         except Exception as error:
             raise ModelError(f"The processor of this model cannot be loaded: {_one_line(error)}") from error
-        kind = type(self._processor).__name__
-        if getattr(self._processor, "image_token", None) is None or not hasattr(self._processor, "_process_images"):
-            raise ModelError(
-                f"Images cannot be put into the prompts of this model: {kind} of the installed transformers names no "
-                "text that stands for one."
-            )
         self._options = dict(options or {})
         self._check_options(self._options)
-        self.ready = MediaReady(self._processor.image_token, _feature_ids(self._processor))
-        # The whole processor says which inputs the model takes: some are there for the processor itself.
-        self._names: frozenset[str] | None = None
-        self._check(PIL.Image.linear_gradient("L").resize(_PROBE_SIZE).convert("RGB"), kind)
+        self.ready = MediaReady({name: self._places(part) for name, part in self._parts.items()})
+        # By modality: the whole processor says which inputs the model takes, as some are for the processor itself.
+        self._names: dict[str, frozenset[str]] = {}
+        # The longest sound that it takes to its end, in samples; None if there is no such limit.
+        self._most_samples: int | None = None
+        for part in self._parts.values():
+            self._check(part)
+        if "audio" in self._parts:
+            self._most_samples = self._longest()
 
     def image(self, image: Image, options: Mapping[str, Any] | None = None) -> ProcessedMedia:
         """Processes an image. options: further arguments of the processor. Raises RequestError or MemoryError."""
-        options = dict(options or {})
+        return self._media(_PARTS["image"], image, dict(options or {}))
+
+    def sound(self, samples: Array, options: Mapping[str, Any] | None = None) -> ProcessedMedia:
+        """As image(), of a sound at the rate that ready names, [samples] float32."""
+        if self._most_samples is not None and len(samples) > self._most_samples:
+            rate = self.ready.places["audio"].rate
+            raise RequestError(
+                f"The sound has {len(samples) / rate:.1f} seconds, and this model takes {self._most_samples / rate:g}; "
+                "send it in parts."
+            )
+        return self._media(_PARTS["audio"], samples, dict(options or {}))
+
+    def _media(self, part: _Part, content: Any, options: Mapping[str, Any]) -> ProcessedMedia:
         self._check_options(options)
+        noun = part.kind.noun
         try:
-            inputs, replacement = self._processed(image, options)
+            inputs, replacement = self._processed(part, content, options)
         except MemoryError:
             raise
         except Exception as error:
             # A processor raises what it likes for a size or an option that does not suit it.
-            raise RequestError(f"The model's processor does not take this image: {_one_line(error)}") from error
+            raise RequestError(f"The model's processor does not take this {noun}: {_one_line(error)}") from error
         if input_bytes(inputs) > MAX_INPUT_BYTES:
-            raise RequestError("The model's processor makes too much of this image; make it smaller.")
-        rows = np.isin(self._tokens(replacement), self.ready.feature_ids).sum()
-        return ProcessedMedia("image", digest_of(inputs), replacement, int(rows), inputs)
+            raise RequestError(f"The model's processor makes too much of this {noun}; make it smaller.")
+        if not all(np.isfinite(array).all() for array in inputs.values() if array.dtype.kind == "f"):
+            raise RequestError(f"The model's processor makes no numbers of this {noun}.")
+        modality = part.kind.modality
+        rows = int(np.isin(self._tokens(replacement), self.ready.places[modality].feature_ids).sum())
+        if not rows:
+            raise RequestError(f"This {noun} is too small for the model; send a larger one.")
+        return ProcessedMedia(modality, digest_of(inputs), replacement, rows, inputs)
 
-    def _processed(self, image: Image, options: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
+    def _processed(self, part: _Part, content: Any, options: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
         """The inputs of the tower, and the replacement."""
-        processed, replacement = self._processor.one_image(image, {**self._options, **options})
+        processed, replacement = self._processor.process_part(part, content, {**self._options, **options})
         names = set(processed).difference(self._processor.unused_input_names)
-        if self._names is not None:
-            names &= self._names
+        if part.kind.modality in self._names:
+            names &= self._names[part.kind.modality]
         return {name: np.asarray(processed[name]) for name in sorted(names)}, replacement
 
     def _tokens(self, text: str) -> list[int]:
         tokens: list[int] = self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens
 
-    def _check(self, image: Image, kind: str) -> None:
-        """Processes an image as image() does and by the processor as a whole, which must be the same. Raises
-        ModelError."""
+    def _places(self, part: _Part) -> MediaPlaces:
+        placeholder = getattr(self._processor, part.placeholder, None)
+        if placeholder is None or part.loaded(self._processor) is None or not self._processor.replaces(part):
+            raise ModelError(
+                f"{part.kind.noun.capitalize()}s cannot be put into the prompts of this model: "
+                f"{type(self._processor).__name__} of the installed transformers names no text that stands for one."
+            )
+        rate = int(part.loaded(self._processor).sampling_rate) if part.kind is SOUND else 0
+        return MediaPlaces(placeholder, _feature_ids(self._processor, part, self._tokens(placeholder)), rate)
+
+    def _probe(self, part: _Part) -> Any:
+        if part.kind is SOUND:
+            rate = self.ready.places["audio"].rate
+            return np.sin(np.arange(rate, dtype=np.float32) / 25) / 2
+        import PIL.Image
+
+        return PIL.Image.linear_gradient("L").resize(_PROBE_SIZE).convert("RGB")
+
+    def _check(self, part: _Part) -> None:
+        """Processes an image or a sound as image() or sound() does and by the processor as a whole, which must be the
+        same. Raises ModelError."""
+        kind, noun, content = type(self._processor).__name__, part.kind.noun, self._probe(part)
         try:
             whole = self._processor(
-                images=[image], text=[self.ready.placeholder], **{**self._options, "return_tensors": "np"}
+                text=[self.ready.places[part.kind.modality].placeholder],
+                **{part.argument: [content], **self._options, "return_tensors": part.tensors},
             )
-            self._names = frozenset(whole)
-            inputs, replacement = self._processed(image, {})
+            self._names[part.kind.modality] = frozenset(whole)
+            inputs, replacement = self._processed(part, content, {})
             if not all(np.array_equal(np.asarray(whole[name]), array) for name, array in inputs.items()):
-                raise ValueError("an image's inputs are not those that it makes of image and text")
+                raise ValueError(
+                    f"the inputs of {part.kind.with_article} are not those that it makes of {noun} and text"
+                )
             if self._processor.tokenizer(replacement)["input_ids"] != np.asarray(whole["input_ids"])[0].tolist():
-                raise ValueError("an image's tokens are not those that it makes of image and text")
+                raise ValueError(
+                    f"the tokens of {part.kind.with_article} are not those that it makes of {noun} and text"
+                )
             if not inputs:
-                raise ValueError("it makes nothing of an image")
+                raise ValueError(f"it makes nothing of {part.kind.with_article}")
             for array in inputs.values():
                 encode_array(array)
         except MemoryError:
             raise
         except Exception as error:
-            raise ModelError(f"Images of this model cannot be processed: {kind}: {_one_line(error)}") from error
+            raise ModelError(
+                f"{noun.capitalize()}s of this model cannot be processed: {kind}: {_one_line(error)}"
+            ) from error
+
+    def _longest(self) -> int | None:
+        """Some processors cut a long sound without a word: those whose features are no more for a longer one than for
+        one of the length that their configuration names."""
+        part, places = _PARTS["audio"], self.ready.places["audio"]
+        seconds = getattr(self._processor, "max_audio_len", None)
+        if seconds is None:
+            seconds = getattr(part.loaded(self._processor), "chunk_length", None)
+        if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
+            return None
+        samples = int(seconds * places.rate)
+        if hasattr(self._processor, "max_audio_len"):
+            return samples
+        texts = [self._processed(part, np.zeros(size, np.float32), {})[1] for size in (samples, samples + places.rate)]
+        return samples if texts[0] == texts[1] else None
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
         """Raises RequestError."""
@@ -121,35 +220,43 @@ class MediaProcessor:
             return
         if len(json.dumps(options)) > _MOST_OPTION_BYTES:
             raise RequestError(f"mm_processor_kwargs has at most {_MOST_OPTION_BYTES} bytes of JSON.")
-        image_processor = self._processor.image_processor
-        known = set(image_processor.valid_kwargs.__annotations__) - _OWN_OPTIONS
+        owner, known = self._known_options()
         for name in options:
             if name not in known:
                 raise RequestError(
-                    f"mm_processor_kwargs has {name[:40]!r}, which {type(image_processor).__name__} does not take; it "
-                    f"takes: {', '.join(sorted(known))}."
+                    f"mm_processor_kwargs has {name[:40]!r}, which {owner} does not take; it takes: "
+                    f"{', '.join(sorted(known))}."
                 )
 
+    def _known_options(self) -> tuple[str, set[str]]:
+        """Those of the image processor; parts for sounds have none that a request could choose."""
+        if "image" not in self._parts:
+            return type(self._processor).__name__, set()
+        image_processor = self._processor.image_processor
+        return type(image_processor).__name__, set(image_processor.valid_kwargs.__annotations__) - _OWN_OPTIONS
 
-class _ImagesOnly:
-    """Mixed into a class of processors: loads a tokenizer and Pillow's image processor, and none of the parts for
-    videos and sounds, which may need libraries that images do not."""
 
+class _SomeParts:
+    """Mixed into a class of processors: loads a tokenizer and the parts for `modalities`, of those for images Pillow's,
+    and none of the others, which may need libraries that these do not."""
+
+    modalities: Sequence[str]
     get_attributes: Any
     prepare_inputs_layout: Any
     _merge_kwargs: Any
-    _process_images: Any
 
     @classmethod
     def _get_arguments_from_pretrained(cls, path: str, processor_dict: object = None, **_: object) -> list[Any]:
-        from transformers import AutoImageProcessor, AutoTokenizer
+        from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
 
         arguments: list[Any] = []
         for name in cls.get_attributes():
             if name == "tokenizer":
                 arguments.append(AutoTokenizer.from_pretrained(path, **_LOCAL))
-            elif name == "image_processor":
+            elif name == "image_processor" and "image" in cls.modalities:
                 arguments.append(AutoImageProcessor.from_pretrained(path, backend="pil", **_LOCAL))
+            elif name in _PARTS["audio"].part and "audio" in cls.modalities:
+                arguments.append(AutoFeatureExtractor.from_pretrained(path, **_LOCAL))
             else:
                 arguments.append(None)
         return arguments
@@ -159,22 +266,37 @@ class _ImagesOnly:
             return None
         return super().check_argument_for_proper_class(name, argument)  # type: ignore[misc]  # of what it is mixed into
 
-    def one_image(self, image: Image, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-        """What the processor makes of an image, and the text for it, before it makes tokens of a prompt."""
+    def replaces(self, part: _Part) -> bool:
+        """Whether the class says what takes the place of a placeholder."""
+        from transformers import ProcessorMixin
+
+        ways = (part.method, part.replace)
+        return any(getattr(type(self), way, None) is not getattr(ProcessorMixin, way, None) for way in ways)
+
+    def process_part(self, part: _Part, content: Any, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        """What the processor makes of an image or a sound, and the text for it, before it makes tokens of a prompt."""
         tokenizer = getattr(self, "tokenizer", None)
         merged = self._merge_kwargs(
             tokenizer_init_kwargs={} if tokenizer is None else tokenizer.init_kwargs,
-            **{**options, "return_tensors": "np"},
+            **{**options, "return_tensors": part.tensors},
         )
-        images = self.prepare_inputs_layout(images=[image], text=None)[0]
-        processed, (replacement,) = self._process_images(images, **merged["images_kwargs"])
+        laid = self.prepare_inputs_layout(text=None, **{part.argument: [content]})  # images, text, videos, sounds
+        contents = laid[3 if part.kind is SOUND else 0]
+        processed, (replacement,) = getattr(self, part.method)(contents, **merged[part.arguments])
         return processed, replacement
 
 
-def _loaded(folder: Path) -> Any:
+def _check_libraries(part: _Part) -> None:
+    """Raises ModelError."""
+    missing = missing_libraries(part.kind.modality)
+    if missing:
+        raise ModelError(f"This model takes {part.kind.noun}s, and {missing}")
+
+
+def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
     known = _processor_class(folder)
-    images_only: Any = type(known.__name__, (_ImagesOnly, known), {})
-    return images_only.from_pretrained(str(folder), **_LOCAL)
+    some_parts: Any = type(known.__name__, (_SomeParts, known), {"modalities": tuple(modalities)})
+    return some_parts.from_pretrained(str(folder), **_LOCAL)
 
 
 def _processor_class(folder: Path) -> Any:
@@ -215,10 +337,11 @@ def _class_of(name: str) -> Any:
     raise ModelError(f"{name} needs torchvision, which is not used here.")
 
 
-def _feature_ids(processor: Any) -> tuple[int, ...]:
-    """Some processors count the tokens around an image's features among its own: these name the one of features."""
-    ids: list[int] = [token for token in processor.image_token_ids if token is not None]
-    single: int | None = getattr(processor, "image_token_id", None)
+def _feature_ids(processor: Any, part: _Part, placeholder: Sequence[int]) -> tuple[int, ...]:
+    """Some processors count the tokens around features among their own: these name the one of features. placeholder:
+    its tokens, for a processor that names none."""
+    ids: list[int] = [token for token in getattr(processor, part.token_ids) if token is not None] or list(placeholder)
+    single: int | None = getattr(processor, part.token_id, None)
     return tuple(token for token in ids if token == single) or tuple(ids)
 
 

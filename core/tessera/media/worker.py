@@ -1,41 +1,67 @@
-"""The media worker's process: makes the inputs of a model's vision tower of images, one at a time, within limits.
+"""The media worker's process: makes the inputs of a model's towers of images and sounds, one at a time, within limits.
 
-An image is a small program for a decoder: a few bytes can ask for any amount of memory and time, and decoders crash.
+An image or a sound is a small program for a decoder: a few bytes can ask for any amount of memory and time, and
+decoders crash.
 """
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
+from tessera.arrays import Array
 from tessera.media.image import read_image
-from tessera.media.item import MediaReady
-from tessera.media.messages import MEDIA, ImageJob, MediaDone, MediaStart, pixel_limits
+from tessera.media.item import MediaReady, ProcessedMedia, Waveform
+from tessera.media.messages import MEDIA, MediaDone, MediaJob, MediaStart, WaveformJob, pixel_limits, sound_limits
 from tessera.media.processor import MediaProcessor
+from tessera.media.sound import read_sound
+from tessera.processes.job_limits import MIB, JobLimits
 from tessera.processes.job_loop import run
+
+_WITH_TORCH = JobLimits(MEDIA.loading.seconds, 32 * 1024 * MIB)
+"""To load, where torch is loaded too: the libraries for accelerators that some builds bring take much address space."""
 
 
 class _MediaFiles:
     """What the process has loaded."""
 
     def __init__(self, start: MediaStart) -> None:
-        self._processor = MediaProcessor(start.folder, start.options)
-        self._max_pixels = start.max_pixels
+        self._processor = MediaProcessor(start.folder, start.options, start.modalities)
+        self._max_pixels, self._max_seconds = start.max_pixels, start.max_seconds
 
     @property
     def ready(self) -> MediaReady:
         return self._processor.ready
 
-    def answer(self, job: bytearray) -> MediaDone:
+    def answer(self, job: bytearray) -> MediaDone | Waveform:
         """Raises RequestError or MemoryError."""
-        pixel_limits(0).apply()
-        image = msgspec.msgpack.decode(job, type=ImageJob)
-        read = read_image(image.data, self._max_pixels, lambda pixels: pixel_limits(pixels).apply())
-        return MediaDone(self._processor.image(read, image.options))
+        sound_limits(0).apply()
+        asked = msgspec.msgpack.decode(job, type=MediaJob | WaveformJob)
+        if isinstance(asked, WaveformJob):
+            return Waveform(self._sound(asked.data, asked.rate), asked.rate)
+        return MediaDone(self._processed(asked))
+
+    def _processed(self, job: MediaJob) -> ProcessedMedia:
+        if job.modality == "audio":
+            return self._processor.sound(self._sound(job.data, self.ready.places["audio"].rate), job.options)
+        image = read_image(job.data, self._max_pixels, lambda pixels: pixel_limits(pixels).apply())
+        return self._processor.image(image, job.options)
+
+    def _sound(self, data: bytes, rate: int) -> Array:
+        return read_sound(data, rate, self._max_seconds, lambda seconds: sound_limits(seconds).apply())
 
 
 def _load(start: bytearray) -> _MediaFiles:
     """Raises ModelError, RequestError or MemoryError."""
-    return _MediaFiles(msgspec.msgpack.decode(start, type=MediaStart))
+    said = msgspec.msgpack.decode(start, type=MediaStart)
+    if "audio" in said.modalities:
+        _WITH_TORCH.apply()
+    else:
+        # transformers then loads neither torch nor torchvision, which take seconds and 300 MB. What it does to images
+        # is done by Pillow and NumPy.
+        sys.modules["torch"] = None  # type: ignore[assignment]  # importlib's way to say that there is none
+    return _MediaFiles(said)
 
 
 def main() -> int:

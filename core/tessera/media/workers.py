@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from tessera.config.modalities import NOUNS
 from tessera.errors import ModelError, RequestError
-from tessera.media.item import MediaReady, ProcessedMedia
-from tessera.media.messages import MEDIA, ImageJob, MediaStart
+from tessera.media.item import MediaReady, ProcessedMedia, Waveform
+from tessera.media.messages import MEDIA, WAVEFORM_RATE, MediaDone, MediaJob, MediaStart, WaveformJob
 from tessera.processes.job_kind import Failed
 from tessera.processes.job_queue import JobQueue
-
-_WITHOUT_IMAGES = "the text model alone is served with --limit-mm-per-prompt '{\"image\": 0}'."
 
 
 class MediaWorkers:
@@ -19,6 +18,7 @@ class MediaWorkers:
 
     def __init__(self, start: MediaStart) -> None:
         """Raises MediaWorkerError."""
+        self._modalities = start.modalities
         self._queue = JobQueue(MEDIA, start)
         self._queue.begin()
 
@@ -43,14 +43,21 @@ class MediaWorkers:
         try:
             return await self._queue.load()
         except ModelError as error:
-            raise ModelError(f"{error.message.rstrip('.')}; {_WITHOUT_IMAGES}") from error
+            none = ", ".join(f'"{modality}": 0' for modality in self._modalities)
+            raise ModelError(
+                f"{error.message.rstrip('.')}; the text model alone is served with --limit-mm-per-prompt '{{{none}}}'."
+            ) from error
 
-    async def image(self, data: bytes, options: Mapping[str, Any] | None = None, owner: str = "") -> ProcessedMedia:
-        """What the model takes of an image. data: a file, of which nothing is kept. options: arguments of the
-        processor. owner: the client, who takes turns with the others. Raises RequestError, MediaLimitError,
+    async def process(
+        self, modality: str, data: bytes, options: Mapping[str, Any] | None = None, owner: str = ""
+    ) -> ProcessedMedia:
+        """What the model takes of an image or a sound. data: a file, of which nothing is kept. options: arguments of
+        the processor. owner: the client, who takes turns with the others. Raises RequestError, MediaLimitError,
         MediaWorkerError or OverloadedError."""
+        if modality not in self._modalities:
+            raise RequestError(f"This model takes no {NOUNS[modality]}s in a prompt.")
         try:
-            job = MEDIA.framed(ImageJob(data, dict(options or {})))
+            job = MEDIA.framed(MediaJob(modality, data, dict(options or {})))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise RequestError(
                 "mm_processor_kwargs holds a value that is no JSON.", param="mm_processor_kwargs"
@@ -58,7 +65,16 @@ class MediaWorkers:
         answer = await self._queue.ask(job, owner)
         if isinstance(answer, Failed):
             raise answer.failure.error()
+        assert isinstance(answer, MediaDone)
         return answer.media
+
+    async def waveform(self, data: bytes, rate: int = WAVEFORM_RATE, owner: str = "") -> Waveform:
+        """A sound, decoded, at `rate` samples a second. Raises as process() does."""
+        answer = await self._queue.ask(MEDIA.framed(WaveformJob(data, rate)), owner)
+        if isinstance(answer, Failed):
+            raise answer.failure.error()
+        assert isinstance(answer, Waveform)
+        return answer
 
     async def close(self) -> None:
         """Ends the worker at once. May be called again."""

@@ -1,5 +1,5 @@
-"""A text model with a tower beside it, which makes features of images: they take the place of the embeddings of the
-tokens that stand for them."""
+"""A text model with a tower beside it, which makes features of images or sounds: they take the place of the embeddings
+of the tokens that stand for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tessera.config.modalities import NOUNS
 from tessera.layers.build import Build
 from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
@@ -21,7 +22,7 @@ from tessera.platform.device import Arena, Device
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, Model, PoolingHead, SamplingHead
 
-NOTE = "its tower for images runs through transformers' code, with this engine's matrix products"
+NOTE = "its tower for {} runs through transformers' code, with this engine's matrix products"
 ENCODER_NOTE = "its encoder runs through transformers' code, with this engine's matrix products"
 SLOT = "media_slot"
 """The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
@@ -35,7 +36,7 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     if isinstance(text, CrossDecoder):
         build.notes.append(ENCODER_NOTE)
         return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
-    build.notes.append(NOTE)
+    build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
     tower = Tower(build, checkpoint)
     if tower.levels == 1:
         return MultimodalModel(text, tower, build)
@@ -60,10 +61,10 @@ class MultimodalModel:
         shape = number, self.tower.hidden_size * self.tower.levels
         self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
 
-    def encode(self, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
-        """Computes the features of an image, and keeps them. slots: [n] int32, of each."""
+    def encode(self, modality: str, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
+        """Computes the features of an image or a sound, and keeps them. slots: [n] int32, of each."""
         assert self.slots is not None
-        self.slots.index_copy_(0, slots.long(), self.tower.encode(inputs).to(self.slots.dtype))
+        self.slots.index_copy_(0, slots.long(), self.tower.encode(modality, inputs).to(self.slots.dtype))
 
     @property
     def pooling(self) -> Mapping[str, PoolingHead]:

@@ -73,7 +73,7 @@ class MediaInWorker(WorkerFeature):
             return
         for one in media.encode:
             inputs = {name: torch.from_numpy(value.copy()) for name, value in one.inputs.items()}
-            self._model.encode(inputs, torch.from_numpy(one.slots.copy()).to(self._device.target))
+            self._model.encode(one.modality, inputs, torch.from_numpy(one.slots.copy()).to(self._device.target))
 
     def before(self, launch: Launch) -> None:
         if isinstance(self._model, EncoderDecoder):

@@ -16,7 +16,7 @@ from tessera.lora import lora_args
 from tessera.parsing.formats import response_format, with_calls
 from tessera.parsing.plain import Telling
 from tessera.parsing.response import ResponseFormat
-from tessera.server.image_reader import ImageReader
+from tessera.server.media_reader import MediaReader
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class ServedModel:
     engine: AsyncEngine
     # renders and tokenizes its prompts; None: they are token ids
     text: TextWorkers | None
-    # reads the images of its prompts; None: they have none
-    images: ImageReader | None
+    # reads the images and sounds of its prompts; None: they have none
+    media: MediaReader | None
     # how it writes its reasoning and calls; None: its answers are text
     format: ResponseFormat | None
     # what it has to be told in words about tools, where its calls are plain
@@ -57,7 +57,7 @@ def served_models(engine: AsyncEngine, settings: ServerSettings) -> Mapping[str,
         name=names[0],
         engine=engine,
         text=engine.text,
-        images=None if engine.media is None else ImageReader(engine.media, settings.media, engine.config.model),
+        media=None if engine.media is None else MediaReader(engine.media, settings.media, engine.config.model),
         format=detect_format(engine.text, settings),
         telling=Telling.from_template("" if engine.text is None else engine.text.template),
         fingerprint=fingerprint(names[0], engine.config),

@@ -143,7 +143,7 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     # on the length of answers
     answers: AnswerLimits = field(default_factory=AnswerLimits)
-    # where images may come from
+    # where images and sounds may come from
     media: MediaRules = field(default_factory=MediaRules)
     # variables of the chat template; a request's own take precedence
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)

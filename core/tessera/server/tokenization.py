@@ -14,7 +14,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.decode import Envelope, RequestDecoder, Values
 from tessera.server.generation.chat import ChatFields, ChatMessage, Effort, ToolChoice, ToolSpec
-from tessera.server.generation.prompt import check_chat_sizes, check_efforts, prompt_job, show_images
+from tessera.server.generation.prompt import check_chat_sizes, check_efforts, prompt_job, show_media
 from tessera.server.generation.tools import tool_use
 from tessera.server.http import json_response, read_body, unless_gone
 from tessera.server.openai.unserved_fields import CHAT
@@ -189,7 +189,7 @@ async def _tokenized(
         chat = request.chat()
         job = prompt_job(settings, model, chat, tool_use(chat, model.format, settings.limits))
         job.spelled = spelled
-        await show_images(model, chat, job, client)
+        await show_media(model, chat, job, client)
     else:
         raise RequestError("Send either prompt or messages.", param="prompt")
     listed = await workers.list_tokens(job, client)

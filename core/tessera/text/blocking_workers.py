@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from tessera.config.modalities import NOUNS
 from tessera.errors import RequestError
 from tessera.media.item import MediaReady, ProcessedMedia
 from tessera.media.messages import MediaStart
@@ -30,7 +32,7 @@ class BlockingTextWorkers:
         self._workers = TextWorkers(start)
         self._media = None if media is None else MediaWorkers(media)
         self.vocabulary = self._workers.vocabulary
-        # How prompts hold images, if they may.
+        # How prompts hold images and sounds, if they may.
         self.media: MediaReady | None = None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name="text workers", daemon=True)
@@ -59,8 +61,8 @@ class BlockingTextWorkers:
         *,
         max_tokens: int | None = None,
         truncation_side: TruncationSide | None = None,
-        placeholder: str = "",
-        replacements: Sequence[str] = (),
+        placeholders: Mapping[str, str] = MappingProxyType({}),
+        replacements: Mapping[str, list[str]] = MappingProxyType({}),
     ) -> list[list[int]]:
         return self._run(
             self._workers.encode(
@@ -68,7 +70,7 @@ class BlockingTextWorkers:
                 add_special_tokens,
                 max_tokens=max_tokens,
                 truncation_side=truncation_side,
-                placeholder=placeholder,
+                placeholders=placeholders,
                 replacements=replacements,
             )
         )
@@ -84,11 +86,11 @@ class BlockingTextWorkers:
             self._workers.encode_pairs(pairs, max_tokens=max_tokens, truncation_side=truncation_side, numbered=True)
         )
 
-    def image(self, data: bytes) -> ProcessedMedia:
+    def process(self, modality: str, data: bytes) -> ProcessedMedia:
         """See MediaWorkers. Raises RequestError if there are none."""
         if self._media is None:
-            raise RequestError("This model takes no images.", param="prompts")
-        return self._run(self._media.image(data))
+            raise RequestError(f"This model takes no {NOUNS[modality]}s.", param="prompts")
+        return self._run(self._media.process(modality, data))
 
     def check_grammar(self, params: SamplingParams) -> SamplingParams:
         return params if params.structured_outputs is None else self._run(self._workers.check_grammar(params))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from tessera.errors import RequestError
@@ -41,28 +42,30 @@ def _plain_key(key: Any, param: str) -> str:
 
 
 def prepare_messages(
-    messages: Sequence[Mapping[str, Any]], form: ContentForm, placeholder: str = ""
+    messages: Sequence[Mapping[str, Any]], form: ContentForm, placeholders: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Copies of the messages in the form a template expects; the originals are not modified. placeholder: what stands
-    for an image where content is one string; "" refuses images.
+    """Copies of the messages in the form a template expects; the originals are not modified. placeholders: by the
+    modalities that they may have, what stands for an image or a sound where content is one string.
 
     Fields that are None are removed, since templates test whether a field is present. Raises RequestError.
     """
     if not messages:
         raise RequestError("messages must hold at least one message.", param="messages")
     return [
-        _prepare_message(message, f"messages[{index}]", form, placeholder) for index, message in enumerate(messages)
+        _prepare_message(message, f"messages[{index}]", form, placeholders) for index, message in enumerate(messages)
     ]
 
 
-def _prepare_message(message: Mapping[str, Any], where: str, form: ContentForm, placeholder: str) -> dict[str, Any]:
+def _prepare_message(
+    message: Mapping[str, Any], where: str, form: ContentForm, placeholders: Mapping[str, str]
+) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RequestError(f"{where} must be an object with a role and a content.", param="messages")
     fields = {key: value for key, value in plain_value(message, "messages").items() if value is not None}
     if not isinstance(fields.get("role"), str):
         raise RequestError(f"{where}.role must be a string.", param="messages")
     if "content" in fields:
-        fields["content"] = _prepare_content(fields["content"], f"{where}.content", form, placeholder)
+        fields["content"] = _prepare_content(fields["content"], f"{where}.content", form, placeholders)
     if "tool_calls" in fields:
         _check_calls(fields["tool_calls"], f"{where}.tool_calls")
     reasoning = next((fields[name] for name in _REASONING_FIELDS if name in fields), None)
@@ -71,24 +74,26 @@ def _prepare_message(message: Mapping[str, Any], where: str, form: ContentForm, 
     return fields
 
 
-def _prepare_content(content: Any, where: str, form: ContentForm, placeholder: str) -> str | list[dict[str, Any]]:
+def _prepare_content(
+    content: Any, where: str, form: ContentForm, placeholders: Mapping[str, str]
+) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if form == "parts" else content
     if not isinstance(content, list):
         raise RequestError(f"{where} must be a string or a list of parts.", param="messages")
-    parts = [_part(part, f"{where}[{index}]", placeholder) for index, part in enumerate(content)]
+    parts = [_part(part, f"{where}[{index}]", placeholders) for index, part in enumerate(content)]
     if form == "string":
-        return "\n".join(placeholder if part["type"] == "image" else part["text"] for part in parts)
+        return "\n".join(placeholders.get(part["type"]) or part["text"] for part in parts)
     return parts
 
 
-def _part(part: Any, where: str, placeholder: str) -> dict[str, Any]:
+def _part(part: Any, where: str, placeholders: Mapping[str, str]) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
         raise RequestError(f"{where} must be an object with a type.", param="messages")
     kind = part.get("type")
-    if kind == "image" and placeholder:
+    if isinstance(kind, str) and kind in placeholders:
         return part
     if kind != "text":
         name = repr(kind[:_MAX_NAME_CHARS]) if isinstance(kind, str) else "no string"

@@ -51,11 +51,11 @@ def _is_long(job: Job) -> bool:
     left: list[Any] = []
     match job:
         case EncodeJob():
-            left = [job.texts, job.second, job.replacements]
+            left = [job.texts, job.second, dict(job.replacements)]
         case DecodeJob():
             room -= len(job.ids)
         case ChatJob():
-            left = [job.messages, job.tools, job.replacements]
+            left = [job.messages, job.tools, dict(job.replacements)]
     while left and room > 0:
         value = left.pop()
         room -= len(value) if isinstance(value, str) else 1

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from jinja2 import nodes
@@ -165,10 +166,11 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-        placeholder: str = "",
+        placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         """Renders the prompt. It contains the special tokens the model expects, so encode it without adding any.
-        placeholder: what stands for an image where the template takes content as one string; "" refuses images.
+        placeholders: by the modalities that messages may have, what stands for an image or a sound where the template
+        takes content as one string.
 
         Raises RequestError for messages that the template refuses.
         """
@@ -179,7 +181,7 @@ class ChatTemplate:
             )
         template = self._select(has_tools=tools is not None)
         prepared = template.arrangement.arrange(
-            template.assistant.adapt(prepare_messages(messages, template.content_form, placeholder))
+            template.assistant.adapt(prepare_messages(messages, template.content_form, placeholders))
         )
         final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
         variables = {

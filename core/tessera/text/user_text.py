@@ -43,11 +43,11 @@ class SpecialTexts:
         self._with_spaces = re.compile(f"({'|'.join(map(_with_spaces, known)) or '(?!)'})")
         self._beginnings = tuple({token.text[:length] for token in known for length in range(1, len(token.text))})
 
-    def including(self, text: str) -> SpecialTexts:
-        """These and a further one, unless it is among them."""
-        if any(token.text == text for token in self._tokens):
-            return self
-        return SpecialTexts([*self._tokens, SpecialToken(text)])
+    def including(self, *texts: str) -> SpecialTexts:
+        """These and further ones that are not among them."""
+        known = {token.text for token in self._tokens}
+        further = [SpecialToken(text) for text in texts if text not in known]
+        return SpecialTexts([*self._tokens, *further]) if further else self
 
     def within(self, text: str) -> bool:
         """Whether a text has a special token."""

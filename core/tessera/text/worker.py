@@ -90,10 +90,10 @@ class ChatJob(msgspec.Struct, tag="chat"):
     reasoning: tuple[str, str] | None = None
     # The pattern after whose last match in the prompt the answer has begun, to return that part; "" for none.
     anchor: str = ""
-    # What the prompt's text has once for each image; "" refuses images.
-    placeholder: str = ""
-    # What takes the place of each placeholder, in the order of the images.
-    replacements: list[str] = []
+    # By modality, what the prompt's text has once for each image or sound; others are refused.
+    placeholders: dict[str, str] = {}
+    # By modality, what takes the place of each placeholder, in the order of the prompt.
+    replacements: dict[str, list[str]] = {}
 
 
 class EncodeJob(msgspec.Struct, tag="encode"):
@@ -111,8 +111,8 @@ class EncodeJob(msgspec.Struct, tag="encode"):
     # The number of the first text among those of its request, to name the one at fault; None names none.
     first: int | None = None
     # As of a chat. The only text has the placeholders.
-    placeholder: str = ""
-    replacements: list[str] = []
+    placeholders: dict[str, str] = {}
+    replacements: dict[str, list[str]] = {}
 
 
 class DecodeJob(msgspec.Struct, tag="decode"):
@@ -258,7 +258,7 @@ class Texts:
             case ChatJob():
                 return self._chat(job)
             case EncodeJob(listed=True):
-                text = with_replacements(job.texts[0], job.placeholder, job.replacements)
+                text = with_replacements(job.texts[0], job.placeholders, job.replacements)
                 ids = self._encode(text, job.add_special_tokens, job.max_tokens)
                 return self._listed(ids, spelled=job.spelled)
             case EncodeJob():
@@ -279,7 +279,7 @@ class Texts:
                     encoded.boundaries.append(pair.boundary)
                 else:
                     side = job.truncation_side
-                    full = with_replacements(text, job.placeholder, job.replacements)
+                    full = with_replacements(text, job.placeholders, job.replacements)
                     encoded.ids.append(self._encode(full, job.add_special_tokens, job.max_tokens, side=side))
             except RequestError as error:
                 if job.first is not None and not isinstance(error, BrokenTokenizerError):
@@ -333,7 +333,7 @@ class Texts:
 
     def _chat(self, job: ChatJob) -> Encoded | Listed:
         template = self._template if job.template is None else self._compile_cached(job.template)
-        mark = self._special_with(job.placeholder).mark()
+        mark = self._special_with(job.placeholders).mark()
         marked = template.render(
             mark.put(job.messages),
             tools=mark.put(job.tools),
@@ -341,11 +341,11 @@ class Texts:
             add_generation_prompt=job.add_generation_prompt,
             continue_final_message=job.continue_final_message,
             template_kwargs=job.template_kwargs,
-            placeholder=job.placeholder,
+            placeholders=job.placeholders,
         )
         if job.max_chars is not None and len(mark.removed(marked)) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
-        marked = with_replacements(marked, job.placeholder, job.replacements)
+        marked = with_replacements(marked, job.placeholders, job.replacements)
         text = mark.removed(marked)
         ids = self._encode(text, job.add_special_tokens, job.max_tokens, mark.pieces(marked))
         if job.listed:
@@ -354,11 +354,11 @@ class Texts:
         begun = _after(job.anchor, text) if job.anchor else ""
         return Encoded([ids], text if job.text else None, reasons, begun)
 
-    def _special_with(self, placeholder: str) -> SpecialTexts:
+    def _special_with(self, placeholders: Mapping[str, str]) -> SpecialTexts:
         """What a client's text has no tokens of. Some models' vocabulary has a placeholder as plain text."""
-        if self._parse_special_tokens or not placeholder:
+        if self._parse_special_tokens or not placeholders:
             return self._special
-        return self._including_cached(placeholder)
+        return self._including_cached(*placeholders.values())
 
     def _encode(
         self,

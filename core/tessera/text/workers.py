@@ -10,7 +10,8 @@ lost, and a job whose client has disconnected is dropped, or ended if it is at w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 from tessera.errors import TextLimitError
@@ -103,19 +104,19 @@ class TextWorkers:
         max_tokens: int | None = None,
         truncation_side: TruncationSide | None = None,
         numbered: bool = False,
-        placeholder: str = "",
-        replacements: Sequence[str] = (),
+        placeholders: Mapping[str, str] = MappingProxyType({}),
+        replacements: Mapping[str, list[str]] = MappingProxyType({}),
         owner: str = "",
     ) -> list[list[int]]:
         """The token ids of each text; see Tokenizer.encode. numbered: an error's param names the text at fault, as
-        `prompt[3]`. placeholder, replacements: of the images of the only text, if it has any. owner, errors: as of
-        chat()."""
-        assert not placeholder or len(texts) == 1
+        `prompt[3]`. placeholders, replacements: by modality, of the images and sounds of the only text, if it has any.
+        owner, errors: as of chat()."""
+        assert not placeholders or len(texts) == 1
         ids: list[list[int]] = []
         for some in _grouped(texts, len):
             job = EncodeJob(some, add_special_tokens, max_tokens, truncation_side=truncation_side)
             job.first = len(ids) if numbered else None
-            job.placeholder, job.replacements = placeholder, list(replacements)
+            job.placeholders, job.replacements = dict(placeholders), dict(replacements)
             ids += (await self._ask(job, Encoded, owner)).ids
         return ids
 

@@ -13,6 +13,7 @@ import httpcore
 import pytest
 
 from tessera.errors import ConfigError, RequestError
+from tessera.media import kinds
 from tessera.media.fetch import MediaFetcher
 from tessera.media.network import PublicNetwork, is_public
 from tessera.media.rules import MediaRules
@@ -66,7 +67,7 @@ class Internet(httpcore.AsyncMockBackend):
 
     async def read(self, url: str, **rules: Any) -> bytes:
         network = PublicNetwork(self.resolve, self)
-        return await MediaFetcher(MediaRules(**{"domains": DOMAINS, **rules}), network).read(url)
+        return await MediaFetcher(MediaRules(**{"domains": DOMAINS, **rules}), network).read(url, kinds.IMAGE)
 
 
 async def test_an_image_is_fetched_from_an_allowed_host() -> None:
@@ -139,7 +140,7 @@ async def test_names_of_this_machine_get_no_request_where_all_hosts_are_allowed(
     internet = Internet()
     fetcher = MediaFetcher(MediaRules(domains=("*",)), PublicNetwork(None, internet))
     with pytest.raises(RequestError):
-        await fetcher.read(f"http://{host}/latest/meta-data/")
+        await fetcher.read(f"http://{host}/latest/meta-data/", kinds.IMAGE)
     assert internet.reached == []
 
 
@@ -208,8 +209,10 @@ async def test_answers_that_are_no_image_of_a_size(sent: bytes | None, message: 
 async def test_data_urls_are_always_read() -> None:
     text = base64.b64encode(IMAGE).decode()
     for head in ("image/png", "IMAGE/JPEG;charset=utf-8", "application/octet-stream"):
-        assert await MediaFetcher(MediaRules()).read(f"data:{head};base64,{text}") == IMAGE
-    assert await MediaFetcher(MediaRules()).read(f"data:image/png;base64,{text.replace('=', '%3D')}") == IMAGE
+        assert await MediaFetcher(MediaRules()).read(f"data:{head};base64,{text}", kinds.IMAGE) == IMAGE
+    assert (
+        await MediaFetcher(MediaRules()).read(f"data:image/png;base64,{text.replace('=', '%3D')}", kinds.IMAGE) == IMAGE
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,7 @@ async def test_data_urls_are_always_read() -> None:
 )
 async def test_data_urls_that_hold_no_image(url: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        await MediaFetcher(MediaRules(max_bytes=1000)).read(url)
+        await MediaFetcher(MediaRules(max_bytes=1000)).read(url, kinds.IMAGE)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -259,17 +262,19 @@ async def test_files_are_read_below_the_folder_alone(name: str | Callable[[Path]
     (folder / "a" / "b c.png").write_bytes(IMAGE)
     fetcher = MediaFetcher(MediaRules(local_path=str(folder), max_bytes=1000))
     for url in (f"file://{folder}/a/b%20c.png", f"file://localhost{folder}/a/b c.png", f"file:{folder}/a/./b%20c.png"):
-        assert await fetcher.read(url) == IMAGE
+        assert await fetcher.read(url, kinds.IMAGE) == IMAGE
     asked = name if isinstance(name, str) else name(folder)
     with pytest.raises(RequestError, match="not one that this server reads"):
-        await fetcher.read(f"file://{folder}/{asked}")
+        await fetcher.read(f"file://{folder}/{asked}", kinds.IMAGE)
     with pytest.raises(RequestError, match="not one that this server reads"):
-        await fetcher.read(f"file://host{folder}/a/b%20c.png")
+        await fetcher.read(f"file://host{folder}/a/b%20c.png", kinds.IMAGE)
 
 
 async def test_a_file_has_a_size_and_the_folder_exists(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(1001))
     with pytest.raises(RequestError, match="at most 1000 bytes"):
-        await MediaFetcher(MediaRules(local_path=str(tmp_path), max_bytes=1000)).read(f"file://{tmp_path}/large")
+        await MediaFetcher(MediaRules(local_path=str(tmp_path), max_bytes=1000)).read(
+            f"file://{tmp_path}/large", kinds.IMAGE
+        )
     with pytest.raises(ConfigError, match="is no folder"):
         MediaFetcher(MediaRules(local_path=str(tmp_path / "missing")))

@@ -187,7 +187,7 @@ async def test_no_file_costs_much_or_ends_the_worker(tmp_path: Path) -> None:
             data = make()
             start = time.monotonic()
             try:
-                media = await workers.image(data)
+                media = await workers.process("image", data)
                 told[name] = "" if media.num_rows == 16 else "not all rows"
             except RequestError as error:
                 told[name] = error.message

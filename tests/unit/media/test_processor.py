@@ -42,15 +42,15 @@ def test_each_image_alone_is_what_the_whole_processor_makes_of_it(kind: str, tmp
     processor = MediaProcessor(known.write(tmp_path))
     reference: Any = processor._processor
     tokenizer = reference.tokenizer
-    assert processor.ready.placeholder == known.placeholder
-    assert processor.ready.feature_ids == (tokenizer.convert_tokens_to_ids(known.feature),)
+    assert processor.ready.places["image"].placeholder == known.placeholder
+    assert processor.ready.places["image"].feature_ids == (tokenizer.convert_tokens_to_ids(known.feature),)
     pictures = images()
     done = [processor.image(image) for image in pictures]
     for image, media in zip(pictures, done, strict=True):
         expected = whole(reference, f"a {known.placeholder} b", [image])
         ids = tokenizer(f"a {media.replacement} b")["input_ids"]
         assert ids == expected["input_ids"][0].tolist()
-        assert media.num_rows == np.isin(ids, processor.ready.feature_ids).sum() > 0
+        assert media.num_rows == np.isin(ids, processor.ready.places["image"].feature_ids).sum() > 0
         assert "pixel_values" in media.inputs
         for name, array in media.inputs.items():
             np.testing.assert_array_equal(array, expected[name], strict=True)
@@ -78,7 +78,7 @@ async def test_the_process_makes_what_the_processor_makes_here(tmp_path: Path) -
         assert await workers.ready() == here.ready
         for options in ({}, {"size": {"shortest_edge": 256, "longest_edge": 512}}):
             data = png(images()[0])
-            media = await workers.image(data, options)
+            media = await workers.process("image", data, options)
             expected = here.image(read_image(data, MAX_PIXELS), options)
             assert (media.digest, media.replacement, media.num_rows) == (
                 expected.digest, expected.replacement, expected.num_rows,
@@ -92,7 +92,7 @@ async def test_the_process_makes_what_the_processor_makes_here(tmp_path: Path) -
             (data, {"colour": 1}, "does not take"),
         ):
             with pytest.raises(RequestError, match=message):
-                await workers.image(sent, options)
+                await workers.process("image", sent, options)
         assert workers.restarts == 0
 
 
@@ -104,7 +104,7 @@ def test_the_processor_is_the_one_that_autoprocessor_chooses(kind: str, tmp_path
     chosen, ours = AutoProcessor.from_pretrained(folder, backend="pil"), MediaProcessor(folder)
     assert type(ours._processor).__name__ == type(chosen).__name__
     image = images()[0]
-    expected = whole(chosen, ours.ready.placeholder, [image])
+    expected = whole(chosen, ours.ready.places["image"].placeholder, [image])
     np.testing.assert_array_equal(ours.image(image).inputs["pixel_values"], expected["pixel_values"])
 
 

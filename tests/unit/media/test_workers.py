@@ -27,9 +27,9 @@ async def test_an_image_that_takes_too_much_ends_only_its_worker(tmp_path: Path)
     data = png(40, 60)
     async with MediaWorkers(MediaStart(str(folder))) as workers:
         with pytest.raises(MediaLimitError, match="needed more memory than its size allows"):
-            await workers.image(data, {"size": {"shortest_edge": 2**31, "longest_edge": 2**32}})
+            await workers.process("image", data, {"size": {"shortest_edge": 2**31, "longest_edge": 2**32}})
         assert workers.restarts == 1
-        assert (await workers.image(data)).num_rows == 40
+        assert (await workers.process("image", data)).num_rows == 40
 
 
 async def test_a_model_whose_processor_cannot_be_loaded_says_so(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class LocalClient:
     async def _chat(
         self, text: TextWorkers, messages: Sequence[Message], sampling: Sampling
     ) -> AsyncGenerator[AnswerDelta, None]:
-        from tessera.media.placement import placed
+        from tessera.media.placement import placed, replacements_of
         from tessera.text.worker import ChatJob
 
         media, shown = await self._images(messages)
@@ -74,7 +74,7 @@ class LocalClient:
         job = ChatJob(shown, template_kwargs=kwargs, max_tokens=self.max_model_len)
         ready = await self._engine.media.ready() if self._engine.media is not None and media else None
         if ready is not None:
-            job.placeholder, job.replacements = ready.placeholder, [one.replacement for one in media]
+            job.placeholders, job.replacements = ready.placeholders, replacements_of(media)
         ids = (await text.chat(job)).ids[0]
         places = () if ready is None else placed(ids, media, ready)
         async with aclosing(self._generate(ids, sampling, add_special_tokens=False, media=places)) as pieces:
@@ -84,6 +84,7 @@ class LocalClient:
     async def _images(self, messages: Sequence[Message]) -> tuple[list[ProcessedMedia], list[Message]]:
         """The images of a chat, and its messages as templates take them. Raises RequestError, MediaWorkerError."""
         from tessera.media.data_url import decode_data_url
+        from tessera.media.kinds import IMAGE
 
         media: list[ProcessedMedia] = []
         shown: list[Message] = []
@@ -94,7 +95,8 @@ class LocalClient:
                     if part["type"] == "image_url":
                         if self._engine.media is None:
                             raise RequestError(f"'{self.model}' takes no images; ask without --image.")
-                        media.append(await self._engine.media.image(decode_data_url(part["image_url"]["url"])))
+                        file = decode_data_url(part["image_url"]["url"], IMAGE)
+                        media.append(await self._engine.media.process(IMAGE.modality, file))
                 parts = [{"type": "image"} if part["type"] == "image_url" else part for part in parts]
             shown.append({**message, "content": parts})
         return media, shown

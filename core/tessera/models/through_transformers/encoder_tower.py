@@ -37,8 +37,8 @@ class EncoderTower:
         compute_buffers(whole)
         exchange(build, names, whole)
 
-    def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the processor made of a sound, by name -> [positions, hidden_size]."""
+    def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
+        """modality: of what it reads. inputs: what the processor made of it, by name -> [positions, hidden_size]."""
         moved = {
             name: value.to(self.target, self.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()

@@ -1,5 +1,5 @@
-"""The tower of a model that reads images: transformers' code makes features of an image, with this engine's matrix
-products."""
+"""The towers of a model that reads images or sounds: transformers' code makes features of one, with this engine's
+matrix products."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.skeleton import compute_buffers, is_product
+from tessera.models.through_transformers.sounds import sound_features
 from tessera.models.through_transformers.surgery import BoundProduct, keep_weights
 from tessera.models.through_transformers.types import first_line
 from tessera.ops.tensors import torch_dtype
@@ -25,20 +25,23 @@ _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration":
 """Where a model's forward takes its last states further than get_image_features(): the module behind them."""
 
 _OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head", "video_tower")
-"""Parts that make no features of images."""
+"""Parts that make no features."""
 
 
 class Tower:
-    """Makes features of images. hidden_size: of the text model, which is the features'. levels: how many features a
-    token has, for as many depths of the text model."""
+    """Makes features of images or sounds. hidden_size: of the text model, which is the features'. levels: how many
+    features a token has, for as many depths of the text model."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         """Raises RefusedTypeError for a type whose features cannot be had in this way."""
         self.dtype, self.target = torch_dtype(build.dtype), build.device.target
         whole = _skeleton(checkpoint, self.dtype)
+        if "audio" in build.modalities and getattr(whole.config, "has_lora_adapter", False):
+            raise RefusedTypeError("sounds change the weights of its text model (has_lora_adapter)")
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
         vision = getattr(whole.config, "vision_config", None)
         self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
+        self._of_sound = sound_features(str(checkpoint["architectures"][0]))
         names = CheckpointNames(whole, build.dtype, stored=() if build.stored is None else build.stored.names())
         self.model = whole.base_model
         text = whole.get_decoder()
@@ -51,10 +54,12 @@ class Tower:
         compute_buffers(whole)
         exchange(build, names, whole)
 
-    def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the processor made of an image, by name -> its features [n, levels * hidden_size], in the order of the
-        tokens that stand for them."""
+    def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the processor made of an image or a sound, by name -> its features [n, levels * hidden_size], in the
+        order of the tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
+        if modality == "audio":
+            return _joined(self._of_sound(self.model, moved))
         made: Any = self.model.get_image_features(**moved, return_dict=True)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
         others = made.deepstack_features if self.levels > 1 else ()
@@ -65,23 +70,22 @@ class Tower:
 
 
 def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
-    """Those of all parts of an image: [n, hidden_size]."""
+    """Those of all parts: [n, hidden_size]."""
     parts = [features] if isinstance(features, Tensor) else features
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
 def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """The whole model without weights."""
-    architecture = str(checkpoint["architectures"][0])
-    types = [name for name, known in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items() if known == architecture]
-    if not types:
-        raise RefusedTypeError("transformers has no model of this name that reads images")
-    named = str(checkpoint.get("model_type", types[0]))
+    known: Any = getattr(transformers, str(checkpoint["architectures"][0]), None)
+    if known is None:
+        raise RefusedTypeError("the installed transformers has no model of this name")
+    named = str(checkpoint.get("model_type", known.config_class.model_type))
     given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
         config = CONFIG_MAPPING[named].from_dict(given)
         with torch.device("meta"):
-            model: PreTrainedModel = getattr(transformers, architecture)._from_config(config, dtype=dtype)
+            model: PreTrainedModel = known._from_config(config, dtype=dtype)
     except Exception as error:  # transformers' code may raise anything for what it does not support
         raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
     return model.eval().requires_grad_(False)

@@ -29,7 +29,8 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def chat_of(context: ServerContext, request: CountTokensRequest) -> ChatFields:
     """Raises RequestError."""
-    images = context.model(request.model).images is not None
+    reader = context.model(request.model).media
+    images = reader is not None and "image" in reader.modalities
     chat = ChatFields(model=request.model, messages=[*_system(request), *_messages(request.messages, images)])
     if request.messages and request.messages[-1].role == "assistant":
         _continue(chat, f"messages[{len(request.messages) - 1}]")

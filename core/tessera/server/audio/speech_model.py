@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
-import wave
 from collections.abc import Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.config.modalities import encoder_length
@@ -18,6 +14,7 @@ from tessera.config.speech import SpeechConfig
 from tessera.errors import EngineStepError, RequestError
 from tessera.features.transcription import RULES, TIMED, UNTIMED
 from tessera.media.placed import PlacedMedia
+from tessera.media.sound import wav_file
 from tessera.request import CompletionOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from tessera.text.workers import TextWorkers
 
 MODALITY = "audio"
-_FULL_SCALE = 2**15
 
 
 class ServedSpeechModel:
@@ -58,7 +54,7 @@ class ServedSpeechModel:
         return (await self._media.waveform(data, SAMPLE_RATE, owner=self._owner.client)).samples
 
     async def encode(self, samples: Array) -> PlacedMedia:
-        media = await self._media.process(MODALITY, wav_of(samples), owner=self._owner.client)
+        media = await self._media.process(MODALITY, wav_file(samples, SAMPLE_RATE), owner=self._owner.client)
         return PlacedMedia(MODALITY, media.digest, int32(), media.inputs, self._length)
 
     async def detect(self, sound: PlacedMedia, *, language: bool) -> Heard:
@@ -113,15 +109,3 @@ class ServedSpeechModel:
                             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
                         return answer
         raise EngineStepError("The engine ended an answer without a word.")
-
-
-def wav_of(samples: Array) -> bytes:
-    """The file of a window, of 16 bits a sample, as recordings have."""
-    whole = np.clip(np.rint(samples * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1).astype("<i2")
-    file = io.BytesIO()
-    with wave.open(file, "wb") as written:
-        written.setnchannels(1)
-        written.setsampwidth(2)
-        written.setframerate(SAMPLE_RATE)
-        written.writeframes(whole.tobytes())
-    return file.getvalue()

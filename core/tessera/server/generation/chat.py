@@ -39,13 +39,29 @@ class ImageUrl(msgspec.Struct):
     detail: str | None = None
 
 
+class InputAudio(msgspec.Struct):
+    """data: a file in base64. format: wav, mp3, flac, ...; what it is is seen by its bytes."""
+
+    data: str
+    format: str = ""
+
+
+class AudioUrl(msgspec.Struct):
+    """url: of http(s), or data:audio/wav;base64,..."""
+
+    url: str
+
+
 class ContentPart(msgspec.Struct):
-    """type: text, image_url where the model takes images, or in an assistant's message also refusal."""
+    """type: text, image_url where the model takes images, input_audio or audio_url where it takes sounds, or in an
+    assistant's message also refusal."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | str | None = None
+    input_audio: InputAudio | None = None
+    audio_url: AudioUrl | str | None = None
 
 
 class FunctionCall(msgspec.Struct):

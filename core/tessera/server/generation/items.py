@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.errors import RequestError
-from tessera.server.generation.chat import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
+from tessera.server.generation.chat import ChatMessage, ContentPart, CustomCall, FunctionCall, InputAudio, ToolCall
 from tessera.server.generation.tools import UNSEEN
 from tessera.server.store import new_id
 
@@ -123,6 +123,8 @@ def _parts(content: Any, place: str) -> str | list[ContentPart]:
         match part:
             case {"type": "input_image", "image_url": str(url)}:
                 parts.append(ContentPart("image_url", image_url=url))
+            case {"type": "input_audio", "input_audio": {"data": str(data), **said}}:
+                parts.append(ContentPart("input_audio", input_audio=InputAudio(data, str(said.get("format", "")))))
             case _:
                 parts.append(ContentPart("text", _part_text(part, f"{place}[{index}]")))
     return parts

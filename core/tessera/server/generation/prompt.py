@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
-from tessera.media.placement import placed
+from tessera.media.placement import placed, replacements_of
 from tessera.parsing.call_ids import with_known_ids
 from tessera.parsing.plain import PlainCalls
 from tessera.server.decode import Envelope, asks_for_nothing
@@ -19,11 +20,13 @@ from tessera.server.generation.chat import (
     ChatFields,
     ChatMessage,
     ContentPart,
+    InputAudio,
     ToolCall,
 )
 from tessera.server.generation.fields import GenerationFields
 from tessera.server.generation.tool_prompts import told
 from tessera.server.generation.tools import ToolUse
+from tessera.server.media_reader import MediaSource
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
 from tessera.text.worker import ChatJob
@@ -37,6 +40,8 @@ _ASSISTANT = "assistant"
 # developer is OpenAI's newer name for the system role, which few templates know; function is the older one of tool.
 _RENAMED_ROLES = {"developer": "system", "function": "tool"}
 _EFFORTS = ("reasoning_effort", "verbosity")
+_MODALITIES: Mapping[str, str] = MappingProxyType({"image_url": "image", "input_audio": "audio", "audio_url": "audio"})
+"""By the type of a part that is not text."""
 
 
 class TokenizedPrompt(NamedTuple):
@@ -104,26 +109,26 @@ async def render(
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
     job.anchor = "" if use.format is None else use.format.prompt_anchor
-    media = await show_images(model, request, job, client)
+    media = await show_media(model, request, job, client)
     rendered = await workers.chat(job, client)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
     ids: Sequence[int] = rendered.ids[0]
     ids = ids if truncation is None else truncation.apply(ids)
-    places = placed(ids, media, await model.images.ready()) if media and model.images is not None else ()
+    places = placed(ids, media, await model.media.ready()) if media and model.media is not None else ()
     prompt = TokenizedPrompt(ids, media=places)
     return RenderedChat(prompt, reasons, rendered.begun)
 
 
-async def show_images(model: ServedModel, request: ChatFields, job: ChatJob, client: str) -> Sequence[ProcessedMedia]:
-    """Reads the images of a chat, and gives the job the texts that stand for them. Raises RequestError,
+async def show_media(model: ServedModel, request: ChatFields, job: ChatJob, client: str) -> Sequence[ProcessedMedia]:
+    """Reads the images and sounds of a chat, and gives the job the texts that stand for them. Raises RequestError,
     MediaWorkerError."""
-    if model.images is None:
+    if model.media is None:
         return ()
-    media = await model.images.read(_image_urls(request.messages), client)
-    job.placeholder = (await model.images.ready()).placeholder
-    job.replacements = [one.replacement for one in media]
+    media = await model.media.read(_sources(request.messages), client)
+    job.placeholders = (await model.media.ready()).placeholders
+    job.replacements = replacements_of(media)
     return media
 
 
@@ -175,7 +180,7 @@ def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
 def _chat_job(settings: ServerSettings, model: ServedModel, chat: ChatFields) -> ChatJob:
     """The chat as a job of the text workers. Raises RequestError."""
     continues = bool(chat.continue_final_message)
-    rendered = for_template(chat.messages, images=model.images is not None)
+    rendered = for_template(chat.messages, () if model.media is None else model.media.modalities)
     if model.format is not None and any("tool_calls" in message or message["role"] == "tool" for message in rendered):
         with_known_ids(rendered, model.format.calls)
     return ChatJob(
@@ -203,30 +208,36 @@ def _check_message_counts(raw: bytes, limits: Limits) -> None:
             raise RequestError(f"messages must have at most {most} {what}.", param="messages")
 
 
-def for_template(messages: Sequence[ChatMessage], *, images: bool = False) -> list[dict[str, Any]]:
-    """The messages as chat templates take them. images: whether they may have any. Raises RequestError, which names the
-    field."""
+def for_template(messages: Sequence[ChatMessage], modalities: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The messages as chat templates take them. modalities: what they may have beside text. Raises RequestError, which
+    names the field."""
     if not messages:
         raise RequestError("messages must have at least one message.", param="messages")
-    return [_message(message, f"messages[{index}]", images) for index, message in enumerate(messages)]
+    return [_message(message, f"messages[{index}]", modalities) for index, message in enumerate(messages)]
 
 
-def _image_urls(messages: Sequence[ChatMessage]) -> list[str]:
-    """Of messages that for_template() takes."""
+def _sources(messages: Sequence[ChatMessage]) -> list[MediaSource]:
+    """The images and sounds of messages that for_template() takes."""
     parts = [part for message in messages if not isinstance(message.content, str) for part in message.content or ()]
-    urls = [part.image_url for part in parts if part.type == "image_url" and part.image_url is not None]
-    return [url if isinstance(url, str) else url.url for url in urls]
+    return [_source(part) for part in parts if part.type in _MODALITIES]
+
+
+def _source(part: ContentPart) -> MediaSource:
+    value = getattr(part, part.type)
+    if isinstance(value, InputAudio):
+        return MediaSource(_MODALITIES[part.type], data=value.data)
+    return MediaSource(_MODALITIES[part.type], value if isinstance(value, str) else value.url)
 
 
 def echoed(messages: Sequence[ChatMessage]) -> str:
     """The text of the last message if it is the assistant's, which `echo` puts in front of the answer."""
     if messages[-1].role != _ASSISTANT:
         return ""
-    content = _content(messages[-1], f"messages[{len(messages) - 1}].content", images=False) or ""
+    content = _content(messages[-1], f"messages[{len(messages) - 1}].content", ()) or ""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
-def _message(message: ChatMessage, place: str, images: bool) -> dict[str, Any]:
+def _message(message: ChatMessage, place: str, modalities: Collection[str]) -> dict[str, Any]:
     if not 1 <= len(message.role) <= MAX_ROLE_CHARS:
         raise RequestError(f"{place}.role must have 1 to {MAX_ROLE_CHARS} characters.", param=f"{place}.role")
     if message.content is None and message.role != _ASSISTANT:
@@ -236,7 +247,7 @@ def _message(message: ChatMessage, place: str, images: bool) -> dict[str, Any]:
     calls = message.tool_calls or ([ToolCall(message.function_call)] if message.function_call is not None else None)
     fields = {
         "role": _RENAMED_ROLES.get(message.role, message.role),
-        "content": _content(message, f"{place}.content", images),
+        "content": _content(message, f"{place}.content", modalities),
         "name": message.name,
         "tool_call_id": message.tool_call_id,
         "tool_calls": _calls(calls, f"{place}.tool_calls") if calls else None,
@@ -254,10 +265,11 @@ def _calls(calls: Sequence[ToolCall], place: str) -> list[dict[str, Any]]:
     return found
 
 
-def _content(message: ChatMessage, place: str, images: bool) -> list[dict[str, str]] | str | None:
+def _content(message: ChatMessage, place: str, modalities: Collection[str]) -> list[dict[str, str]] | str | None:
     if message.content is None or isinstance(message.content, str):
         return message.content
-    readable = ("text", "refusal") if message.role == _ASSISTANT else ("text", *["image_url"] * images)
+    kinds = [kind for kind, modality in _MODALITIES.items() if modality in modalities]
+    readable = ("text", "refusal") if message.role == _ASSISTANT else ("text", *kinds)
     return [_part(part, f"{place}[{index}]", readable) for index, part in enumerate(message.content)] or ""
 
 
@@ -265,8 +277,10 @@ def _part(part: ContentPart, place: str, readable: Sequence[str]) -> dict[str, s
     """A part as a template takes it. readable: the types of parts that may be."""
     if part.type not in readable:
         where = f"{place}.type"
-        raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
-    value = {"text": part.text, "refusal": part.refusal, "image_url": part.image_url}[part.type]
+        kinds = " and ".join(kind for kind in readable if kind != "refusal")
+        raise RequestError(f"{where} is {part.type[:40]!r}: only {kinds} parts are supported.", param=where)
+    value = getattr(part, part.type)
     if value is None:
         raise RequestError(f"{place}.{part.type} is missing.", param=f"{place}.{part.type}")
-    return {"type": "text", "text": value} if isinstance(value, str) and part.type != "image_url" else {"type": "image"}
+    modality = _MODALITIES.get(part.type)
+    return {"type": "text", "text": value} if modality is None else {"type": modality}

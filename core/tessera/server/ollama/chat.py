@@ -90,7 +90,8 @@ def _content(
     """A message's content: its images, which are base64, come before its text. Raises RequestError."""
     if isinstance(images, UnsetType) or not images:
         return text
-    if context.model(name_of(context, model)).images is None:
+    reader = context.model(name_of(context, model)).media
+    if reader is None or "image" not in reader.modalities:
         raise RequestError(f"{place} are not supported.", param=place)
     urls = [f"data:application/octet-stream;base64,{image}" for image in images]
     return [*({"type": "image_url", "image_url": url} for url in urls), {"type": "text", "text": text}]
