@@ -63,17 +63,19 @@ def report(
     page: bool = True,
     socket_path: str | None = None,
     pooler: PoolerConfig | None = None,
+    hears: bool = False,
 ) -> str:
     """The report printed when the server is ready. chat: whether there is a chat template. guarded: whether an API key
     is required. seconds: time since the command started. page: whether the web page is served. socket_path: the Unix
-    socket for `url`, if any. pooler: of a model that answers with numbers only."""
+    socket for `url`, if any. pooler: of a model that answers with numbers only. hears: whether it writes down speech,
+    and nothing else."""
     lines = [f"Tessera {__version__} is serving {model}", ""]
     shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
     rows = [*_rows(info, shown, seconds)]
     if page and socket_path is None:
         rows.append(("web page", f"{url}/"))
     lines += [f"  {label:<{_LABEL}} {text}" for label, text in rows]
-    line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path, pooler=pooler)
+    line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path, pooler=pooler, hears=hears)
     return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 
 
@@ -85,13 +87,16 @@ def curl(
     guarded: bool,
     socket_path: str | None = None,
     pooler: PoolerConfig | None = None,
+    hears: bool = False,
 ) -> str:
-    """A shell command for a first request. pooler: of a model that answers with numbers only."""
+    """A shell command for a first request. pooler: of a model that answers with numbers only. hears: as of report()."""
     route, fields = _first_request(chat=chat) if pooler is None else _first_numbers(pooler)
     body = {"model": model, **fields}
     key = ' -H "Authorization: Bearer $TESSERA_API_KEY"' if guarded else ""
     data = json.dumps(body).replace("'", "'\\''")
     through = "" if socket_path is None else f"--unix-socket {shlex.quote(socket_path)} "
+    if hears:
+        return f"curl {through}{url}/v1/audio/transcriptions{key} -F file=@speech.wav -F model={shlex.quote(model)}"
     return f"curl {through}{url}{route}{key} -H 'Content-Type: application/json' -d '{data}'"
 
 

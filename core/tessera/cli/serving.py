@@ -315,6 +315,7 @@ class _Served:
                 seconds=time.monotonic() - self.began,
                 page=not self.settings.disable_ui,
                 pooler=None if engine.config.model.generates else engine.config.model.pooler,
+                hears=engine.config.model.speech is not None,
             )
         )
         return_memory()

@@ -64,7 +64,7 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
     whose file does not say how it is asked. Raises ModelError."""
     if not set(ARCHITECTURES) & set(checkpoint.get("architectures") or ()) or _MARK not in generation:
         return None
-    read = _Reader({**checkpoint, **generation}, vocab_size)
+    read = _TokenFields({**checkpoint, **generation}, vocab_size)
     first = read.limit("max_initial_timestamp_index")
     end = generation.get("eos_token_id", checkpoint.get("eos_token_id"))
     return SpeechConfig(
@@ -79,7 +79,7 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
     )
 
 
-class _Reader:
+class _TokenFields:
     """Reads tokens. Raises ModelError."""
 
     def __init__(self, values: Mapping[str, Any], vocab_size: int) -> None:

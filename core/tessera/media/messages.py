@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.arrays import decode_array, encoder
+from tessera.config.modalities import encoder_length
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.processes.job_kind import Failed, JobKind
@@ -37,12 +38,17 @@ class MediaStart(msgspec.Struct):
     max_pixels: int = MAX_PIXELS
     # The longest that a sound may be.
     max_seconds: float = MAX_SECONDS
+    # Whether the model's encoder reads sounds, which no text of a prompt stands for.
+    has_encoder: bool = False
 
     @classmethod
     def from_model(cls, model: ModelConfig) -> MediaStart | None:
         """None if the model's prompts have text alone."""
         served = tuple(name for name in model.modalities if model.most_media(name))
-        return cls(model.path, dict(model.mm_processor_kwargs or {}), served) if served else None
+        if not served:
+            return None
+        has_encoder = encoder_length(model.checkpoint) > 0
+        return cls(model.path, dict(model.mm_processor_kwargs or {}), served, has_encoder=has_encoder)
 
 
 class MediaJob(msgspec.Struct, tag="media"):

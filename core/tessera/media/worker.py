@@ -16,6 +16,7 @@ from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.messages import MEDIA, MediaDone, MediaJob, MediaStart, WaveformJob, pixel_limits, sound_limits
 from tessera.media.processor import MediaProcessor
 from tessera.media.sound import read_sound
+from tessera.media.speech_processor import SpeechProcessor
 from tessera.processes.job_limits import MIB, JobLimits
 from tessera.processes.job_loop import run
 
@@ -27,7 +28,11 @@ class _MediaFiles:
     """What the process has loaded."""
 
     def __init__(self, start: MediaStart) -> None:
-        self._processor = MediaProcessor(start.folder, start.options, start.modalities)
+        self._processor: MediaProcessor | SpeechProcessor
+        if start.has_encoder:
+            self._processor = SpeechProcessor(start.folder, start.options)
+        else:
+            self._processor = MediaProcessor(start.folder, start.options, start.modalities)
         self._max_pixels, self._max_seconds = start.max_pixels, start.max_seconds
 
     @property
@@ -45,6 +50,7 @@ class _MediaFiles:
     def _processed(self, job: MediaJob) -> ProcessedMedia:
         if job.modality == "audio":
             return self._processor.sound(self._sound(job.data, self.ready.places["audio"].rate), job.options)
+        assert isinstance(self._processor, MediaProcessor), "an encoder reads sounds"
         image = read_image(job.data, self._max_pixels, lambda pixels: pixel_limits(pixels).apply())
         return self._processor.image(image, job.options)
 

@@ -18,7 +18,7 @@ class MediaWorkers:
 
     def __init__(self, start: MediaStart) -> None:
         """Raises MediaWorkerError."""
-        self._modalities = start.modalities
+        self._modalities, self._has_encoder = start.modalities, start.has_encoder
         self._queue = JobQueue(MEDIA, start)
         self._queue.begin()
 
@@ -43,6 +43,8 @@ class MediaWorkers:
         try:
             return await self._queue.load()
         except ModelError as error:
+            if self._has_encoder:
+                raise
             none = ", ".join(f'"{modality}": 0' for modality in self._modalities)
             raise ModelError(
                 f"{error.message.rstrip('.')}; the text model alone is served with --limit-mm-per-prompt '{{{none}}}'."

@@ -75,22 +75,22 @@ class TranscriptionEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._context.counts.one_generating():
-            form = await read_form(scope, receive)
-            await until_disconnect(receive, self._answer(form, scope, receive, send))
+            received = await read_form(scope, receive)
+            await until_disconnect(receive, self._answer(received, scope, receive, send))
 
-    async def _answer(self, form: ReceivedForm, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, received: ReceivedForm, scope: Scope, receive: Receive, send: Send) -> None:
         context = self._context
-        asked = form.checked(context.counts.unknown_fields.add)
-        model = context.model(asked.model)
+        form = received.checked(context.counts.unknown_fields.add)
+        model = context.model(form.model)
         check_hears(model.engine.config.model, self._task, TASK_ROUTES)
-        _check(asked)
-        speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), asked.seed)
-        options = await _options(asked, self._task, speech)
-        samples = await speech.samples(bytes(form.data))
-        form.data.clear()
+        _check(form)
+        speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), form.seed)
+        options = await _options(form, self._task, speech)
+        samples = await speech.samples(bytes(received.data))
+        received.data.clear()
         with self._admission.admit(tenant_of(scope), math.ceil(len(samples) / SAMPLE_RATE)):
-            recording = Recording(asked, self._task, Transcript(speech, options), samples)
-            if asked.stream:
+            recording = Recording(form, self._task, Transcript(speech, options), samples)
+            if form.stream:
                 await send_events(send, recording.events(), OPENAI)
             else:
                 await (await recording.whole())(scope, receive, send)
@@ -101,14 +101,14 @@ class Recording:
 
     _TEXTS: ClassVar = {"text": lambda segments: f"{_text(segments)}\n", "srt": srt, "vtt": vtt}
 
-    def __init__(self, asked: TranscriptionForm, task: Task, transcript: Transcript, samples: Array) -> None:
-        self._asked, self._task, self._transcript, self._samples = asked, task, transcript, samples
+    def __init__(self, form: TranscriptionForm, task: Task, transcript: Transcript, samples: Array) -> None:
+        self._form, self._task, self._transcript, self._samples = form, task, transcript, samples
         self._seconds = len(samples) / SAMPLE_RATE
         self._usage = Duration(seconds=math.ceil(self._seconds))
 
     async def whole(self) -> Response:
         segments = [segment async for segment in self._transcript.segments(self._samples)]
-        kind = self._asked.response_format
+        kind = self._form.response_format
         if kind in self._TEXTS:
             return Response(self._TEXTS[kind](segments), media_type="text/plain")
         if kind == "json":
@@ -119,7 +119,7 @@ class Recording:
                 language=self._transcript.language,
                 duration=self._seconds,
                 text=_text(segments),
-                segments=[_shown(segment) for segment in segments],
+                segments=[_segment_of(segment) for segment in segments],
                 usage=self._usage,
             )
         )
@@ -133,23 +133,23 @@ class Recording:
         yield event(msgspec.json.encode(TextDone(text=said.rstrip(), usage=self._usage)))
 
 
-def _check(asked: TranscriptionForm) -> None:
+def _check(form: TranscriptionForm) -> None:
     """Raises RequestError."""
-    if not 0 <= asked.temperature <= MOST_TEMPERATURE:
+    if not 0 <= form.temperature <= MOST_TEMPERATURE:
         raise RequestError(f"temperature must be 0 to {MOST_TEMPERATURE:g}.", param="temperature")
-    if "word" in asked.timestamp_granularities:
+    if "word" in form.timestamp_granularities:
         raise RequestError(
             "Times of words are not served; leave timestamp_granularities out for those of segments.",
             param="timestamp_granularities",
         )
-    if asked.stream and asked.response_format not in ("json", "text"):
+    if form.stream and form.response_format not in ("json", "text"):
         raise RequestError("A stream has response_format json; leave it out.", param="response_format")
 
 
-async def _options(asked: TranscriptionForm, task: Task, speech: ServedSpeechModel) -> TranscriptionOptions:
+async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechModel) -> TranscriptionOptions:
     """Raises RequestError."""
     known = speech.speech.languages
-    language = (asked.language or "").strip().lower() or None
+    language = (form.language or "").strip().lower() or None
     if language is not None and language not in (known or ("en",)):
         names = ", ".join(sorted(known)) if known else "en"
         raise RequestError(
@@ -158,9 +158,9 @@ async def _options(asked: TranscriptionForm, task: Task, speech: ServedSpeechMod
     return TranscriptionOptions(
         task=task,
         language=language,
-        prompt=await speech.tokens(asked.prompt) if asked.prompt and asked.prompt.strip() else (),
-        temperatures=(asked.temperature,) if asked.temperature else TEMPERATURES,
-        hears_silence=asked.response_format == "verbose_json",
+        prompt=await speech.tokens(form.prompt) if form.prompt and form.prompt.strip() else (),
+        temperatures=(form.temperature,) if form.temperature else TEMPERATURES,
+        hears_silence=form.response_format == "verbose_json",
     )
 
 
@@ -173,7 +173,7 @@ def _text(segments: Sequence[Segment]) -> str:
     return "".join(segment.text for segment in segments).strip()
 
 
-def _shown(segment: Segment) -> TranscriptionSegment:
+def _segment_of(segment: Segment) -> TranscriptionSegment:
     return TranscriptionSegment(
         id=segment.id,
         seek=segment.seek,
