@@ -34,6 +34,8 @@ class ProcessorFolder:
     tokens: tuple[str, ...] = ()
     # Names of tokens in tokenizer_config.json.
     named: Mapping[str, str] = field(default_factory=dict)
+    # config.json, where the processor reads it.
+    model: Mapping[str, Any] = field(default_factory=dict)
     # Whether the inputs of several images or sounds are those of each, one after the other.
     joins: bool = True
 
@@ -55,6 +57,8 @@ class ProcessorFolder:
         shared = _MEAN_STD if "image_processor_type" in self.image_processor else {}
         (folder / "preprocessor_config.json").write_text(json.dumps({**shared, **self.image_processor}))
         (folder / "processor_config.json").write_text(json.dumps(dict(self.processor)))
+        if self.model:
+            (folder / "config.json").write_text(json.dumps(dict(self.model)))
         return folder
 
 
@@ -177,6 +181,9 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
 _WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16, "chunk_length": 2}
 """Of two seconds, where published ones have 30."""
 
+_TOKEN_24 = sorted(ByteLevel.alphabet())[24]
+"""Voxtral's placeholder, whatever text it has."""
+
 SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
     "qwen2_audio": ProcessorFolder(
         "<|AUDIO|>", "<|AUDIO|>", _WHISPER, {"processor_class": "Qwen2AudioProcessor"},
@@ -193,6 +200,14 @@ SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
         {**_WHISPER, "feature_extractor_type": "Qwen3ASRFeatureExtractor", "chunk_length": 8},
         {"processor_class": "Qwen3ASRProcessor"}, ("<|audio_start|>", "<|audio_end|>"),
         {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"},
+    ),
+    "voxtral": ProcessorFolder(
+        _TOKEN_24, _TOKEN_24, {**_WHISPER, "processor_class": "VoxtralProcessor"},
+        {"audio_kwargs": {"pad_to_multiple_of": 32_000, "max_source_positions": 200}}, ("[BEGIN_AUDIO]",),
+        model={
+            "model_type": "voxtral",
+            "audio_config": {"max_source_positions": 100, "hidden_size": 36, "intermediate_size": 144},
+        },
     ),
     "moss": ProcessorFolder(
         "<|audio_pad|>", "<|audio_pad|>",

@@ -52,9 +52,9 @@ class MediaTaken(NamedTuple):
     # Samples a second of a sound that comes without: as the model takes it.
     rate: int
 
-    def check(self, files: Sequence[MediaFile]) -> None:
-        """Raises RequestError for a prompt with too many."""
-        for modality, count in Counter(file.modality for file in files).items():
+    def check(self, modalities: Sequence[str]) -> None:
+        """modalities: of each image and sound of a prompt. Raises RequestError for too many."""
+        for modality, count in Counter(modalities).items():
             limit = self.limits.get(modality, 0)
             if count > limit:
                 raise RequestError(
@@ -85,13 +85,9 @@ def media_of(data: Any, taken: MediaTaken) -> list[MediaFile]:
             'multi_modal_data takes {"image": an image or a list of images, "audio": a sound or a list of sounds}.',
             param="multi_modal_data",
         )
-    files = [
-        taken.encoded(KINDS[modality], content)
-        for modality, said in data.items()
-        for content in _listed(modality, said)
-    ]
-    taken.check(files)
-    return files
+    contents = [(modality, content) for modality, said in data.items() for content in _listed(modality, said)]
+    taken.check([modality for modality, _ in contents])
+    return [taken.encoded(KINDS[modality], content) for modality, content in contents]
 
 
 def without_media(
@@ -100,7 +96,7 @@ def without_media(
     """The messages as chat templates take them, with {"type": modality} in place of each image and sound, and these.
     Raises RequestError."""
     messages: list[Mapping[str, Any]] = []
-    files: list[MediaFile] = []
+    shown: list[tuple[Mapping[str, Any], MediaKind]] = []
     for message in conversation:
         content = message.get("content")
         if not isinstance(content, list | tuple):
@@ -110,11 +106,11 @@ def without_media(
         for part in content:
             kind = _PARTS.get(str(part.get("type"))) if isinstance(part, Mapping) else None
             if kind is not None:
-                files.append(_of_part(part, kind, taken))
+                shown.append((part, kind))
             parts.append(part if kind is None else {"type": kind.modality})
         messages.append({**message, "content": parts})
-    taken.check(files)
-    return messages, files
+    taken.check([kind.modality for _, kind in shown])
+    return messages, [_of_part(part, kind, taken) for part, kind in shown]
 
 
 def _of_part(part: Mapping[str, Any], kind: MediaKind, taken: MediaTaken) -> MediaFile:

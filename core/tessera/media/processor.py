@@ -23,6 +23,7 @@ import numpy as np
 from tessera.arrays import Array, encode_array
 from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
+from tessera.media import voxtral
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
 from tessera.media.kinds import IMAGE, SOUND, MediaKind
 from tessera.media.messages import MAX_SECONDS
@@ -295,7 +296,12 @@ def _check_libraries(part: _Part) -> None:
 
 def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
     known = _processor_class(folder)
-    some_parts: Any = type(known.__name__, (_SomeParts, known), {"modalities": tuple(modalities)})
+    bases: tuple[Any, ...] = (_SomeParts, known)
+    fields: dict[str, Any] = {"modalities": tuple(modalities)}
+    if known.__name__ == voxtral.NAME:
+        bases = (_SomeParts, voxtral.VoxtralSounds, known)
+        fields["window_features"] = voxtral.window_features(folder)
+    some_parts: Any = type(known.__name__, bases, fields)
     return some_parts.from_pretrained(str(folder), **_LOCAL)
 
 
