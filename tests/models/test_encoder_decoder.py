@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from transformers import WhisperConfig
 
 from tessera.errors import RefusedError, RequestError
 from tessera.features.media import EncoderCache
 from tessera.layers.cross_attention import CrossAttention
 from tessera.models.multimodal import EncoderDecoder
+from tessera_cpu.tape import Recorded
 from tests.models.answers import answers_of
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
 from tools.parity.compare import Cell
-from tools.parity.encoder_decoders import ENCODER_DECODERS
+from tools.parity.encoder_decoders import ENCODER_DECODERS, WHISPER
+from tools.parity.encoder_inputs import Sounds
 from tools.parity.modes import MODES, PLATFORMS, Subject
-from tools.parity.oracle import NUM_TOKENS
+from tools.parity.oracle import NUM_TOKENS, make_prompts
 
 FAMILY = "whisper-audio"
 NUM_PROMPTS = 6
@@ -76,6 +80,38 @@ def test_what_is_refused_is_one_line(heard):
             run.add(answer.prompt, media=answer.media * 2)
     with pytest.raises(RefusedError, match="WhisperForConditionalGeneration cannot be divided into stages"):
         EngineRun(folder, "cpu", executor=THREADS, pipeline_parallel_size=2, features=("media",))
+
+
+@needs_kernels
+def test_a_replayed_step_is_the_step(tmp_path, monkeypatch):
+    """In bfloat16, with heads of a size that the CPU's kernels take."""
+    config = WhisperConfig(
+        **{**WHISPER, "d_model": 96, "decoder_attention_heads": 6, "encoder_attention_heads": 6, "vocab_size": 101},
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        architectures=["WhisperForConditionalGeneration"],
+    )
+    config.save_pretrained(tmp_path)
+    prompts = make_prompts(101, 5)
+    media, replayed, call = Sounds(10, 42, 21).placed(prompts), [], Recorded.__call__
+    monkeypatch.setattr(
+        Recorded, "__call__", lambda step, launch: replayed.append(launch.num_rows) or call(step, launch)
+    )
+
+    def answers(**flags):
+        flags = {"dtype": "bfloat16", "load_format": "dummy", "features": ("media",), **flags}
+        with EngineRun(tmp_path, "cpu", **flags) as run:
+            for prompt, placed in zip(prompts, media, strict=True):
+                run.add(prompt, NUM_TOKENS, media=placed)
+            run.finish()
+        return run.answers
+
+    together = answers()
+    assert max(replayed) == len(prompts)
+    replayed.clear()
+    assert answers(enforce_eager=True) == together
+    assert not replayed
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

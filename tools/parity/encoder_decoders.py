@@ -9,7 +9,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from tools.parity.encoder_inputs import Sounds
 from tools.parity.family import MAX_POSITIONS, SIZES, Family
 
-_WHISPER: dict[str, Any] = {
+WHISPER: dict[str, Any] = {
     "d_model": 72,
     "encoder_layers": 2,
     "decoder_layers": 3,
@@ -27,7 +27,7 @@ _WHISPER: dict[str, Any] = {
 def _whisper() -> Any:
     tokens = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
     sizes = {name: SIZES[name] for name in tokens}
-    return WhisperForConditionalGeneration(WhisperConfig(**{**sizes, "attn_implementation": "eager", **_WHISPER}))
+    return WhisperForConditionalGeneration(WhisperConfig(**{**sizes, "attn_implementation": "eager", **WHISPER}))
 
 
 ENCODER_DECODERS = {

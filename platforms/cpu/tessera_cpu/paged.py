@@ -72,11 +72,9 @@ class PagedAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind not in KINDS or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
-        kept = spec.cache.dtype, spec.cache.quant
-        if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
-            return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
-        if spec.head_dim % TOKENS or spec.head_dim > WIDEST:
-            return f"heads of {spec.head_dim}, not a multiple of {TOKENS} up to {WIDEST}"
+        reason = why_not_kept(spec, spec.cache)
+        if reason is not None:
+            return reason
         norms = {(norm.eps, norm.offset) for norm in (spec.q_norm, spec.k_norm) if norm is not None}
         return "norms of queries and keys that differ" if len(norms) > 1 else None
 
@@ -101,6 +99,16 @@ class PagedAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         return PagedPlan.of_launch(launch, group)
+
+
+def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> str | None:
+    """Why the kernels cannot keep the keys and values of a layer; None if they can."""
+    kept = cache.dtype, cache.quant
+    if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
+        return f"no kernels for {spec.dtype} with keys and values in {cache.dtype}"
+    if spec.head_dim % TOKENS or spec.head_dim > WIDEST:
+        return f"heads of {spec.head_dim}, not a multiple of {TOKENS} up to {WIDEST}"
+    return None
 
 
 class PagedLayer(HeadsLayer):

@@ -22,6 +22,7 @@ from tessera.platform import (
 )
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
+from tessera_cpu.cross import CrossAttention
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.encoder import EncoderAttention
 from tessera_cpu.latent import LatentAttention, SparseLatentAttention
@@ -73,6 +74,6 @@ class CpuPlatform(Platform):
         native = library()
         if native is None:
             return (SdpaAttention(),)
-        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native), CrossAttention(native)
         latent = LatentAttention(native), SparseLatentAttention(native)
         return *attention, *latent, GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)
