@@ -102,7 +102,11 @@ def check(response):
 
 
 MODELS = {"generates": {}, "embeds": {"pooler": EMBEDDER}, "classifies": {"pooler": RERANKER, "generates": False}}
-WITHOUT_MODEL = ("/v1/files", "/v1/batches", "/embed", "/embed_all", "/similarity", "/predict")
+WITHOUT_MODEL = (
+    *("/v1/files", "/v1/batches", "/embed", "/embed_all", "/similarity", "/predict"),
+    # The walk sends JSON, and these take forms.
+    *("/v1/audio/transcriptions", "/v1/audio/translations"),
+)
 
 
 POOLING = re.compile("embed|rerank|score|classify|pooling|similarity|predict")

@@ -78,6 +78,8 @@ def test_the_walk_saw_all_routes():
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/score",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
         "/v2/embed",
         "/v2/rerank",
         "/api/chat",
