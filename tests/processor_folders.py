@@ -209,6 +209,16 @@ SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
             "audio_config": {"max_source_positions": 100, "hidden_size": 36, "intermediate_size": 144},
         },
     ),
+    "qwen2_5_omni": ProcessorFolder(
+        "<|AUDIO|>", "<|AUDIO|>", {**_WHISPER, "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4},
+        {"processor_class": "Qwen2_5OmniProcessor"},
+        ("<|IMAGE|>", "<|VIDEO|>", "<|audio_bos|>", "<|audio_eos|>", "<|vision_bos|>", "<|vision_eos|>"),
+        {
+            "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
+            "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>",
+            "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
+        },
+    ),
     "moss": ProcessorFolder(
         "<|audio_pad|>", "<|audio_pad|>",
         {**_WHISPER, "feature_extractor_type": "MossTranscribeDiarizeFeatureExtractor"},
