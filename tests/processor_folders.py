@@ -203,7 +203,7 @@ SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
     ),
     "voxtral": ProcessorFolder(
         _TOKEN_24, _TOKEN_24, {**_WHISPER, "processor_class": "VoxtralProcessor"},
-        {"audio_kwargs": {"pad_to_multiple_of": 32_000, "max_source_positions": 200}}, ("[BEGIN_AUDIO]",),
+        {}, ("[BEGIN_AUDIO]",),
         model={
             "model_type": "voxtral",
             "audio_config": {"max_source_positions": 100, "hidden_size": 36, "intermediate_size": 144},
