@@ -203,10 +203,20 @@ SOUND_FOLDERS: Mapping[str, ProcessorFolder] = {
     ),
     "voxtral": ProcessorFolder(
         _TOKEN_24, _TOKEN_24, {**_WHISPER, "processor_class": "VoxtralProcessor"},
-        {"audio_kwargs": {"pad_to_multiple_of": 32_000, "max_source_positions": 200}}, ("[BEGIN_AUDIO]",),
+        {}, ("[BEGIN_AUDIO]",),
         model={
             "model_type": "voxtral",
             "audio_config": {"max_source_positions": 100, "hidden_size": 36, "intermediate_size": 144},
+        },
+    ),
+    "qwen2_5_omni": ProcessorFolder(
+        "<|AUDIO|>", "<|AUDIO|>", {**_WHISPER, "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4},
+        {"processor_class": "Qwen2_5OmniProcessor"},
+        ("<|IMAGE|>", "<|VIDEO|>", "<|audio_bos|>", "<|audio_eos|>", "<|vision_bos|>", "<|vision_eos|>"),
+        {
+            "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
+            "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>",
+            "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
         },
     ),
     "moss": ProcessorFolder(

@@ -20,8 +20,9 @@ from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.output_readers import MAX_UNREAD
-from tessera.media.messages import MAX_PIXELS
+from tessera.media.messages import MAX_PIXELS, MAX_SECONDS
 from tessera.media.rules import MediaRules
+from tessera.media.sound import MAX_CHANNELS, MAX_RATE, MIN_RATE
 from tessera.processes.job_queue import MOST_WAITING
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
@@ -101,10 +102,14 @@ def test_the_limits_are_those_of_the_code():
         "characters of a prompt": str(limits.prompt_chars),
         "messages of a chat": str(limits.messages),
         "content parts, tool calls of a chat": f"{limits.content_parts} each",
-        "images of a prompt": f"{MAX_MEDIA}; `--limit-mm-per-prompt`",
+        "images, sounds of a prompt": f"{MAX_MEDIA} each; `--limit-mm-per-prompt`",
         "an image": (
             f"{media.max_bytes // MIB} MiB, {MAX_PIXELS} pixels; {media.seconds:.0f} s and {media.redirects} redirects "
             "to fetch it"
+        ),
+        "a sound": (
+            f"{media.max_bytes // MIB} MiB, {MAX_SECONDS} s, {MAX_CHANNELS} channels, {MIN_RATE} to {MAX_RATE} samples "
+            "a second; to fetch it, as an image"
         ),
         "`tools`": f"{limits.tools_bytes // MIB} MiB, {limits.tools} functions",
         "`chat_template_kwargs`": f"{limits.template_kwargs_bytes // KIB} KiB",

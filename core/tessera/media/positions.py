@@ -33,8 +33,6 @@ class AxisPositions:
         positions = np.zeros((AXES, num_tokens), np.int32)
         done = position = 0
         for one in media:
-            if one.modality != "image":  # its tokens have positions as those of text
-                continue
             grid = _grid(one, merge)
             positions[:, done : one.start] = np.arange(position, position + one.start - done)
             position += one.start - done

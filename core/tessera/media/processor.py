@@ -300,7 +300,7 @@ def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
     fields: dict[str, Any] = {"modalities": tuple(modalities)}
     if known.__name__ == voxtral.NAME:
         bases = (_SomeParts, voxtral.VoxtralSounds, known)
-        fields["window_features"] = voxtral.window_features(folder)
+        fields["window"] = voxtral.window_of(folder)
     some_parts: Any = type(known.__name__, bases, fields)
     return some_parts.from_pretrained(str(folder), **_LOCAL)
 

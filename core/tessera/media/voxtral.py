@@ -14,20 +14,24 @@ _BEGIN = "[BEGIN_AUDIO]"
 
 
 class VoxtralSounds:
-    """Mixed into the class. window_features: how many features a window of 30 seconds has."""
+    """Mixed into the class. window: how many frames the tower takes at once, 30 seconds of published ones, and how many
+    features it makes of them."""
 
-    window_features: int
+    window: tuple[int, int]
     audio_token: str
     tokenizer: Any
+    feature_extractor: Any
     prepare_inputs_layout: Any
     _merge_kwargs: Any
     _retrieve_input_features: Any
 
     def _process_audio(self, audio: Sequence[Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
-        positions = options.pop("max_source_positions")
-        each = [self._retrieve_input_features([one], positions, **options) for one in audio]
-        texts = [_BEGIN + self.audio_token * (len(windows) * self.window_features) for windows in each]
-        return {"input_features": self._retrieve_input_features(audio, positions, **options)}, texts
+        frames, features = self.window
+        del options["max_source_positions"]
+        options["pad_to_multiple_of"] = frames * self.feature_extractor.hop_length
+        each = [self._retrieve_input_features([one], frames, **options) for one in audio]
+        texts = [_BEGIN + self.audio_token * (len(windows) * features) for windows in each]
+        return {"input_features": self._retrieve_input_features(audio, frames, **options)}, texts
 
     def __call__(self, text: Sequence[str], audio: Sequence[Any], **options: Any) -> Mapping[str, Any]:
         """A text with a placeholder for each sound."""
@@ -39,9 +43,10 @@ class VoxtralSounds:
         return {"input_ids": np.array([self.tokenizer(whole)["input_ids"]]), **processed}
 
 
-def window_features(folder: Path) -> int:
-    """As the tower of config.json makes them: several positions are one feature."""
+def window_of(folder: Path) -> tuple[int, int]:
+    """VoxtralSounds.window of the tower in config.json: two frames are a position, and several positions a feature."""
     from transformers import AutoConfig
 
     audio = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False).audio_config
-    return int(audio.max_source_positions * audio.hidden_size // audio.intermediate_size)
+    positions = int(audio.max_source_positions)
+    return 2 * positions, positions * audio.hidden_size // audio.intermediate_size

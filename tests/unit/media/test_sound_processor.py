@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tessera.arrays import Array
 from tessera.errors import ModelError, RequestError
 from tessera.media.messages import MediaStart
+from tessera.media.placement import placed
 from tessera.media.processor import MediaProcessor
 from tessera.media.sound import wav_file
 from tessera.media.workers import MediaWorkers
@@ -61,6 +63,19 @@ async def test_the_process_makes_what_the_processor_makes_here(tmp_path: Path) -
             assert (sent.digest, sent.replacement, sent.num_rows) == (media.digest, media.replacement, media.num_rows)
         with pytest.raises(RequestError, match="colour"):
             await workers.process("audio", wav_file(samples, 16_000), {"colour": 1})
+
+
+def test_a_processor_of_both_takes_both(tmp_path: Path) -> None:
+    processor = MediaProcessor(SOUND_FOLDERS["qwen2_5_omni"].write(tmp_path), modalities=("image", "audio"))
+    assert processor.ready.placeholders == {"image": "<|IMAGE|>", "audio": "<|AUDIO|>"}
+    image, sound = processor.image(Image.new("RGB", (40, 60))), processor.sound(sounds()[0])
+    assert set(image.inputs) == {"pixel_values", "image_grid_thw"}
+    assert set(sound.inputs) == {"input_features", "feature_attention_mask"}
+    text = f"{image.replacement}{sound.replacement}{image.replacement}"
+    ids = processor._processor.tokenizer(text)["input_ids"]
+    found = placed(ids, [image, sound, image], processor.ready)
+    assert [one.modality for one in found] == ["image", "audio", "image"]
+    assert sum(one.places.size for one in found) == len(ids)
 
 
 def test_a_sound_that_the_processor_would_cut_is_refused(tmp_path: Path) -> None:

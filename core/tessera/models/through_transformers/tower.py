@@ -37,7 +37,10 @@ class Tower:
         self.dtype, self.target = torch_dtype(build.dtype), build.device.target
         whole = _skeleton(checkpoint, self.dtype)
         if "audio" in build.modalities and getattr(whole.config, "has_lora_adapter", False):
-            raise RefusedTypeError("sounds change the weights of its text model (has_lora_adapter)")
+            raise RefusedTypeError(
+                "sounds change the weights of its text model (has_lora_adapter), which is served alone with "
+                "--limit-mm-per-prompt '{\"audio\": 0}'"
+            )
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
         vision = getattr(whole.config, "vision_config", None)
         self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
