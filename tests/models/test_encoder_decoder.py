@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 from transformers import WhisperConfig
 
+from tessera.config.modalities import encoder_length
 from tessera.errors import RefusedError, RequestError
 from tessera.features.media import EncoderCache
+from tessera.layers.build import Build
 from tessera.layers.cross_attention import CrossAttention
 from tessera.models.multimodal import EncoderDecoder
+from tessera.models.whisper import whisper
+from tessera.ops import REFERENCE
+from tessera.platform import BoundOps
+from tessera.reference import reference_backends
+from tessera.testing import ReferencePlatform
 from tessera_cpu.tape import Recorded
 from tests.models.answers import answers_of
 from tests.platforms.cpu_kernels import needs_kernels
@@ -43,6 +50,19 @@ def measured(heard, mode, platform="cpu"):
 def test_a_cell_of_the_table(heard, platform, mode):
     found = measured(heard, mode, platform)
     assert found.ok, found
+
+
+def test_what_config_leaves_out_is_what_transformers_takes_for_it():
+    theirs, device = WhisperConfig(), ReferencePlatform().open(0)
+    build = Build(BoundOps(REFERENCE, device), device, "float32", reference_backends())
+    ours = whisper(build, {}, 448)
+    config, layers = ours.config, ours.config.layers
+    assert (config.vocab, config.hidden, config.inner) == (theirs.vocab_size, theirs.d_model, theirs.decoder_ffn_dim)
+    assert (len(layers), layers[0].heads) == (theirs.decoder_layers, theirs.decoder_attention_heads)
+    assert (config.tied, config.activation) == (theirs.tie_word_embeddings, theirs.activation_function)
+    said = {"architectures": ["WhisperForConditionalGeneration"]}
+    assert encoder_length(said) == build.caches[1].spec.length == theirs.max_source_positions
+    assert ours.positions.parameter.parts["weight"][0].whole[0] == theirs.max_target_positions
 
 
 def test_two_answers_of_one_request_share_what_the_encoder_made(heard, monkeypatch):
