@@ -21,16 +21,31 @@ from triton.runtime.jit import create_function_from_signature
 
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
-from tessera.platform import LinearSpec, Packed
+from tessera.platform import LatentInput, LinearSpec, Packed
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
+from tessera.testing.latent import LatentCase, LatentTrial
 from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import host_device
-from tessera_triton import DeviceFacts, Launcher, TritonAttention, TritonEncoderAttention, kernels
+from tessera_triton import (
+    DeviceFacts,
+    Launcher,
+    TritonAttention,
+    TritonEncoderAttention,
+    TritonLatentAttention,
+    kernels,
+)
 from tessera_triton.attention import PagedLayer
-from tessera_triton.served import AttentionPlace, served, served_attention, served_encoders
+from tessera_triton.served import (
+    AttentionPlace,
+    LatentPlace,
+    served,
+    served_attention,
+    served_encoders,
+    served_latents,
+)
 
 _LARGE = 1 << 40  # bytes of a cache
 
@@ -144,6 +159,9 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     for encoded in served_encoders():
         launch.place = encoded.name
         _encode(encoded, TritonEncoderAttention(facts, launch))
+    for over_latents in served_latents():
+        launch.place = over_latents.name
+        _attend_latents(over_latents, TritonLatentAttention(facts, launch), launch)
     return list(launch.launches.values())
 
 
@@ -183,3 +201,20 @@ def _encode(encoded: AttentionPlace, backend: TritonEncoderAttention) -> None:
         spec.softcap, spec.relative_reach, dtype=spec.dtype,
     )  # fmt: skip
     EncoderTrial(backend, case).run()
+
+
+def _attend_latents(attended: LatentPlace, backend: TritonLatentAttention, launch: Recorder) -> None:
+    """Calls a layer as a model does, and writes latents alone."""
+    spec = attended.layer
+    case = LatentCase(
+        attended.rows, backend.constraints(spec).block_sizes[0], heads=spec.num_heads, rank=spec.cache.rank,
+        rope_dim=spec.cache.rope_dim, nope_dim=spec.nope_dim, value_dim=spec.value_dim,
+        style="" if spec.rotary is None else spec.rotary.style, scale=spec.scale, dtype=spec.dtype,
+    )  # fmt: skip
+    made = LatentTrial(backend, case)
+    launch.caches = [plane for planes in made.caches for plane in planes]
+    of, _ = made.launch(made.grants)
+    sizes = spec.num_heads * spec.query_dim, spec.cache.rank + spec.cache.rope_dim
+    projected = torch.zeros(of.key.tokens, sum(sizes), dtype=torch_dtype(spec.dtype))
+    made.layer.fused(LatentInput(*torch.split(projected, sizes, dim=-1)), of.positions, made.caches, of.plans[0])
+    made.layer.write(projected[:, sizes[0] :], made.caches, of.plans[0])
