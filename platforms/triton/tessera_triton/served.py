@@ -229,7 +229,7 @@ def served_latents() -> Iterator[LatentPlace]:
         0, 128, 128, 128, 192**-0.5, DTYPE, LatentSpec(512, 64, DTYPE), NormSpec(512, DTYPE, 1e-6),
         RotarySpec(64, 64, "pairs"),
     )  # fmt: skip
+    launches = {**_LAUNCHES, "prefill of many": ((400, 400),)}  # whose keys and values are computed
     for heads in (128, 16):
-        for how in ("decode", "prefill"):
-            place = f"latent attention, {how}, {heads} heads"
-            yield LatentPlace(place, replace(layer, num_heads=heads), _LAUNCHES[how])
+        for how, rows in launches.items():
+            yield LatentPlace(f"latent attention, {how}, {heads} heads", replace(layer, num_heads=heads), rows)

@@ -11,7 +11,7 @@ import pytest
 from tessera.platform import LatentSpec
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance import Case, conformance_cases
-from tessera.testing.latent import LatentCase, LatentTrial
+from tessera.testing.latent import SIZES, LatentCase, LatentTrial
 from tessera_triton import TARGETS, Launcher, TritonLatentAttention
 from tessera_triton.facts import INTERPRETED, DeviceFacts
 from tests.platforms.interpreted import Interpreted
@@ -70,6 +70,27 @@ def test_long_rows_are_divided(case: LatentCase, facts: DeviceFacts, launched: s
     assert launch.options.keys() == {"latent_input", *launched}
     pieces = launch.options["absorbed_rows"]
     assert (pieces["PIECE"] < pieces["BLOCK_R"]) == (case is IN_PIECES)
+
+
+PROMPTS = LatentCase(((1, 20), (150, 170), (9, 60)), 48, heads=18, padding=3, dtype="bfloat16", **SIZES[1])
+
+
+@pytest.mark.parametrize(
+    ("case", "launched"),
+    [
+        (PROMPTS, {"absorbed_rows", "absorbed_tiles", "prefill_tiles"}),
+        (replace(PROMPTS, rows=((140, 141),)), {"prefill_tiles"}),
+    ],
+    ids=("beside-others", "alone"),
+)
+def test_keys_and_values_of_long_rows_are_computed(case: LatentCase, launched: set[str]) -> None:
+    launch = Noting()
+    made = LatentTrial(TritonLatentAttention(INTERPRETED, launch), case)
+    made.run()
+    launch.options.clear()
+    for found, expected in zip(made.attended(into_nan=True), made.expected(), strict=True):
+        assert difference(found.double(), expected, TOLERANCES[case.dtype]) is None
+    assert launch.options.keys() == launched
 
 
 def test_it_says_what_it_does_not_take() -> None:
