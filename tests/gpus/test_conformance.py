@@ -28,7 +28,7 @@ BY_TILES = (
     "latent/triton-latent/served-",
 )  # fmt: skip
 """What depends on the sizes of tiles, which differ from device to device."""
-ALONE = ("op/", "encoder/", "latent/")
+ALONE = ("op/", "encoder/", "latent/", "sparse/triton-sparse-latent/")
 """What platforms/triton/tests try."""
 
 

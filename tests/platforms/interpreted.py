@@ -26,7 +26,13 @@ from triton.runtime import interpreter
 
 from tessera.platform import Device, MixerBackend, OpSet, replace
 from tessera.testing.reference import ReferencePlatform, host_device
-from tessera_triton import TritonAttention, TritonEncoderAttention, TritonLatentAttention, kernels
+from tessera_triton import (
+    TritonAttention,
+    TritonEncoderAttention,
+    TritonLatentAttention,
+    TritonSparseLatentAttention,
+    kernels,
+)
 from tessera_triton.facts import INTERPRETED
 
 Handle, Builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
@@ -196,4 +202,5 @@ class Interpreted(ReferencePlatform):
         return replace(reference, **kernels(INTERPRETED))
 
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
-        return (TritonAttention(INTERPRETED), TritonEncoderAttention(INTERPRETED), TritonLatentAttention(INTERPRETED))
+        backends = TritonAttention, TritonEncoderAttention, TritonLatentAttention, TritonSparseLatentAttention
+        return tuple(backend(INTERPRETED) for backend in backends)

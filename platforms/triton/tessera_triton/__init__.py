@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from tessera_triton.encoder import TritonEncoderAttention
     from tessera_triton.latent import TritonLatentAttention
     from tessera_triton.library import kernels
+    from tessera_triton.sparse_latent import TritonSparseLatentAttention
 
 __all__ = [
     "TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "TritonLatentAttention",
-    "has_compiler", "kernels",
+    "TritonSparseLatentAttention", "has_compiler", "kernels",
 ]  # fmt: skip
 
 _WITH_KERNELS = {
     "TritonAttention": "tessera_triton.attention",
     "TritonEncoderAttention": "tessera_triton.encoder",
     "TritonLatentAttention": "tessera_triton.latent",
+    "TritonSparseLatentAttention": "tessera_triton.sparse_latent",
     "kernels": "tessera_triton.library",
 }
 

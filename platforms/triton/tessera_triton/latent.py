@@ -4,8 +4,9 @@ latent_cache.py writes the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import e, log2
 from typing import Any, NamedTuple, cast
 
@@ -29,18 +30,20 @@ from tessera.platform import (
     Launch,
     LayerSpec,
     Reason,
+    SparseLatentLayerSpec,
 )
 from tessera_triton.absorbed import absorbed_rows, absorbed_tiles
 from tessera_triton.attention import PagedLayer, PagedPlan, TritonAttention, paged_plan
 from tessera_triton.decode import combine_parts
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.latent_cache import latent_input
-from tessera_triton.tiles import LatentTile, latent_tile
+from tessera_triton.tiles import LatentTile, kind_of, latent_tile
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 512, 64  # the largest parts of a latent
 _FEW = 8  # tokens of a row that absorbed_rows takes
-_TOGETHER = 16  # heads of a prompt that are computed at a time
+_MANY = 1024  # tokens that decode beyond which some heads are computed at a time, as in prompts
+_TOGETHER = 16  # of these, at most
 _FEWEST = 128  # tokens of a row for which keys and values are computed
 _ROOM = 256 << 20  # bytes of these
 _AT_ONCE = 2048  # elements of latents that a program writes
@@ -138,8 +141,8 @@ def better_expanded(spec: LatentHeadsSpec, row: ExpandedRow) -> bool:
 def expanded_heads(spec: LatentHeadsSpec, facts: DeviceFacts) -> LayerSpec | None:
     """Attention of a part of the heads over their keys and values, which are as wide as keys; None if there are no
     kernels for it."""
-    if spec.value_dim > spec.query_dim:
-        return None
+    if spec.value_dim > spec.query_dim or (spec.query_dim > 128 and kind_of(facts) == "wave32, operands twice"):
+        return None  # the latter spills there
     heads = heads_together(spec.num_heads)
     cache = FullAttentionSpec(heads, spec.query_dim, spec.dtype)
     layer = LayerSpec(0, "attention", heads, heads, spec.query_dim, spec.scale, spec.dtype, cache)
@@ -165,7 +168,8 @@ def heads_together(heads: int) -> int:
 
 def tile_of(spec: LatentHeadsSpec, facts: DeviceFacts, pairs: int) -> LatentTile:
     """For rows of so many queries times heads."""
-    return latent_tile(facts, spec.dtype, blocks_of(spec), pairs)
+    selected = isinstance(spec, SparseLatentLayerSpec)
+    return latent_tile(facts, spec.dtype, blocks_of(spec), pairs, selected=selected)
 
 
 def blocks_of(spec: LatentHeadsSpec) -> tuple[int, int]:
@@ -206,23 +210,33 @@ class Latents:
                 BLOCK_A=power_of_two(turns // 2), num_warps=4,
             )  # fmt: skip
 
-    def over(self, q: Tensor, caches: Caches, plan: LatentPlan, out: Tensor | None) -> Tensor:
-        """q [T, H, query_dim], turned -> [T, H, value_dim]"""
+    def over(
+        self, q: Tensor, caches: Caches, plan: LatentPlan, out: Tensor | None, selection: Tensor | None = None
+    ) -> Tensor:
+        """q [T, H, query_dim], turned -> [T, H, value_dim]. selection: as that of sparse attention [T, limit]."""
         spec, paged = self.spec, plan.paged
         q = q if q.stride(-1) == 1 else q.contiguous()
         make = torch.zeros if paged.padded else torch.empty
         made = make((len(q), spec.num_heads, spec.value_dim), dtype=q.dtype, device=q.device)
         if paged.few and paged.tokens:
             some = slice(0, paged.tokens if paged.few == paged.rows else paged.others_start)
-            self._absorbed(self._rows, q[some], slice(None), caches, plan, made[some])
+            over_rows = partial(self._rows, selection=selection)
+            for heads in self._parts(len(q[some])):
+                self._absorbed(over_rows, q[some, heads], heads, caches, plan, made[some, heads])
         if paged.others_start < paged.tokens and paged.few < paged.rows:
-            others, together = slice(paged.others_start, None), heads_together(spec.num_heads)
-            for heads in (slice(first, first + together) for first in range(0, spec.num_heads, together)):
+            others = slice(paged.others_start, None)
+            for heads in self._parts(_MANY + 1):
                 if plan.absorbs:
                     self._absorbed(self._tiles, q[others, heads], heads, caches, plan, made[others, heads])
                 for row in plan.expanded:
                     self._expanded(row, q, heads, caches, plan, made)
         return made if out is None else out.copy_(made)
+
+    def _parts(self, tokens: int) -> Sequence[slice]:
+        """The heads that are computed at a time for so many tokens."""
+        heads = self.spec.num_heads
+        together = heads if tokens <= _MANY else heads_together(heads)
+        return [slice(first, first + together) for first in range(0, heads, together)]
 
     def _absorbed(
         self, attend: Callable[..., None], q: Tensor, heads: slice, caches: Caches, plan: LatentPlan, out: Tensor
@@ -290,7 +304,10 @@ class Latents:
             "num_warps": tile.warps, "num_stages": tile.stages,
         }  # fmt: skip
 
-    def _rows(self, absorbed: Tensor, turned: Tensor, caches: Caches, plan: LatentPlan, mixed: Tensor) -> None:
+    def _rows(
+        self, absorbed: Tensor, turned: Tensor, caches: Caches, plan: LatentPlan, mixed: Tensor,
+        selection: Tensor | None = None,
+    ) -> None:  # fmt: skip
         paged, (_, heads, rank), device = plan.paged, absorbed.shape, absorbed.device
         spare, width = paged.spare, paged.few_width
         tile = tile_of(self.spec, self.facts, heads * width)
@@ -301,8 +318,9 @@ class Latents:
         counts = (paged.few, spare, width, int(paged.fills))
         operands = self._operands(absorbed, turned, caches, paged, paged.starts, paged.lengths, mixed)
         self.launch(
-            absorbed_rows, (paged.few + spare, -(-heads * width // tile.queries)), *operands, parts, logs, *counts,
-            **self._constants(tile, heads, paged),
+            absorbed_rows, (paged.few + spare, -(-heads * width // tile.queries)), *operands,
+            absorbed if selection is None else selection.contiguous(), parts, logs, *counts,
+            **self._constants(tile, heads, paged), SELECTS=0 if selection is None else selection.shape[1],
         )  # fmt: skip
         if paged.divides:
             block, _ = blocks_of(self.spec)

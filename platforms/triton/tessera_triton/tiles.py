@@ -254,7 +254,7 @@ _LATENTS: Mapping[str, tuple[LatentTile, LatentTile]] = MappingProxyType(
     {
         "warp groups": (LatentTile(16, 32, _WHOLE, 4, 3), LatentTile(64, 32, _WHOLE, 8, 3)),
         "warps": (LatentTile(16, 32, _WHOLE, 4, 3), LatentTile(32, 32, _WHOLE, 8, 3)),
-        "wave64": (LatentTile(16, 32, 128, 4, 1), LatentTile(64, 32, 128, 8, 1)),
+        "wave64": (LatentTile(16, 32, 128, 4, 1), LatentTile(64, 32, 64, 8, 1)),
         "wave32": (LatentTile(16, 16, 128, 8, 1), LatentTile(32, 16, 64, 16, 1)),
         "wave32, operands twice": (LatentTile(16, 16, 64, 16, 1), LatentTile(32, 16, 64, 16, 1)),
         "float32": (LatentTile(16, 16, 64, 8, 1), LatentTile(16, 16, 64, 8, 1)),
@@ -265,14 +265,19 @@ _LATENTS: Mapping[str, tuple[LatentTile, LatentTile]] = MappingProxyType(
 from shared memory may be whole; registers hold them in pieces."""
 
 
-def latent_tile(facts: DeviceFacts, dtype: str, sizes: tuple[int, int], pairs: int) -> LatentTile:
-    """sizes: of the two parts of a latent, as powers of two. pairs: queries times heads of a row."""
+def latent_tile(
+    facts: DeviceFacts, dtype: str, sizes: tuple[int, int], pairs: int, *, selected: bool = False
+) -> LatentTile:
+    """sizes: of the two parts of a latent, as powers of two. pairs: queries times heads of a row. selected: latents do
+    not lie beside each other."""
     kind = kind_of(facts)
     if dtype == "float32":
         kind = "float32 of wave32" if kind.startswith("wave32") else "float32"
     few, many = _LATENTS[kind]
     tile = few if pairs <= few.queries else many
     width, ahead, latents = sum(sizes), tile.stages - 1, tile.latents
+    if selected and kind == "warp groups" and tile is many:  # places of more do not fit the registers
+        latents //= 2
 
     def taken(latents: int) -> int:
         return (tile.queries * (width + latents) + ahead * latents * width) * _BYTES[dtype]

@@ -12,7 +12,8 @@ from tessera.platform import LatentSpec
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance import Case, conformance_cases
 from tessera.testing.latent import SIZES, LatentCase, LatentTrial
-from tessera_triton import TARGETS, Launcher, TritonLatentAttention
+from tessera.testing.sparse_attention import SparseLatentCase, SparseLatentTrial
+from tessera_triton import TARGETS, Launcher, TritonLatentAttention, TritonSparseLatentAttention
 from tessera_triton.facts import INTERPRETED, DeviceFacts
 from tests.platforms.interpreted import Interpreted
 
@@ -22,12 +23,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning"),
 ]
 
-DAILY = ("latent/triton-latent/chunks-spaced-bfloat16", "latent/triton-latent/fused-half-float32")
+KINDS = ("latent/", "sparse/triton-sparse-latent/")
+DAILY = (
+    "latent/triton-latent/chunks-spaced-bfloat16",
+    "latent/triton-latent/fused-half-float32",
+    "sparse/triton-sparse-latent/fused-bfloat16",
+)
 
 
 def _cases() -> Iterator[Any]:
     for case in conformance_cases(f"{Interpreted.__module__}:{Interpreted.__name__}"):
-        if case.id.startswith("latent/"):
+        if case.id.startswith(KINDS):
             yield pytest.param(case, id=case.id, marks=() if case.id in DAILY else pytest.mark.nightly)
 
 
@@ -72,14 +78,25 @@ def test_long_rows_are_divided(case: LatentCase, facts: DeviceFacts, launched: s
     assert (pieces["PIECE"] < pieces["BLOCK_R"]) == (case is IN_PIECES)
 
 
-PROMPTS = LatentCase(((1, 20), (150, 170), (9, 60)), 48, heads=18, padding=3, dtype="bfloat16", **SIZES[1])
+SELECTED = SparseLatentCase(((1, 300), (1, 20), (2, 40)), 48, limit=270, heads=18, stride=3, padding=1)
+
+
+def test_long_selections_are_divided() -> None:
+    launch = Noting()
+    made = SparseLatentTrial(TritonSparseLatentAttention(replace(INTERPRETED, processors=16), launch), SELECTED)
+    for found, expected in zip(made.run(), made.expected(), strict=True):
+        assert difference(found.double(), expected, TOLERANCES[SELECTED.dtype]) is None
+    assert launch.options["absorbed_rows"]["SELECTS"] == 270
+
+
+PROMPTS = LatentCase(((1, 20), (128, 140), (9, 60)), 48, heads=18, padding=3, dtype="bfloat16", **SIZES[1])
 
 
 @pytest.mark.parametrize(
     ("case", "launched"),
     [
         (PROMPTS, {"absorbed_rows", "absorbed_tiles", "prefill_tiles"}),
-        (replace(PROMPTS, rows=((140, 141),)), {"prefill_tiles"}),
+        (replace(PROMPTS, rows=((128, 129),), heads=3), {"prefill_tiles"}),
     ],
     ids=("beside-others", "alone"),
 )
@@ -100,3 +117,4 @@ def test_it_says_what_it_does_not_take() -> None:
     assert backend.supports(replace(spec, dtype="bfloat16")) == "latents in float32"
     wide = replace(spec, cache=LatentSpec(576, 64, "float32"))
     assert backend.supports(wide) == "latents of 576 + 64, more than 512 + 64"
+    assert TritonSparseLatentAttention(INTERPRETED).supports(replace(SELECTED.spec(), dtype="int8")) is not None
