@@ -43,7 +43,8 @@ class Place:
 
 
 def _of_gpus(name: str) -> Place:
-    return Place("gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", ("op/", "encoder/"))
+    elsewhere = "op/", "encoder/", "latent/", "sparse/triton-sparse-latent/"
+    return Place("gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", elsewhere)
 
 
 def _of_vendor(stage: str, path: str) -> Place:

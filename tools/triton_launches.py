@@ -21,16 +21,33 @@ from triton.runtime.jit import create_function_from_signature
 
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
-from tessera.platform import LinearSpec, Packed
+from tessera.platform import LatentInput, LinearSpec, Packed, SparseLatentInput, SparseLatentLayerSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
+from tessera.testing.latent import LatentCase, LatentTrial
 from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import host_device
-from tessera_triton import DeviceFacts, Launcher, TritonAttention, TritonEncoderAttention, kernels
+from tessera.testing.sparse_attention import SparseLatentCase, SparseLatentTrial
+from tessera_triton import (
+    DeviceFacts,
+    Launcher,
+    TritonAttention,
+    TritonEncoderAttention,
+    TritonLatentAttention,
+    TritonSparseLatentAttention,
+    kernels,
+)
 from tessera_triton.attention import PagedLayer
-from tessera_triton.served import AttentionPlace, served, served_attention, served_encoders
+from tessera_triton.served import (
+    AttentionPlace,
+    LatentPlace,
+    served,
+    served_attention,
+    served_encoders,
+    served_latents,
+)
 
 _LARGE = 1 << 40  # bytes of a cache
 
@@ -144,6 +161,9 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     for encoded in served_encoders():
         launch.place = encoded.name
         _encode(encoded, TritonEncoderAttention(facts, launch))
+    for over_latents in served_latents():
+        launch.place = over_latents.name
+        _attend_latents(over_latents, launch, facts)
     return list(launch.launches.values())
 
 
@@ -183,3 +203,28 @@ def _encode(encoded: AttentionPlace, backend: TritonEncoderAttention) -> None:
         spec.softcap, spec.relative_reach, dtype=spec.dtype,
     )  # fmt: skip
     EncoderTrial(backend, case).run()
+
+
+def _attend_latents(attended: LatentPlace, launch: Recorder, facts: DeviceFacts) -> None:
+    """Calls a layer as a model does, and writes latents alone."""
+    spec = attended.layer
+    shape: dict[str, Any] = {
+        "rows": attended.rows, "block_size": 64, "heads": spec.num_heads, "rank": spec.cache.rank,
+        "rope_dim": spec.cache.rope_dim, "nope_dim": spec.nope_dim, "value_dim": spec.value_dim,
+        "style": "" if spec.rotary is None else spec.rotary.style, "scale": spec.scale, "dtype": spec.dtype,
+    }  # fmt: skip
+    sizes = spec.num_heads * spec.query_dim, spec.cache.rank + spec.cache.rope_dim
+    tokens = sum(number for number, _ in attended.rows)
+    projected = LatentInput(*torch.zeros(tokens, sum(sizes), dtype=torch_dtype(spec.dtype)).split_with_sizes(sizes, 1))
+    made: LatentTrial
+    x: LatentInput | SparseLatentInput = projected
+    if isinstance(spec, SparseLatentLayerSpec):
+        x = SparseLatentInput(projected, torch.zeros(tokens, spec.limit, dtype=torch.int32))
+        case = SparseLatentCase(**shape, limit=spec.limit)
+        made = SparseLatentTrial(TritonSparseLatentAttention(facts, launch), case)
+    else:
+        made = LatentTrial(TritonLatentAttention(facts, launch), LatentCase(**shape))
+    launch.caches = [plane for planes in made.caches for plane in planes]
+    of, _ = made.launch(made.grants)
+    made.layer.fused(x, of.positions, made.caches, of.plans[0])
+    made.layer.write(projected.latent, made.caches, of.plans[0])

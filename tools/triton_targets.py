@@ -43,7 +43,7 @@ DEVICES: Mapping[str, DeviceFacts] = {**TARGETS, **LATER}
 MATRIX = {"cuda": r"\b(?:HGMMA|HMMA|QGMMA|QMMA|IMMA|IGMMA|UTC\w*MMA|OMMA)\b", "hip": r"\bv_(?:mfma|wmma|swmmac)_"}
 """Instructions that multiply matrices, in the assembly."""
 
-COPYING = ("decode_rows", "prefill_tiles", "copied_tiles", "encoder_tiles")
+COPYING = ("decode_rows", "prefill_tiles", "copied_tiles", "encoder_tiles", "absorbed_rows", "absorbed_tiles")
 """Kernels that loop over keys, whose copies a pipeline should overlap with products."""
 
 MULTIPLYING = (

@@ -1,5 +1,5 @@
 """The kit at silver, through the interpreter: a kernel that is wired to the wrong tensor is found without a GPU. Ops
-alone, and encoder attention, are tried in platforms/triton/tests."""
+alone, encoder attention and latent attention are tried in platforms/triton/tests."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ pytestmark = [
 DAILY = ("device/", "model/llama-bfloat16", "overlap/", "reads/step", "shapes/padding", "cache/triton/copy-bfloat16")
 BY_TILES = (
     "attention/", "fused/", "model/", "encoder/triton-encoder/plain-", "encoder/triton-encoder/heads-of-",
+    "latent/triton-latent/served-",
 )  # fmt: skip
 """What depends on the sizes of tiles, which differ from device to device."""
-ALONE = ("op/", "encoder/")
+ALONE = ("op/", "encoder/", "latent/", "sparse/triton-sparse-latent/")
 """What platforms/triton/tests try."""
 
 

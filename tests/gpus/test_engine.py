@@ -23,7 +23,7 @@ from tests.platforms.engine_run import EngineRun
 
 pytestmark = pytest.mark.compiler
 
-FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe")
+FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe", "deepseek_v3")
 DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}
 
 

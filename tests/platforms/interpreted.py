@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace as replace_fields
 from functools import cache
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -23,9 +24,15 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from tessera.platform import AttentionBackend, Device, OpSet, replace
+from tessera.platform import Device, MixerBackend, OpSet, replace
 from tessera.testing.reference import ReferencePlatform, host_device
-from tessera_triton import TritonAttention, TritonEncoderAttention, kernels
+from tessera_triton import (
+    TritonAttention,
+    TritonEncoderAttention,
+    TritonLatentAttention,
+    TritonSparseLatentAttention,
+    kernels,
+)
 from tessera_triton.facts import INTERPRETED
 
 Handle, Builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
@@ -194,5 +201,6 @@ class Interpreted(ReferencePlatform):
     def ops(self, reference: OpSet) -> OpSet:
         return replace(reference, **kernels(INTERPRETED))
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (TritonAttention(INTERPRETED), TritonEncoderAttention(INTERPRETED))
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
+        backends = TritonAttention, TritonEncoderAttention, TritonLatentAttention, TritonSparseLatentAttention
+        return tuple(backend(INTERPRETED) for backend in backends)

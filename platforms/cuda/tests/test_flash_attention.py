@@ -74,7 +74,7 @@ def test_version_3_is_for_hopper_and_for_no_windows():
 
 def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(CudaPlatform, "_compiled_facts", lambda self: TARGETS["sm_90"])
-    backends = CudaPlatform().attention_backends()
+    backends = [one for one in CudaPlatform().attention_backends() if one.handles(CASE.spec())]
     assert [(backend.name, backend.supports(CASE.spec())) for backend in backends] == [
         ("flash_attention_3", "flash_attn_interface is not installed"),
         ("flash_attention_2", "flash_attn is not installed"),

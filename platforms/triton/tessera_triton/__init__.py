@@ -16,13 +16,20 @@ from tessera_triton.facts import TARGETS, DeviceFacts, Launcher, has_compiler
 if TYPE_CHECKING:
     from tessera_triton.attention import TritonAttention
     from tessera_triton.encoder import TritonEncoderAttention
+    from tessera_triton.latent import TritonLatentAttention
     from tessera_triton.library import kernels
+    from tessera_triton.sparse_latent import TritonSparseLatentAttention
 
-__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "has_compiler", "kernels"]
+__all__ = [
+    "TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "TritonLatentAttention",
+    "TritonSparseLatentAttention", "has_compiler", "kernels",
+]  # fmt: skip
 
 _WITH_KERNELS = {
     "TritonAttention": "tessera_triton.attention",
     "TritonEncoderAttention": "tessera_triton.encoder",
+    "TritonLatentAttention": "tessera_triton.latent",
+    "TritonSparseLatentAttention": "tessera_triton.sparse_latent",
     "kernels": "tessera_triton.library",
 }
 

@@ -144,38 +144,44 @@ class TritonAttention(AttentionBackend):
         return self._agreeing[kind]
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
-        """The tensors are those of the launch, which keep their addresses. What is captured must hold for all launches
-        of its shape; one that runs eagerly may look at the lengths of its rows."""
-        key, spec = launch.key, group.spec
+        spec = group.spec
         grouped = spec.num_heads // spec.num_kv_heads
-        size = launch.block_sizes[group.number]
-        few, few_width, others_start = 0, 1, 0
-        if grouped * key.width <= _FEW:
-            few, few_width = key.rows, key.width
-        elif buffers is None:
-            single = launch.query_lens_host[: launch.num_rows] == 1
-            few = int(single.argmin()) if not single.all() else launch.num_rows
-            others_start = int(launch.query_start_loc_host[few])
-        fills = few == key.rows == key.tokens and few_width == 1
         spare = max(_BUSY * self.facts.processors // spec.num_kv_heads, 1)
-        table = launch.block_tables[group.number]
-        return PagedPlan(
-            launch.slot_mapping[group.number],
-            table,
-            launch.query_start_loc,
-            launch.query_lens,
-            launch.seq_lens,
-            key.rows,
-            key.tokens,
-            few,
-            few_width,
-            others_start,
-            spare,
-            buffers is not None or _divides(launch.seq_lens_host[:few], spare, spec.window),
-            fills,
-            not fills and (buffers is not None or key.tokens != launch.num_tokens),
-            size,
-        )
+        return paged_plan(launch, group.number, buffers, _FEW // grouped, spare, spec.window)
+
+
+def paged_plan(
+    launch: Launch, number: int, buffers: Buffers | None, few_tokens: int, spare: int, window: int | None
+) -> PagedPlan:
+    """The tensors are those of the launch, which keep their addresses. What is captured must hold for all launches
+    of its shape; one that runs eagerly may look at the lengths of its rows. number: of the cache group. few_tokens: of
+    a row, that decode.py takes."""
+    key = launch.key
+    few, few_width, others_start = 0, 1, 0
+    if key.width <= few_tokens:
+        few, few_width = key.rows, key.width
+    elif buffers is None:
+        single = launch.query_lens_host[: launch.num_rows] == 1
+        few = int(single.argmin()) if not single.all() else launch.num_rows
+        others_start = int(launch.query_start_loc_host[few])
+    fills = few == key.rows == key.tokens and few_width == 1
+    return PagedPlan(
+        launch.slot_mapping[number],
+        launch.block_tables[number],
+        launch.query_start_loc,
+        launch.query_lens,
+        launch.seq_lens,
+        key.rows,
+        key.tokens,
+        few,
+        few_width,
+        others_start,
+        spare,
+        buffers is not None or _divides(launch.seq_lens_host[:few], spare, window),
+        fills,
+        not fills and (buffers is not None or key.tokens != launch.num_tokens),
+        launch.block_sizes[number],
+    )
 
 
 def _divides(ends: Any, spare: int, window: int | None) -> bool:

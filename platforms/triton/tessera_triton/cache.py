@@ -3,6 +3,8 @@ of a projection, QK norm and rotary embedding. A program computes some heads, of
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -60,10 +62,10 @@ def write_heads(
 
 
 @triton.jit
-def _turned(
+def turned_heads(
     x, token, there, positions, cos_sin, angles_row, weight, eps, offset,
     DIM: tl.constexpr, ROTARY: tl.constexpr, PAIRS: tl.constexpr, NORMED: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+) -> Any:  # fmt: skip
     """Heads that begin at x [R], normed and turned: [R, BLOCK_D] float32, rounded where the ops round. ROTARY: the
     elements that are turned, 0 for none."""
     column = tl.arange(0, BLOCK_D)
@@ -128,7 +130,7 @@ def heads_input(
         row += part * BLOCK_R
         token, head = (row // HEADS).to(tl.int64), row % HEADS
         there = token < tokens
-        rows = _turned(
+        rows = turned_heads(
             x + token * x_token + head * DIM, token, there, positions, cos_sin, angles_row, q_norm, q_eps, q_offset,
             DIM, ROTARY, PAIRS, Q_NORMED, BLOCK_D,
         )  # fmt: skip
@@ -139,7 +141,7 @@ def heads_input(
         row += (part - of_q) * BLOCK_R
         token, head = (row // KV_HEADS).to(tl.int64), row % KV_HEADS
         there = token < tokens
-        rows = _turned(
+        rows = turned_heads(
             x + token * x_token + (HEADS + head) * DIM, token, there, positions, cos_sin, angles_row, k_norm, k_eps,
             k_offset, DIM, ROTARY, PAIRS, K_NORMED, BLOCK_D,
         )  # fmt: skip
@@ -151,7 +153,7 @@ def heads_input(
         row += (part - of_q - of_k) * BLOCK_R
         token, head = (row // KV_HEADS).to(tl.int64), row % KV_HEADS
         there = token < tokens
-        rows = _turned(
+        rows = turned_heads(
             x + token * x_token + (HEADS + KV_HEADS + head) * DIM, token, there, positions, cos_sin, angles_row, k_norm,
             k_eps, k_offset, DIM, 0, False, False, BLOCK_D,
         )  # fmt: skip

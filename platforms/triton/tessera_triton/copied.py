@@ -34,7 +34,7 @@ def copied_tiles(
     """q [T, H, D], keys and values [blocks, SIZE, Hk, D], all dense but for the distance of q's tokens -> out [T, H, D]
     and, with SUMS, the natural log-sum-exp of scores [T, H], of the tokens of rows from first_row on."""
     head = tl.program_id(1)
-    row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, BLOCK_M)
+    row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, 1, BLOCK_M)
     length = tl.load(lengths + row)
     last = tl.load(ends + row)
     row_start = tl.load(starts + row)

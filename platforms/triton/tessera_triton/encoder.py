@@ -98,7 +98,7 @@ def encoder_tiles(
     """out [T, H, D] of the tokens of rows; other tokens are not written."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     head = tl.program_id(1)
-    row, tile = row_of(tl.program_id(0), starts, rows * 0, rows, BLOCK_Q)
+    row, tile = row_of(tl.program_id(0), starts, rows * 0, rows, 1, BLOCK_Q)
     length = tl.load(lengths + row)
     nearest = tile * BLOCK_Q  # position of the first query
     if nearest < length:

@@ -17,6 +17,7 @@ from tessera.platform import (
     Device,
     GraphRunner,
     Kernel,
+    MixerBackend,
     ModelFacts,
     OpSet,
     Platform,
@@ -164,16 +165,20 @@ class TritonPlatform(Platform):
         facts = self._compiled_facts()
         return scheme if facts is None else on_device(scheme, facts)
 
-    def attention_backends(self) -> Sequence[AttentionBackend]:
+    def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         facts = self._compiled_facts()
         if facts is None:
             return ()
         from tessera_triton.attention import TritonAttention
         from tessera_triton.copying import chosen_copies
         from tessera_triton.encoder import TritonEncoderAttention
+        from tessera_triton.latent import TritonLatentAttention
+        from tessera_triton.sparse_latent import TritonSparseLatentAttention
 
-        own = TritonAttention(facts, self._launcher(), copies=chosen_copies(), trial=self._trial())
-        return (*self._more_backends(facts), own, TritonEncoderAttention(facts, self._launcher()))
+        common = facts, self._launcher()
+        own = TritonAttention(*common, copies=chosen_copies(), trial=self._trial())
+        others = TritonEncoderAttention, TritonLatentAttention, TritonSparseLatentAttention
+        return (*self._more_backends(facts), own, *(backend(*common) for backend in others))
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())

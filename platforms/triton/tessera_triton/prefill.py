@@ -15,16 +15,17 @@ _SEARCHED = tl.constexpr(128)  # rows that the search looks at together
 
 
 @triton.jit
-def row_of(tile, starts, first_row, rows, BLOCK_Q: tl.constexpr) -> Any:
-    """The row of a tile, and the tile's number in it. Row i, whose tokens begin at s, has the tiles from s // BLOCK_Q +
-    i, so rows share no tile whatever their lengths, and a launch of T tokens needs at most T / BLOCK_Q + rows."""
-    tile += tl.load(starts + first_row) // BLOCK_Q + first_row
+def row_of(tile, starts, first_row, rows, EACH: tl.constexpr, BLOCK: tl.constexpr) -> Any:
+    """The row of a tile, and the tile's number in it. A tile has BLOCK places, of which a token takes EACH. Row i,
+    whose places begin at s, has the tiles from s // BLOCK + i, so rows share no tile whatever their lengths, and a
+    launch of T tokens needs at most T EACH / BLOCK + rows."""
+    tile += tl.load(starts + first_row) * EACH // BLOCK + first_row
     row = first_row - 1
     for at in range(first_row, rows, _SEARCHED):
         index = at + tl.arange(0, _SEARCHED)
-        start = tl.load(starts + index, mask=index < rows, other=_FAR)
-        row += tl.sum((start // BLOCK_Q + index <= tile).to(tl.int32), 0)
-    return row, tile - tl.load(starts + row) // BLOCK_Q - row
+        start = tl.load(starts + index, mask=index < rows, other=_FAR // EACH)
+        row += tl.sum((start * EACH // BLOCK + index <= tile).to(tl.int32), 0)
+    return row, tile - tl.load(starts + row) * EACH // BLOCK - row
 
 
 # q, q_token, q_head                       queries [T, H, D]; elements from a token, and from a head, to the next
@@ -54,7 +55,7 @@ def prefill_tiles(
     The last tiles of a row see the most keys, so they start first."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     head = tl.program_id(1)
-    row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, BLOCK_Q)
+    row, tile = row_of(tl.num_programs(0) - 1 - tl.program_id(0), starts, first_row, rows, 1, BLOCK_Q)
     length = tl.load(lengths + row)
     if tile * BLOCK_Q < length:
         end = tl.load(ends + row)

@@ -16,10 +16,10 @@ _PER_WARP = 512  # pairs of elements
 
 
 @triton.jit
-def _turn(
+def turn(
     x, heads, head_stride, stride, cos, sin,
     HALF: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Turns the heads of one token, which begin at x. cos, sin: [BLOCK]."""
     pair = tl.arange(0, BLOCK)[None, :]
     head = tl.arange(0, HEADS)[:, None]
@@ -44,9 +44,9 @@ def _turn_tokens(
     cos = tl.load(table, mask=pair < HALF, other=0.0)[None, :]
     sin = tl.load(table + HALF, mask=pair < HALF, other=0.0)[None, :]
     if tl.program_id(1) == 0:
-        _turn(q + token * q_token, q_heads, q_head, q_stride, cos, sin, HALF, PAIRS, Q_HEADS, BLOCK)
+        turn(q + token * q_token, q_heads, q_head, q_stride, cos, sin, HALF, PAIRS, Q_HEADS, BLOCK)
     else:
-        _turn(k + token * k_token, k_heads, k_head, k_stride, cos, sin, HALF, PAIRS, K_HEADS, BLOCK)
+        turn(k + token * k_token, k_heads, k_head, k_stride, cos, sin, HALF, PAIRS, K_HEADS, BLOCK)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from tessera.platform import (
     ExpertsSpec,
     FullAttentionSpec,
     GateSpec,
+    LatentLayerSpec,
+    LatentSpec,
     LayerNormSpec,
     LayerSpec,
     LinearSpec,
@@ -40,6 +42,7 @@ from tessera.platform import (
     SegmentEmbeddingSpec,
     SlidingWindowSpec,
     SoftCapSpec,
+    SparseLatentLayerSpec,
     TakeLogitsSpec,
     TensorSpec,
 )
@@ -211,3 +214,27 @@ def served_encoders() -> Iterator[AttentionPlace]:
     yield AttentionPlace("encoder, short texts", bert, short)
     for what, layer in layers.items():
         yield AttentionPlace(f"encoder, long texts{what}", layer, long)
+
+
+class LatentPlace(NamedTuple):
+    """As AttentionPlace, of latent attention."""
+
+    name: str
+    layer: LatentLayerSpec | SparseLatentLayerSpec
+    rows: tuple[tuple[int, int], ...]
+
+
+def served_latents() -> Iterator[LatentPlace]:
+    """As in DeepSeek V3 on one device, and on eight or in DeepSeek V2 Lite, whose devices have 16 heads; over selected
+    tokens, as in DeepSeek V3.2."""
+    layer = LatentLayerSpec(
+        0, 128, 128, 128, 192**-0.5, DTYPE, LatentSpec(512, 64, DTYPE), NormSpec(512, DTYPE, 1e-6),
+        RotarySpec(64, 64, "pairs"),
+    )  # fmt: skip
+    for heads in (128, 16):
+        for how in ("decode", "prefill"):
+            place = f"latent attention, {how}, {heads} heads"
+            yield LatentPlace(place, replace(layer, num_heads=heads), _LAUNCHES[how])
+    many = (128, 128)  # tokens whose keys and values are computed
+    yield LatentPlace("latent attention, prefill of many", replace(layer, num_heads=16), (many,))
+    yield LatentPlace("sparse latent attention", SparseLatentLayerSpec(**vars(layer), limit=2048), _LAUNCHES["decode"])

@@ -232,3 +232,56 @@ def tiles_that_copy(facts: DeviceFacts, head_dim: int, *, specialize: bool) -> t
         return CopiedTile(64, keys, 4, stages, False), CopiedTile(128, keys, warps, stages, specialize)
     specialize = specialize and not wide
     return CopiedTile(64, keys, 4, stages, specialize), CopiedTile(128, keys, 8, stages, specialize)
+
+
+class LatentTile(NamedTuple):
+    """Of absorbed.py."""
+
+    # of a program, times heads
+    queries: int
+    # per turn of the loop
+    latents: int
+    # elements of a latent's first part that scores take at a time
+    piece: int
+    # of a program
+    warps: int
+    # of the loop: with 3, a turn's latents are copied while those of the turn before are multiplied
+    stages: int
+
+
+_WHOLE = 512  # the largest first part of a latent
+_LATENTS: Mapping[str, tuple[LatentTile, LatentTile]] = MappingProxyType(
+    {
+        "warp groups": (LatentTile(16, 32, _WHOLE, 4, 3), LatentTile(64, 32, _WHOLE, 8, 3)),
+        "warps": (LatentTile(16, 32, _WHOLE, 4, 3), LatentTile(32, 32, _WHOLE, 8, 3)),
+        "wave64": (LatentTile(16, 32, 128, 4, 1), LatentTile(64, 32, 64, 8, 1)),
+        "wave32": (LatentTile(16, 16, 128, 8, 1), LatentTile(32, 16, 64, 16, 1)),
+        "wave32, operands twice": (LatentTile(16, 16, 64, 16, 1), LatentTile(32, 16, 64, 16, 1)),
+        "float32": (LatentTile(16, 16, 64, 8, 1), LatentTile(16, 16, 64, 8, 1)),
+        "float32 of wave32": (LatentTile(16, 16, 32, 16, 1), LatentTile(16, 16, 32, 16, 1)),
+    }
+)
+"""Of few and of many queries times heads, by kind of device, for latents of up to 512 and 64. Operands that are read
+from shared memory may be whole; registers hold them in pieces."""
+
+
+def latent_tile(
+    facts: DeviceFacts, dtype: str, sizes: tuple[int, int], pairs: int, *, selected: bool = False
+) -> LatentTile:
+    """sizes: of the two parts of a latent, as powers of two. pairs: queries times heads of a row. selected: latents do
+    not lie beside each other."""
+    kind = kind_of(facts)
+    if dtype == "float32":
+        kind = "float32 of wave32" if kind.startswith("wave32") else "float32"
+    few, many = _LATENTS[kind]
+    tile = few if pairs <= few.queries else many
+    width, ahead, latents = sum(sizes), tile.stages - 1, tile.latents
+    if selected and kind == "warp groups" and tile is many:  # places of more do not fit the registers
+        latents //= 2
+
+    def taken(latents: int) -> int:
+        return (tile.queries * (width + latents) + ahead * latents * width) * _BYTES[dtype]
+
+    while ahead and latents > _FEWEST_KEYS and taken(latents) > facts.shared_bytes:
+        latents //= 2
+    return tile._replace(latents=latents, piece=min(tile.piece, sizes[0]))
