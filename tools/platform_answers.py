@@ -43,7 +43,9 @@ class Place:
 
 
 def _of_gpus(name: str) -> Place:
-    return Place("gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", ("op/", "encoder/"))
+    return Place(
+        "gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", ("op/", "encoder/", "state/")
+    )
 
 
 def _of_vendor(stage: str, path: str) -> Place:

@@ -21,16 +21,18 @@ from triton.runtime.jit import create_function_from_signature
 
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
-from tessera.platform import LinearSpec, Packed
+from tessera.platform import LinearSpec, Packed, StateSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera.testing.conformance.state import Kind, Row, StateTrial
 from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
 from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import host_device
-from tessera_triton import DeviceFacts, Launcher, TritonAttention, TritonEncoderAttention, kernels
+from tessera_triton import DeviceFacts, Launcher, TritonAttention, TritonEncoderAttention, kernels, state_mixers
 from tessera_triton.attention import PagedLayer
-from tessera_triton.served import AttentionPlace, served, served_attention, served_encoders
+from tessera_triton.served import AttentionPlace, StatePlace, served, served_attention, served_encoders, served_states
+from tessera_triton.state import TritonState
 
 _LARGE = 1 << 40  # bytes of a cache
 
@@ -144,6 +146,10 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     for encoded in served_encoders():
         launch.place = encoded.name
         _encode(encoded, TritonEncoderAttention(facts, launch))
+    mixers = {mixer.kind: mixer for mixer in state_mixers(facts, launch)}
+    for kept in served_states():
+        launch.place = kept.name
+        _mix(kept, mixers[kept.layer.kind], launch)
     return list(launch.launches.values())
 
 
@@ -183,3 +189,17 @@ def _encode(encoded: AttentionPlace, backend: TritonEncoderAttention) -> None:
         spec.softcap, spec.relative_reach, dtype=spec.dtype,
     )  # fmt: skip
     EncoderTrial(backend, case).run()
+
+
+def _mix(place: StatePlace, backend: TritonState, launch: Recorder) -> None:
+    """Calls a layer that keeps a state as a model does."""
+    spec = place.layer
+    assert isinstance(spec.cache, StateSpec)
+    kind = Kind(
+        spec.kind, type(backend), spec.num_heads, spec.num_kv_heads, spec.head_dim, place.inputs, spec.cache.shapes,
+        spec.options, place.weights,
+    )  # fmt: skip
+    made = StateTrial(backend, kind, spec.dtype, BoundOps(REFERENCE, host_device(), {}), "int32")
+    launch.caches = made.planes
+    rows = [Row(0, tokens, after - tokens) for tokens, after in place.rows]
+    made.computed(rows, torch.empty(sum(tokens for tokens, _ in place.rows), place.inputs))

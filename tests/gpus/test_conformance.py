@@ -1,5 +1,5 @@
 """The kit at silver, through the interpreter: a kernel that is wired to the wrong tensor is found without a GPU. Ops
-alone, and encoder attention, are tried in platforms/triton/tests."""
+alone, encoder attention and mixers that keep a state are tried in platforms/triton/tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_TILES = (
     "attention/", "fused/", "model/", "encoder/triton-encoder/plain-", "encoder/triton-encoder/heads-of-",
 )  # fmt: skip
 """What depends on the sizes of tiles, which differ from device to device."""
-ALONE = ("op/", "encoder/")
+ALONE = ("op/", "encoder/", "state/")
 """What platforms/triton/tests try."""
 
 

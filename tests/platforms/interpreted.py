@@ -25,7 +25,7 @@ from triton.runtime import interpreter
 
 from tessera.platform import AttentionBackend, Device, OpSet, replace
 from tessera.testing.reference import ReferencePlatform, host_device
-from tessera_triton import TritonAttention, TritonEncoderAttention, kernels
+from tessera_triton import TritonAttention, TritonEncoderAttention, kernels, state_mixers
 from tessera_triton.facts import INTERPRETED
 
 Handle, Builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
@@ -195,4 +195,4 @@ class Interpreted(ReferencePlatform):
         return replace(reference, **kernels(INTERPRETED))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (TritonAttention(INTERPRETED), TritonEncoderAttention(INTERPRETED))
+        return (TritonAttention(INTERPRETED), TritonEncoderAttention(INTERPRETED), *state_mixers(INTERPRETED))

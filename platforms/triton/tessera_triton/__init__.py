@@ -17,13 +17,24 @@ if TYPE_CHECKING:
     from tessera_triton.attention import TritonAttention
     from tessera_triton.encoder import TritonEncoderAttention
     from tessera_triton.library import kernels
+    from tessera_triton.mixers import state_mixers
 
-__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "has_compiler", "kernels"]
+__all__ = [
+    "TARGETS",
+    "DeviceFacts",
+    "Launcher",
+    "TritonAttention",
+    "TritonEncoderAttention",
+    "has_compiler",
+    "kernels",
+    "state_mixers",
+]
 
 _WITH_KERNELS = {
     "TritonAttention": "tessera_triton.attention",
     "TritonEncoderAttention": "tessera_triton.encoder",
     "kernels": "tessera_triton.library",
+    "state_mixers": "tessera_triton.mixers",
 }
 
 

@@ -171,9 +171,11 @@ class TritonPlatform(Platform):
         from tessera_triton.attention import TritonAttention
         from tessera_triton.copying import chosen_copies
         from tessera_triton.encoder import TritonEncoderAttention
+        from tessera_triton.mixers import state_mixers
 
         own = TritonAttention(facts, self._launcher(), copies=chosen_copies(), trial=self._trial())
-        return (*self._more_backends(facts), own, TritonEncoderAttention(facts, self._launcher()))
+        others = TritonEncoderAttention(facts, self._launcher()), *state_mixers(facts, self._launcher())
+        return (*self._more_backends(facts), own, *others)
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())

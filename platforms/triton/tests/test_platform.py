@@ -69,7 +69,8 @@ def test_kernels_and_attention_are_bound_to_the_facts_and_the_launcher(monkeypat
     monkeypatch.setattr(platform_module, "replace", lambda reference, **own: own)
     platform = Made()
     backends = platform.attention_backends()
-    assert [backend.name for backend in backends] == ["triton", "triton-encoder"]
+    names = ["triton", "triton-encoder", "triton-delta-net", "triton-mamba2", "triton-short-convolution"]
+    assert [backend.name for backend in backends] == names
     assert {(backend.facts, backend.launch) for backend in backends} == {(TARGETS["sm_90"], platform.own)}
     bound = platform.ops(REFERENCE)
     assert {(kernel.facts, kernel.launch) for kernel in bound.values()} == {(TARGETS["sm_90"], platform.own)}
