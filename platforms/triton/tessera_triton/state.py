@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import triton
@@ -99,7 +99,8 @@ class StatePlan:
 class TritonState(AttentionBackend):
     """A mixer of one kind over a StateSpec in float32, whose planes are the state's tensors."""
 
-    kind: ClassVar[str]
+    # LayerSpec.kind
+    kind: str
 
     def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
         self.facts, self.launch = facts, launch or Launcher()
