@@ -43,7 +43,7 @@ class Place:
 
 
 def _of_gpus(name: str) -> Place:
-    elsewhere = "op/", "encoder/", "latent/", "sparse/triton-sparse-latent/"
+    elsewhere = "op/", "encoder/", "latent/", "sparse/triton-sparse-latent/", "state/"
     return Place("gpus", f"tests.platforms.fake_gpu:{name}", "tests.gpus.test_conformance", elsewhere)
 
 

@@ -21,10 +21,11 @@ from triton.runtime.jit import create_function_from_signature
 
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
-from tessera.platform import LatentInput, LinearSpec, Packed, SparseLatentInput, SparseLatentLayerSpec
+from tessera.platform import LatentInput, LinearSpec, Packed, SparseLatentInput, SparseLatentLayerSpec, StateSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera.testing.conformance.state import Kind, Row, StateTrial
 from tessera.testing.encoder_attention import EncoderCase, EncoderTrial
 from tessera.testing.latent import LatentCase, LatentTrial
 from tessera.testing.op_inputs import OpInputs
@@ -38,16 +39,20 @@ from tessera_triton import (
     TritonLatentAttention,
     TritonSparseLatentAttention,
     kernels,
+    state_mixers,
 )
 from tessera_triton.attention import PagedLayer
 from tessera_triton.served import (
     AttentionPlace,
     LatentPlace,
+    StatePlace,
     served,
     served_attention,
     served_encoders,
     served_latents,
+    served_states,
 )
+from tessera_triton.state import TritonState
 
 _LARGE = 1 << 40  # bytes of a cache
 
@@ -164,6 +169,10 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     for over_latents in served_latents():
         launch.place = over_latents.name
         _attend_latents(over_latents, launch, facts)
+    mixers = {mixer.kind: mixer for mixer in state_mixers(facts, launch)}
+    for kept in served_states():
+        launch.place = kept.name
+        _mix(kept, mixers[kept.layer.kind], launch)
     return list(launch.launches.values())
 
 
@@ -228,3 +237,17 @@ def _attend_latents(attended: LatentPlace, launch: Recorder, facts: DeviceFacts)
     of, _ = made.launch(made.grants)
     made.layer.fused(x, of.positions, made.caches, of.plans[0])
     made.layer.write(projected.latent, made.caches, of.plans[0])
+
+
+def _mix(place: StatePlace, backend: TritonState, launch: Recorder) -> None:
+    """Calls a layer that keeps a state as a model does."""
+    spec = place.layer
+    assert isinstance(spec.cache, StateSpec)
+    kind = Kind(
+        spec.kind, type(backend), spec.num_heads, spec.num_kv_heads, spec.head_dim, place.inputs, spec.cache.shapes,
+        spec.options, place.weights,
+    )  # fmt: skip
+    made = StateTrial(backend, kind, spec.dtype, BoundOps(REFERENCE, host_device(), {}), "int32")
+    launch.caches = made.planes
+    rows = [Row(0, tokens, after - tokens) for tokens, after in place.rows]
+    made.computed(rows, torch.empty(sum(tokens for tokens, _ in place.rows), place.inputs))

@@ -47,7 +47,7 @@ COPYING = ("decode_rows", "prefill_tiles", "copied_tiles", "encoder_tiles", "abs
 """Kernels that loop over keys, whose copies a pipeline should overlap with products."""
 
 MULTIPLYING = (
-    "_product", "_expert_rows", "_shrink", "_expand", *COPYING,
+    "_product", "_expert_rows", "_shrink", "_expand", "delta_chunks", "delta_rows", "space_rows", *COPYING,
 )  # fmt: skip
 """Kernels that are slow without such instructions."""
 

@@ -17,10 +17,10 @@ from tessera.platform import ExpertsSpec, GateSpec, LinearSpec, LoraSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps, replace
 from tessera.testing.reference import host_device
-from tessera_triton import TARGETS, TritonAttention, TritonEncoderAttention, kernels
+from tessera_triton import TARGETS, TritonAttention, TritonEncoderAttention, kernels, state_mixers
 from tessera_triton.fp8 import on_device
-from tessera_triton.served import SCHEMES, AttentionPlace, served, served_attention, served_encoders
-from tools.triton_launches import Inputs, Recorder, _attend, _encode
+from tessera_triton.served import SCHEMES, AttentionPlace, served, served_attention, served_encoders, served_states
+from tools.triton_launches import Inputs, Recorder, _attend, _encode, _mix
 
 FACTS = TARGETS["sm_90"]
 
@@ -84,3 +84,25 @@ def test_tokens_of_whole_texts() -> None:
         launch.place = "encoder"
         _encode(plain._replace(rows=tuple((tokens, tokens) for tokens in rows)), TritonEncoderAttention(FACTS, launch))
     assert sorted(recorded.constant("BLOCK_M") for recorded in launch.launches.values()) == [32, 64, 128]
+
+
+def test_rows_of_states() -> None:
+    """That decode, alone and beside prompts, and prompts of few and many tokens."""
+    launch = Recorder(FACTS)
+    mixers = {mixer.kind: mixer for mixer in state_mixers(FACTS, launch)}
+    places = {place.layer.kind: place for place in served_states() if "decode" in place.name}
+    for rows in ([1], [1] * 16, [3], [16], [1, 1, 70], [200, 1, 9]):
+        for place in places.values():
+            launch.place = place.name
+            _mix(place._replace(rows=tuple((tokens, tokens) for tokens in rows)), mixers[place.layer.kind], launch)
+    found = Counter(recorded.place.partition(",")[0] for recorded in launch.launches.values())
+    once = {
+        f"{kernel} of {kind}": 1
+        for kind, names in {
+            "gated delta net": ("norm_and_gate", "delta_steps", "delta_chunks", "delta_rows"),
+            "mamba2": ("norm_and_gate", "space_steps", "space_rows"),
+        }.items()
+        for kernel in names
+    }
+    of_one_and_of_several = {f"convolve of {kind}": 2 for kind in ("gated delta net", "mamba2", "short convolution")}
+    assert found == once | of_one_and_of_several

@@ -1,5 +1,5 @@
 """The kit at silver, through the interpreter: a kernel that is wired to the wrong tensor is found without a GPU. Ops
-alone, encoder attention and latent attention are tried in platforms/triton/tests."""
+alone, encoder attention, latent attention and mixers that keep a state are tried in platforms/triton/tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_TILES = (
     "latent/triton-latent/served-",
 )  # fmt: skip
 """What depends on the sizes of tiles, which differ from device to device."""
-ALONE = ("op/", "encoder/", "latent/", "sparse/triton-sparse-latent/")
+ALONE = ("op/", "encoder/", "latent/", "sparse/triton-sparse-latent/", "state/")
 """What platforms/triton/tests try."""
 
 

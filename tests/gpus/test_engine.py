@@ -24,7 +24,8 @@ from tests.platforms.engine_run import EngineRun
 pytestmark = pytest.mark.compiler
 
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe", "deepseek_v3")
-DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}
+STATES = ("qwen3_5_text", "nemotron_h", "lfm2")
+DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2"), ("cuda", "lfm2")}
 
 
 def gpu(model: Path, platform: str = "cuda", **flags: Any) -> EngineRun:
@@ -36,7 +37,7 @@ def gpu(model: Path, platform: str = "cuda", **flags: Any) -> EngineRun:
     [
         pytest.param(platform, name, marks=() if (platform, name) in DAILY else pytest.mark.nightly)
         for platform in PLATFORMS
-        for name in FAMILIES
+        for name in FAMILIES + STATES * (platform == "cuda")
     ],
 )
 def test_answers_are_the_reference_s(chip: Any, family: Family, reference: Reference, platform: str, name: str) -> None:
@@ -47,6 +48,7 @@ def test_answers_are_the_reference_s(chip: Any, family: Family, reference: Refer
             assert answers(run, 2) == answers(reference(name), 2)  # prefix hits
         assert chip.reads() == {}
         assert not run.executor.runner.build.ops.referenced
+        assert not run.executor.runner.build.fallbacks
         assert not [note for note in run.engine.info.notes if "not captured" in note]
 
 

@@ -32,6 +32,7 @@ from tessera_triton import (
     TritonLatentAttention,
     TritonSparseLatentAttention,
     kernels,
+    state_mixers,
 )
 from tessera_triton.facts import INTERPRETED
 
@@ -203,4 +204,4 @@ class Interpreted(ReferencePlatform):
 
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         backends = TritonAttention, TritonEncoderAttention, TritonLatentAttention, TritonSparseLatentAttention
-        return tuple(backend(INTERPRETED) for backend in backends)
+        return (*(backend(INTERPRETED) for backend in backends), *state_mixers(INTERPRETED))

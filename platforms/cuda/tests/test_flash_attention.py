@@ -81,6 +81,9 @@ def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
         ("flashinfer", "flashinfer is not installed"),
         ("triton", None),
         ("triton-encoder", "no encoder attention over attention"),
+        ("triton-delta-net", "no gated delta net over attention"),
+        ("triton-mamba2", "no mamba2 over attention"),
+        ("triton-short-convolution", "no short convolution over attention"),
     ]
 
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from tessera_triton.encoder import TritonEncoderAttention
     from tessera_triton.latent import TritonLatentAttention
     from tessera_triton.library import kernels
+    from tessera_triton.mixers import state_mixers
     from tessera_triton.sparse_latent import TritonSparseLatentAttention
 
 __all__ = [
     "TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "TritonEncoderAttention", "TritonLatentAttention",
-    "TritonSparseLatentAttention", "has_compiler", "kernels",
+    "TritonSparseLatentAttention", "has_compiler", "kernels", "state_mixers",
 ]  # fmt: skip
 
 _WITH_KERNELS = {
@@ -31,6 +32,7 @@ _WITH_KERNELS = {
     "TritonLatentAttention": "tessera_triton.latent",
     "TritonSparseLatentAttention": "tessera_triton.sparse_latent",
     "kernels": "tessera_triton.library",
+    "state_mixers": "tessera_triton.mixers",
 }
 
 

@@ -173,12 +173,14 @@ class TritonPlatform(Platform):
         from tessera_triton.copying import chosen_copies
         from tessera_triton.encoder import TritonEncoderAttention
         from tessera_triton.latent import TritonLatentAttention
+        from tessera_triton.mixers import state_mixers
         from tessera_triton.sparse_latent import TritonSparseLatentAttention
 
         common = facts, self._launcher()
         own = TritonAttention(*common, copies=chosen_copies(), trial=self._trial())
         others = TritonEncoderAttention, TritonLatentAttention, TritonSparseLatentAttention
-        return (*self._more_backends(facts), own, *(backend(*common) for backend in others))
+        alone = [backend(*common) for backend in others]
+        return (*self._more_backends(facts), own, *alone, *state_mixers(*common))
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         return memory_defaults(self._memory())

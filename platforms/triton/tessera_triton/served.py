@@ -43,6 +43,7 @@ from tessera.platform import (
     SlidingWindowSpec,
     SoftCapSpec,
     SparseLatentLayerSpec,
+    StateSpec,
     TakeLogitsSpec,
     TensorSpec,
 )
@@ -238,3 +239,48 @@ def served_latents() -> Iterator[LatentPlace]:
     many = (128, 128)  # tokens whose keys and values are computed
     yield LatentPlace("latent attention, prefill of many", replace(layer, num_heads=16), (many,))
     yield LatentPlace("sparse latent attention", SparseLatentLayerSpec(**vars(layer), limit=2048), _LAUNCHES["decode"])
+
+
+class StatePlace(NamedTuple):
+    """A layer that keeps a state, and one launch of it. rows: as of AttentionPlace."""
+
+    name: str
+    layer: LayerSpec
+    # elements of a token's input
+    inputs: int
+    # of the layer: shapes by name
+    weights: Mapping[str, tuple[int, ...]]
+    rows: tuple[tuple[int, int], ...]
+
+
+def _mamba2(heads: int, groups: int, state_dim: int) -> tuple[LayerSpec, int, Any]:
+    """With heads of 64."""
+    inner = heads * 64
+    channels = inner + 2 * groups * state_dim
+    state = StateSpec((("conv", (channels, 3)), ("state", (heads, 64, state_dim))), "float32")
+    options = ("state_dim", float(state_dim)), ("kernel", 4.0), ("eps", 1e-5)
+    layer = LayerSpec(0, "mamba2", heads, groups, 64, 1.0, DTYPE, state, options=options)
+    of_heads = dict.fromkeys(("a_log", "d", "dt_bias"), (heads,))
+    weights = {"conv": (channels, 4), "conv_bias": (channels,), "norm": (inner,), **of_heads}
+    return layer, inner + channels + heads, weights
+
+
+def served_states() -> Iterator[StatePlace]:
+    """As in Qwen3-Next, Granite 4 H and LFM2."""
+    channels = 2 * 16 * 128 + 32 * 128
+    state = StateSpec((("conv", (channels, 3)), ("state", (32, 128, 128))), "float32")
+    options = (("key_dim", 128.0), ("kernel", 4.0), ("eps", 1e-6), ("beta_scale", 1.0))
+    delta = LayerSpec(0, "gated_delta_net", 32, 16, 128, 128**-0.5, DTYPE, state, options=options)
+    of_delta = {"conv": (channels, 4), "a_log": (32,), "dt_bias": (32,), "norm": (128,)}
+    short_state = StateSpec((("conv", (2048, 2)),), "float32")
+    short = LayerSpec(
+        0, "short_convolution", 1, 1, 2048, 1.0, DTYPE, short_state, options=(("kernel", 3.0), ("bias", 0.0))
+    )
+    layers = {
+        "gated delta net": (delta, channels + 32 * 128 + 2 * 32, of_delta),
+        "mamba2": _mamba2(128, 1, 128),
+        "short convolution": (short, 3 * 2048, {"conv": (2048, 3)}),
+    }
+    for what, (layer, inputs, weights) in layers.items():
+        for how, rows in {"decode": ((1, 300),) * 4, "prompts": ((70, 200), (20, 300))}.items():
+            yield StatePlace(f"{what}, {how}", layer, inputs, weights, rows)

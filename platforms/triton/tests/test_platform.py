@@ -69,7 +69,8 @@ def test_kernels_and_attention_are_bound_to_the_facts_and_the_launcher(monkeypat
     monkeypatch.setattr(platform_module, "replace", lambda reference, **own: own)
     platform = Made()
     backends = platform.attention_backends()
-    names = ["triton", "triton-encoder", "triton-latent", "triton-sparse-latent"]
+    latents, states = ["triton-latent", "triton-sparse-latent"], ["delta-net", "mamba2", "short-convolution"]
+    names = ["triton", "triton-encoder", *latents, *(f"triton-{name}" for name in states)]
     assert [backend.name for backend in backends] == names
     assert {(backend.facts, backend.launch) for backend in backends} == {(TARGETS["sm_90"], platform.own)}
     bound = platform.ops(REFERENCE)
