@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tessera.platform import AttentionBackend, StateSpec
-from tessera.reference.delta_rule import recurrent, unit
 from tessera.testing.conformance import Case, ConformanceError, conformance_cases
 from tessera.testing.conformance.state import KINDS, Row, StateTrial
 from tessera.testing.conformance.target import reference_ops
@@ -47,13 +46,17 @@ def test_chunks_of_keys_that_are_alike_are_solved() -> None:
         1.0, 2.0, 0, 1,
         HEADS=heads, KEY_HEADS=1, KEY_DIM=size, DIM=size, CHUNK=tokens, DOUBLINGS=5, BLOCK_K=size,
     )  # fmt: skip
-    q, k, v = (one.unsqueeze(2) for one in mixed.double().split(size, dim=-1))
-    decay = -torch.nn.functional.softplus(side[:, 1:].double())
-    beta = 2.0 * side[:, 0].double().sigmoid().view(1, tokens, 1)
-    state = torch.zeros(1, heads, size, size, dtype=torch.float64)
-    expected, _ = recurrent(unit(q), unit(k), v, decay.view(1, tokens, 1, 1), beta, state)
+    q, k, v = mixed[0].double().split(size, dim=-1)
+    q, k = (one * torch.rsqrt(one.square().sum(-1, keepdim=True) + 1e-6) for one in (q, k))
+    decay = torch.exp(-torch.nn.functional.softplus(side[:, 1].double()))
+    beta = 2.0 * side[:, 0].double().sigmoid()
+    state, expected = torch.zeros(size, size, dtype=torch.float64), torch.empty(tokens, size, dtype=torch.float64)
+    for t in range(tokens):  # the definition
+        state = state * decay[t]
+        state = state + torch.outer(k[t], beta[t] * (v[t] - k[t] @ state))
+        expected[t] = q[t] @ state
     solved, read = systems[0, 0].double()
-    torch.testing.assert_close(read @ (solved @ v[0, :, 0]), expected[0, :, 0], rtol=0.02, atol=0.02)
+    torch.testing.assert_close(read @ (solved @ v), expected, rtol=0.02, atol=0.02)
 
 
 # ---- mistakes
