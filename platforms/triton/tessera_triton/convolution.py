@@ -58,7 +58,7 @@ def convolve(
         row = tl.program_id(0)
         tile = row * 0
     else:
-        row, tile = row_of(tl.program_id(0), starts, rows * 0, rows, BLOCK_T)
+        row, tile = row_of(tl.program_id(0), starts, rows * 0, rows, 1, BLOCK_T)
     length = tl.load(lengths + row)
     start = tl.where(fills != 0, row, tl.load(starts + row)).to(tl.int64)
     first = tile * BLOCK_T

@@ -120,7 +120,7 @@ def delta_chunks(
     """systems, of all chunks of rows."""
     WIDTH: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * DIM
     head = tl.program_id(1)
-    row, chunk = row_of(tl.program_id(0), starts, first_row, rows, CHUNK)
+    row, chunk = row_of(tl.program_id(0), starts, first_row, rows, 1, CHUNK)
     length = tl.load(lengths + row)
     if chunk * CHUNK < length:
         place = chunk * CHUNK + tl.arange(0, CHUNK)
