@@ -4,9 +4,8 @@ generation_config.json of a Whisper names (arXiv:2212.04356, section 2.3)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from tessera.errors import ModelError
 
@@ -15,7 +14,8 @@ _MARK = "no_timestamps_token_id"
 _MOST_TOKENS = 4096
 
 
-class SpeechConfig(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class SpeechConfig:
     """Of one model. Raises ModelError for what does not fit together."""
 
     # The token that begins a prompt: <|startoftranscript|>.
@@ -25,9 +25,9 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     # The token of a prompt whose answer has no times; those behind it are times from 0 s on, `resolution` apart.
     no_timestamps: int
     # Tokens by the codes of languages, such as "en"; empty: the model knows English alone.
-    languages: dict[str, int] = {}
+    languages: dict[str, int] = field(default_factory=dict)
     # Tokens by "transcribe" and "translate"; empty if the model does not translate.
-    tasks: dict[str, int] = {}
+    tasks: dict[str, int] = field(default_factory=dict)
     # Tokens that no answer has.
     suppressed: tuple[int, ...] = ()
     # Tokens that no answer begins with.
