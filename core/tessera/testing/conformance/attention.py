@@ -52,6 +52,7 @@ from tessera.testing.conformance.case import (
 from tessera.testing.conformance.encoder_attention import takes_texts
 from tessera.testing.conformance.leaks import kept_per_call
 from tessera.testing.conformance.ops import placed
+from tessera.testing.conformance.state import takes_states
 from tessera.testing.conformance.target import Target, reference_ops
 from tessera.testing.cross_attention import CrossCase
 
@@ -83,13 +84,14 @@ Trial = TypeVar("Trial", bound=BlockTrial)
 
 
 def block_backends(target: Target) -> Sequence[AttentionBackend]:
-    """The platform's backends but those that take whole texts alone, which have cases of their own."""
+    """The platform's backends but those that take whole texts or mixers with a state alone, which have cases of their
+    own."""
     dtypes = target.platform.capabilities.dtypes
     return [
         backend
         for backend in target.attention_backends
         if any(takes(backend, dtype, "") for dtype in dtypes)
-        or not any(takes_texts(backend, dtype) for dtype in dtypes)
+        or not any(takes_texts(backend, dtype) or takes_states(backend, dtype) for dtype in dtypes)
     ]
 
 

@@ -231,6 +231,11 @@ _LAUNCHES: Sequence[tuple[str, Sequence[Row]]] = (
 )
 
 
+def takes_states(backend: AttentionBackend, dtype: str) -> bool:
+    """Whether it supports a kind of mixer that core defines."""
+    return any(backend.supports(kind.spec(dtype)) is None for kind in KINDS)
+
+
 def state_cases(target: Target) -> Iterator[Case]:
     """One for each dtype of a backend that supports a kind of mixer that core defines."""
     if target.brings_a_runner:
