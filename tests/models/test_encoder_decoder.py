@@ -147,7 +147,7 @@ def test_what_the_encoder_of_another_row_made(heard, monkeypatch):
 
     monkeypatch.setattr(EncoderDecoder, "forward", swapped)
     found = measured(heard, "mixed batch")
-    assert found.diff > found.bound
+    assert not found.diff <= found.bound  # it may be NaN
 
 
 def test_what_an_earlier_request_left_in_the_blocks(heard, monkeypatch):
@@ -160,7 +160,7 @@ def test_what_an_earlier_request_left_in_the_blocks(heard, monkeypatch):
 
     monkeypatch.setattr(CrossAttention, "write", once)
     found = measured(heard, "full cache")
-    assert found.diff > found.bound
+    assert not found.diff <= found.bound  # it may be NaN
 
 
 def test_slots_of_the_encoder_cache_that_another_sound_has_taken(heard, monkeypatch):
@@ -172,4 +172,4 @@ def test_slots_of_the_encoder_cache_that_another_sound_has_taken(heard, monkeypa
 
     monkeypatch.setattr(EncoderCache, "take", stale)
     found = measured(heard, "mixed batch")
-    assert found.diff > found.bound
+    assert not found.diff <= found.bound  # it may be NaN

@@ -63,7 +63,7 @@ def assert_found(seen, mode="chunked", times=1):
 
 def test_features_one_place_further(seen, monkeypatch):
     encode = Tower.encode
-    monkeypatch.setattr(Tower, "encode", lambda tower, inputs: encode(tower, inputs).roll(1, 0))
+    monkeypatch.setattr(Tower, "encode", lambda *asked: encode(*asked).roll(1, 0))
     assert_found(seen)
 
 
@@ -101,9 +101,9 @@ def test_tokens_of_images_that_keep_their_own_embeddings(seen, monkeypatch):
 def test_another_vision_feature_layer(seen, monkeypatch):
     encode = Tower.encode
 
-    def last(tower, inputs):
+    def last(tower, *asked):
         tower.model.config.vision_feature_layer = -1
-        return encode(tower, inputs)
+        return encode(tower, *asked)
 
     monkeypatch.setattr(Tower, "encode", last)
     assert_found(seen)
