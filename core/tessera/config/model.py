@@ -15,7 +15,7 @@ from tessera.config.generation import eos_token_ids, generation_folder, sampling
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.modalities import NOUNS, encoder_length, modalities, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
-from tessera.config.speech import speech_config
+from tessera.config.speech import SpeechConfig, speech_config
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -49,14 +49,20 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
-        speech=speech_config(
-            checkpoint.config, read_json(checkpoint.folder, GENERATION_FILE) or {}, checkpoint.vocab_size
-        ),
+        speech=_speech(checkpoint) if tasks.generates else None,
         modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, {} if named is None else named.sampling
         ),
     )
+
+
+def _speech(checkpoint: Checkpoint) -> SpeechConfig | None:
+    """Raises ModelError."""
+    if not encoder_length(checkpoint.config):
+        return None
+    generation = read_json(checkpoint.folder, GENERATION_FILE) or {}
+    return speech_config(checkpoint.config, generation, checkpoint.vocab_size)
 
 
 def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from typing import Any
 
 from tessera.errors import ModelError
 
-ARCHITECTURES = ("WhisperForConditionalGeneration",)
 _MARK = "no_timestamps_token_id"
+_BEFORE = 2  # tokens that stand before it: those of silence and of what was said before
 _MOST_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class SpeechConfig:
-    """Of one model. Raises ModelError for what does not fit together."""
+    """Of one model."""
 
     # The token that begins a prompt: <|startoftranscript|>.
     start: int
@@ -60,19 +60,25 @@ class SpeechConfig:
 
 
 def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int) -> SpeechConfig | None:
-    """checkpoint: of config.json. generation: of generation_config.json. None for a model of another kind, or one
-    whose file does not say how it is asked. Raises ModelError."""
-    if not set(ARCHITECTURES) & set(checkpoint.get("architectures") or ()) or _MARK not in generation:
+    """checkpoint: config.json of an encoder-decoder that hears. generation: its generation_config.json. None if that
+    does not say how the model is asked. Raises ModelError."""
+    if _MARK not in generation:
         return None
     read = _TokenFields({**checkpoint, **generation}, vocab_size)
     first = read.limit("max_initial_timestamp_index")
     end = generation.get("eos_token_id", checkpoint.get("eos_token_id"))
+    languages, tasks = read.tokens_by_name("lang_to_id"), read.tokens_by_name("task_to_id")
+    if languages and "transcribe" not in tasks:
+        raise ModelError("task_to_id in generation_config.json must have a token for transcribe.")
+    mark = read.token(_MARK)
+    if not _BEFORE <= mark < vocab_size - 1:
+        raise ModelError(f"{_MARK} in generation_config.json must have others before and behind it.")
     return SpeechConfig(
         start=read.token("decoder_start_token_id"),
         end=read.checked("eos_token_id", end[0] if isinstance(end, list) and end else end),
-        no_timestamps=read.token(_MARK),
-        languages={name.strip("<|>"): token for name, token in read.tokens_by_name("lang_to_id").items()},
-        tasks=read.tokens_by_name("task_to_id"),
+        no_timestamps=mark,
+        languages={name.strip("<|>"): token for name, token in languages.items()},
+        tasks=tasks,
         suppressed=read.tokens("suppress_tokens"),
         suppressed_first=read.tokens("begin_suppress_tokens"),
         most_first_time=first,

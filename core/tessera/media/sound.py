@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -60,7 +61,7 @@ def read_sound(data: bytes, rate: int, most_seconds: float, opened: Callable[[fl
         raise _broken() from error
 
 
-class _Source:
+class _Source(ABC):
     """An open file. rate: in Hz. channels: their number. seconds: as the file says; None if it does not."""
 
     rate: int
@@ -70,12 +71,12 @@ class _Source:
     def __enter__(self) -> _Source:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
 
+    @abstractmethod
     def blocks(self) -> Iterator[Array]:
         """[frames, channels] float32 each. Raises RequestError where the file ends before it says."""
-        raise NotImplementedError
 
 
 class _File(_Source):

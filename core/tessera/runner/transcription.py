@@ -92,8 +92,7 @@ class TranscriptionInWorker(WorkerFeature):
         rows = launch.rows.long()
         place, time = self._place[rows], self._time[rows]
         is_time = sampled >= self._speech.first_time
-        paired = (place == TIME) | (place == BEGIN) | (place == PAIR)
-        following = torch.where(is_time, torch.where(paired, PAIR, TIME), TEXT).to(torch.int32)
+        following = torch.where(is_time, torch.where(place == TEXT, TIME, PAIR), TEXT).to(torch.int32)
         last = torch.where(is_time, sampled.to(torch.int32) - self._speech.first_time, time)
         own = launch.seq_lens >= self._opened[rows]
         self._place[rows] = torch.where(own, following, place)

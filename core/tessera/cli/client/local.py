@@ -83,23 +83,17 @@ class LocalClient:
 
     async def _images(self, messages: Sequence[Message]) -> tuple[list[ProcessedMedia], list[Message]]:
         """The images of a chat, and its messages as templates take them. Raises RequestError, MediaWorkerError."""
-        from tessera.media.data_url import decode_data_url
-        from tessera.media.kinds import IMAGE
+        if all(isinstance(message["content"], str) for message in messages):
+            return [], [*messages]
+        from tessera.llm.media import MediaTaken, without_media
 
-        media: list[ProcessedMedia] = []
-        shown: list[Message] = []
-        for message in messages:
-            parts = message["content"]
-            if isinstance(parts, list):
-                for part in parts:
-                    if part["type"] == "image_url":
-                        if self._engine.media is None:
-                            raise RequestError(f"'{self.model}' takes no images; ask without --image.")
-                        file = decode_data_url(part["image_url"]["url"], IMAGE)
-                        media.append(await self._engine.media.process(IMAGE.modality, file))
-                parts = [{"type": "image"} if part["type"] == "image_url" else part for part in parts]
-            shown.append({**message, "content": parts})
-        return media, shown
+        model, workers = self._engine.config.model, self._engine.media
+        if workers is None:
+            raise RequestError(f"'{self.model}' takes no images; ask without --image.")
+        shown, files = without_media(
+            messages, MediaTaken({name: model.most_media(name) for name in model.modalities}, 0)
+        )
+        return [await workers.process(file.modality, file.data) for file in files], shown
 
     async def _generate(
         self,

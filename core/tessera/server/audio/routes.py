@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import msgspec
@@ -40,7 +41,9 @@ from tessera.speech.subtitles import srt, vtt
 from tessera.speech.transcribe import TEMPERATURES, Transcript, TranscriptionOptions
 
 Task = Literal["transcribe", "translate"]
-PATHS: dict[Task, str] = {"transcribe": "/v1/audio/transcriptions", "translate": "/v1/audio/translations"}
+PATHS: Mapping[Task, str] = MappingProxyType(
+    {"transcribe": "/v1/audio/transcriptions", "translate": "/v1/audio/translations"}
+)
 MOST_TEMPERATURE = 2.0
 ALL_SECONDS = 4 * 3600
 """Of the recordings of all requests in progress together, each of which is in memory: 64 KB a second."""
@@ -165,8 +168,8 @@ async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechMode
 
 
 def _owner(model: ServedModel, scope: Scope) -> RequestOwner:
-    tenant = tenant_of(scope)
-    return RequestOwner(0, f"{tenant}\n" if tenant else "", tenant, model.feature_args, client_of(scope))
+    """Without a cache salt: prompts of these models share no prefix."""
+    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client_of(scope))
 
 
 def _text(segments: Sequence[Segment]) -> str:
