@@ -90,10 +90,11 @@ def serve(run: EngineRun, requests: int, draw: random.Random, adapter: str) -> N
         ("llama", 100, {"enforce_eager": True}),
         ("llama", 100, {"quantization": "int8", "enable_lora": True, "max_loras": 2, "features": ["lora"]}),
         ("mixtral", 100, {"kv_cache_dtype": "int8"}),
+        ("deepseek_v3", 100, {}),
         pytest.param("qwen3_5_text", 60, {}, marks=pytest.mark.nightly),
         pytest.param("nemotron_h", 60, {}, marks=pytest.mark.nightly),
     ],
-    ids=["captured", "eager", "adapters", "experts", "delta net", "mamba2"],
+    ids=["captured", "eager", "adapters", "experts", "latents", "delta net", "mamba2"],
 )
 def test_nothing_is_compiled_while_requests_are_served(
     family: Callable[[str], Path], chip: Any, tmp_path: Path, name: str, requests: int, flags: dict[str, Any]
