@@ -4,40 +4,68 @@ same."""
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.arrays import int32
 from tessera.media.item import digest_of
 from tessera.media.placed import PlacedMedia
+from tessera.media.source_text import source_text
 from tools.parity.images import DIFFERENT, pixels
 
 
-@dataclass(frozen=True)
-class Sounds:
-    """Of one family: spectrograms, which its encoder takes as input_features [1, bins, frames]."""
+class EncoderInputs(ABC):
+    """Of one family."""
 
-    bins: int
-    frames: int
-    # Positions of the encoder.
-    length: int
     # What transformers' model calls the tokens of a text.
     tokens: ClassVar[str] = "decoder_input_ids"
-    # No token stands for a sound.
+    # No token stands for what an encoder reads.
     token: ClassVar[None] = None
 
     def placed(self, prompts: Sequence[Sequence[int]]) -> list[list[PlacedMedia]]:
         """For each prompt, what its encoder reads."""
         draw = random.Random(0)
-        inputs = [{"input_features": pixels(draw, 1, self.bins, self.frames)} for _ in range(DIFFERENT)]
-        known = [PlacedMedia("audio", digest_of(one), int32(()), one, self.length) for one in inputs]
+        known = [self.draw(draw, number) for number in range(DIFFERENT)]
         return [[known[number * 2 // 3 % DIFFERENT]] for number in range(len(prompts))]
+
+    @abstractmethod
+    def draw(self, draw: random.Random, number: int) -> PlacedMedia:
+        """What an encoder reads, of a number below DIFFERENT."""
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes it."""
         (one,) = media
         return {name: torch.from_numpy(value) for name, value in one.inputs.items()}
+
+
+@dataclass(frozen=True)
+class Sounds(EncoderInputs):
+    """Spectrograms, which the encoder takes as input_features [1, bins, frames]."""
+
+    bins: int
+    frames: int
+    # Positions of the encoder.
+    length: int
+
+    def draw(self, draw: random.Random, number: int) -> PlacedMedia:
+        inputs = {"input_features": pixels(draw, 1, self.bins, self.frames)}
+        return PlacedMedia("audio", digest_of(inputs), int32(()), inputs, self.length)
+
+
+@dataclass(frozen=True)
+class Texts(EncoderInputs):
+    """Texts of unlike lengths."""
+
+    # Their tokens are below it.
+    vocab: int
+    lengths: Sequence[int] = (1, 37, 12, 90)
+
+    def draw(self, draw: random.Random, number: int) -> PlacedMedia:
+        ids = [draw.randrange(self.vocab) for _ in range(self.lengths[number])]
+        return source_text(np.array(ids, np.int32))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tools.parity.encoder_inputs import Sounds
+from tools.parity.encoder_inputs import EncoderInputs
 from tools.parity.images import Images
 
 MAX_POSITIONS = 96
@@ -45,7 +45,7 @@ class Family:
     # gives the saved checkpoint the form of published ones
     publish: Callable[[Path], None] | None = None
     # what its prompts hold beside text
-    images: Images | Sounds | None = None
+    images: Images | EncoderInputs | None = None
 
 
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
@@ -82,6 +82,21 @@ def num_prompt_tokens(config: Any) -> int:
     return int(config.get_text_config().vocab_size) - padded(config)
 
 
+def _compute_positions(model: Any) -> None:
+    """Tables of positions that are computed, and that checkpoints leave out, are what they are."""
+    for module in model.modules():
+        if hasattr(module, "create_weight"):
+            module.weight.copy_(module.create_weight())
+
+
+def _avoid_last(head: Any) -> None:
+    """So that no answer has the last token."""
+    if head.bias is None:
+        head.weight[-1] = 0.0
+    else:
+        head.bias[-1] = -100.0
+
+
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
     deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also saved buffers, such as the biases for
@@ -103,6 +118,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
                 weight.uniform_(0.5, 1.5, generator=generator)
             else:
                 weight.normal_(std=MATRIX_STD, generator=generator)
+        _compute_positions(model)
         saved = model.state_dict()
         for name, buffer in model.named_buffers():
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
@@ -110,7 +126,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
         if isinstance(family.images, Images):
             model.get_output_embeddings().weight[family.images.token] = 0.0  # so that no answer has it
         if padded(model.config):
-            model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it
+            _avoid_last(model.get_output_embeddings())
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
     if family.publish is not None:
         family.publish(folder)

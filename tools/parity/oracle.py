@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tessera.media.placed import PlacedMedia
-from tools.parity.encoder_inputs import Sounds
+from tools.parity.encoder_inputs import EncoderInputs
 from tools.parity.family import Family, num_prompt_tokens
 from tools.parity.images import Images
 
@@ -62,7 +62,7 @@ def ask_family(family: Family, model: Any, count: int) -> list[Answer]:
     vocab = num_prompt_tokens(model.config)
     if family.images is None:
         return ask(model, make_prompts(vocab, count))
-    if isinstance(family.images, Sounds):
+    if isinstance(family.images, EncoderInputs):
         prompts = make_prompts(vocab, count)
         return ask(model, prompts, family.images.placed(prompts), family.images)
     return ask(model, *family.images.prompts(vocab, count), family.images)
@@ -73,7 +73,7 @@ def ask(
     model: Any,
     prompts: Sequence[Sequence[int]],
     media: Sequence[Sequence[PlacedMedia]] = (),
-    images: Images | Sounds | None = None,
+    images: Images | EncoderInputs | None = None,
 ) -> list[Answer]:
     """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded.
     media: of each prompt; () if none has any. images: of the model's family, where a prompt has any."""
@@ -87,9 +87,11 @@ def ask(
     return answers
 
 
-def _logits(model: Any, tokens: Sequence[int], images: Images | Sounds | None, placed: Sequence[PlacedMedia]) -> Tensor:
+def _logits(
+    model: Any, tokens: Sequence[int], images: Images | EncoderInputs | None, placed: Sequence[PlacedMedia]
+) -> Tensor:
     """[tokens, vocabulary]"""
     media = {} if images is None else images.arguments(placed, len(tokens))
-    named = images.tokens if isinstance(images, Sounds) else "input_ids"
+    named = images.tokens if isinstance(images, EncoderInputs) else "input_ids"
     logits: Tensor = model(**{named: torch.tensor([tokens])}, **media, use_cache=False).logits[0]
     return logits

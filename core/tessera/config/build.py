@@ -59,7 +59,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     given = {flag.path for flag in ENGINE_FLAGS if flag.path and flag.name in values}
     if lora.enable and "lora" not in values.get("features", ()):
         values["features"] = (*values.get("features", EngineConfig.features), "lora")
-    if served.modalities:
+    if served.modalities or served.source_text is not None:
         own = ("media",) if served.speech is None else ("media", "transcription")
         # First, wherever they are named: media wraps the model itself, and not what other features make of it.
         others = [name for name in values.get("features", EngineConfig.features) if name not in own]

@@ -13,6 +13,7 @@ from tessera.config.flags import flag, flags_of
 from tessera.config.mesh import Mesh
 from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
+from tessera.config.source_text import SourceTextConfig
 from tessera.config.speech import SpeechConfig
 
 MAX_TOKENS = 2**24
@@ -128,6 +129,8 @@ class ModelConfig:
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
     # How it is asked to write down speech; None: it does not.
     speech: SpeechConfig | None = None
+    # How it begins an answer to a text that its encoder reads; None: its decoder reads the prompt.
+    source_text: SourceTextConfig | None = None
     # What a prompt may hold beside text: "image", "audio".
     modalities: tuple[str, ...] = ()
     limit_mm_per_prompt: Mapping[str, int] | None = flag(
@@ -137,6 +140,15 @@ class ModelConfig:
     mm_processor_kwargs: Mapping[str, Any] | None = flag(
         None, "Arguments of the model's image processor, such as '{\"size\": {\"longest_edge\": 980}}'.",
     )  # fmt: skip
+
+    @property
+    def max_prompt_len(self) -> int:
+        """The most tokens of a prompt."""
+        return self.max_model_len if self.source_text is None else self.source_text.length
+
+    def decoded_tokens(self, num_prompt_tokens: int) -> int:
+        """How many tokens are before an answer in the context."""
+        return num_prompt_tokens if self.source_text is None else len(self.source_text.begin)
 
     def most_media(self, modality: str) -> int:
         """Of a prompt."""

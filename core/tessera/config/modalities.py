@@ -26,7 +26,8 @@ class TowerType:
     # Whether its text model is of any type, which text_config.model_type says.
     any_text: bool = False
     # Of an encoder-decoder, whose tokens see all that its encoder made through cross attention: the field of
-    # config.json that says how many positions that is. "": tokens stand for features.
+    # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
+    # without modalities reads the prompt's text.
     encoder_length: str = ""
 
 
@@ -83,17 +84,26 @@ _READ_SOUNDS = (
     "Qwen3ASRForConditionalGeneration",
     "VoxtralForConditionalGeneration",
 )
+_READ_TEXTS = (
+    "BartForConditionalGeneration",
+    "M2M100ForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "MarianMTModel",
+    "PLBartForConditionalGeneration",
+    "PegasusForConditionalGeneration",
+)
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
+    | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
 )
 """Architectures that are served with their towers."""
 
 
-_ENCODER_LENGTHS: Mapping[str, int] = MappingProxyType({"max_source_positions": 1500})
+_ENCODER_LENGTHS: Mapping[str, int] = MappingProxyType({"max_position_embeddings": 1024, "max_source_positions": 1500})
 """transformers' defaults of the fields of TowerType.encoder_length."""
 MAX_ENCODER_LENGTH = 65536
 
@@ -151,6 +161,12 @@ def encoder_length(config: Mapping[str, Any]) -> int:
     if type(length) is not int or not 1 <= length <= MAX_ENCODER_LENGTH:
         raise ModelError(f"{tower.encoder_length} in config.json is not a number from 1 to {MAX_ENCODER_LENGTH}.")
     return length
+
+
+def reads_text(config: Mapping[str, Any]) -> bool:
+    """Whether it is of an encoder-decoder whose encoder reads the prompt. config: of config.json."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and bool(tower.encoder_length) and not tower.modalities
 
 
 _FLAG = "limit_mm_per_prompt"

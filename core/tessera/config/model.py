@@ -13,8 +13,9 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-from tessera.config.modalities import NOUNS, encoder_length, modalities, why_not_processed
+from tessera.config.modalities import NOUNS, encoder_length, modalities, reads_text, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
+from tessera.config.source_text import source_text_config
 from tessera.config.speech import SpeechConfig, speech_config
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
@@ -36,6 +37,8 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     tokenizer = None if options.skip_tokenizer_init else tokenizer_of_model(folder, name, asked, hub)
     tasks = model_tasks(checkpoint, options)
     recommended = generation_folder(options.generation_config, folder)
+    source = source_text_config(checkpoint.config, _generation(recommended), checkpoint.vocab_size)
+    authors = {} if named is None else named.sampling
     return record_of(
         ModelConfig,
         ENGINE_FLAGS,
@@ -50,9 +53,10 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
         speech=_speech(checkpoint) if tasks.generates else None,
+        source_text=source,
         modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
-            recommended, options.override_generation_config, {} if named is None else named.sampling
+            recommended, options.override_generation_config, authors if source is None else {"temperature": 0.0}
         ),
     )
 
@@ -61,8 +65,12 @@ def _speech(checkpoint: Checkpoint) -> SpeechConfig | None:
     """Raises ModelError."""
     if not encoder_length(checkpoint.config):
         return None
-    generation = read_json(checkpoint.folder, GENERATION_FILE) or {}
-    return speech_config(checkpoint.config, generation, checkpoint.vocab_size)
+    return speech_config(checkpoint.config, _generation(checkpoint.folder), checkpoint.vocab_size)
+
+
+def _generation(folder: Path | None) -> Mapping[str, Any]:
+    """generation_config.json of a folder."""
+    return {} if folder is None else read_json(folder, GENERATION_FILE) or {}
 
 
 def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None) -> tuple[str, ...]:
@@ -70,7 +78,7 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
     ConfigError."""
     served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
     if encoder_length(checkpoint.config):
-        if not served:
+        if not served and not reads_text(checkpoint.config):
             raise ConfigError(
                 "limit_mm_per_prompt: this model answers to what its encoder reads, and nothing else; leave it out.",
                 param="limit_mm_per_prompt",

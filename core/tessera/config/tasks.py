@@ -17,7 +17,7 @@ from tessera.config.reward import PROCESS_REWARD, REWARD, reward_pooler
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
 from tessera.errors import ConfigError, ModelError, printable
 
-_GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
 _DECODERS = ("Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
 """Families whose tokens see those before them, also without a head that generates, by the name of their classes."""
 _MASKED = "ForMaskedLM"

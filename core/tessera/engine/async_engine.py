@@ -194,7 +194,7 @@ class AsyncEngine:
         """Tokenizes a prompt and checks every limit, as generate() does, without submitting it. Raises RequestError,
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
-        limit = self.config.model.max_model_len if params.truncate_prompt_tokens is None else None
+        limit = self.config.model.max_prompt_len if params.truncate_prompt_tokens is None else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens, client, limit)
         return await self.prepare_prompt(ids, await self.prepare_params(params, client), text)
 

@@ -101,7 +101,8 @@ class FrontEnd:
             feature_args=feature_args,
         )
         ids = prompt.ids.tolist()
-        completions = [self._completion(index, params, ids, arrival, prompt.stops) for index in range(params.n)]
+        begin = prompt.decoded.tolist()
+        completions = [self._completion(index, params, begin, arrival, prompt.stops) for index in range(params.n)]
         scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.vocabulary)
         return self._track(
             RequestState(request_id, params, prompt.text, ids, requests, completions, scores, prompt.stops)
@@ -203,7 +204,7 @@ class FrontEnd:
             state.error = error()
             self._end(state, "error", now)
         for key, (state, completion) in self._live.items():
-            prompt, arrival = state.prompt_token_ids, completion.times.arrival
+            prompt, arrival = state.requests[completion.index].prompt.tolist(), completion.times.arrival
             fresh = self._completion(completion.index, state.params, prompt, arrival, state.stops)
             state.completions[completion.index] = fresh
             self._live[key] = (state, fresh)

@@ -17,6 +17,7 @@ from tessera.engine.pooling import check_pooling
 from tessera.engine.truncation import TextLimit, Truncation
 from tessera.errors import RequestError
 from tessera.media.placed import PlacedMedia
+from tessera.media.source_text import source_text
 from tessera.pooling_params import PoolingParams, RequestPooling
 from tessera.request import NO_ARGS, Request, make_cache_key
 from tessera.sampling_params import (
@@ -31,6 +32,7 @@ from tessera.text import StopStrings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
+    from tessera.config.source_text import SourceTextConfig
     from tessera.text import Vocabulary
 
 NO_SAMPLING = SamplingParams(detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
@@ -56,6 +58,13 @@ class Prompt:
     stops: StopStrings | None = None
     # In order of their places.
     media: tuple[PlacedMedia, ...] = ()
+    # Of a model whose encoder reads the prompt: [tokens] int32 that its decoder begins with.
+    begin: Array | None = None
+
+    @property
+    def decoded(self) -> Array:
+        """[tokens] int32: what the decoder goes on with."""
+        return self.ids if self.begin is None else self.begin
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,44 @@ class InputProcessor:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         check_samples(self._model)
+        source = self._model.source_text
+        if source is not None and not media:
+            return self._prepare_source(source, ids, params, text)
+        self._check_vocabulary(params)
+        truncation = Truncation.from_params(
+            params.truncate_prompt_tokens,
+            params.truncation_side,
+            max_model_len=self._max_model_len,
+            max_tokens=params.max_tokens or 1,
+        )
+        checked = self._checked(ids if truncation is None else truncation.apply(ids), self._max_model_len, answers=True)
+        if media and checked.size != len(ids):
+            raise RequestError("A prompt with images cannot be truncated; shorten it.", param="truncate_prompt_tokens")
+        max_tokens = self._bounded(checked.size, params.max_tokens)
+        stops = self._stop_strings(params)
+        return Prompt(text, checked, max_tokens, resolved(params, self._model), stops, tuple(media))
+
+    def _prepare_source(
+        self, source: SourceTextConfig, ids: Sequence[int], params: SamplingParams, text: str | None
+    ) -> Prompt:
+        """Of a model whose encoder reads the prompt."""
+        self._check_vocabulary(params)
+        if params.prompt_logprobs is not None:
+            raise RequestError(
+                "This model's encoder reads the prompt, so its tokens have no log probabilities; remove it.",
+                param="prompt_logprobs",
+            )
+        limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, source.length)
+        checked = self._checked(limit.apply(ids), source.length)
+        begin = np.asarray(source.begin, np.int32)
+        max_tokens = self._bounded(begin.size, params.max_tokens)
+        if source.never:
+            banned = [*(params.bad_words_ids or ()), *([token] for token in source.never)]
+            params = changed(params, bad_words_ids=tuple(banned))
+        params = resolved(params, self._model)
+        return Prompt(text, checked, max_tokens, params, self._stop_strings(params), (source_text(checked),), begin)
+
+    def _check_vocabulary(self, params: SamplingParams) -> None:
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -104,18 +151,6 @@ class InputProcessor:
                 "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
                 param="structured_outputs",
             )
-        truncation = Truncation.from_params(
-            params.truncate_prompt_tokens,
-            params.truncation_side,
-            max_model_len=self._max_model_len,
-            max_tokens=params.max_tokens or 1,
-        )
-        checked = self._checked(ids if truncation is None else truncation.apply(ids))
-        if media and checked.size != len(ids):
-            raise RequestError("A prompt with images cannot be truncated; shorten it.", param="truncate_prompt_tokens")
-        max_tokens = self._bounded(checked.size, params.max_tokens)
-        stops = self._stop_strings(params)
-        return Prompt(text, checked, max_tokens, resolved(params, self._model), stops, tuple(media))
 
     def prepare_pooled(
         self, ids: Sequence[int], params: PoolingParams, *, text: str | None, pooled_from: int = 0,
@@ -125,7 +160,7 @@ class InputProcessor:
         columns: of the input batch. Raises RequestError."""
         pooler = check_pooling(params, self._model)
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
-        checked = self._checked(limit.apply(ids), answers=False)
+        checked = self._checked(limit.apply(ids), self._max_model_len)
         pooling = RequestPooling.from_config(pooler, params.task, pooled_from)
         if pooling.start >= checked.size:
             raise RequestError(
@@ -171,7 +206,7 @@ class InputProcessor:
             Request(
                 key=first + index,
                 request_id=request_id if params.n == 1 else f"{index}_{request_id}",
-                prompt=prompt.ids,
+                prompt=prompt.decoded,
                 params=others if index else params,
                 max_tokens=prompt.max_tokens,
                 seed=self._seed(params, index),
@@ -187,12 +222,12 @@ class InputProcessor:
             for index in range(params.n)
         ]
 
-    def _checked(self, ids: Sequence[int], *, answers: bool = True) -> Array:
+    def _checked(self, ids: Sequence[int], max_tokens: int, *, answers: bool = False) -> Array:
         """answers: there must be room for a token behind them."""
         if len(ids) == 0:
             raise RequestError("The prompt is empty: it must have at least one token.", param="prompt")
-        if len(ids) > self._max_model_len - answers:
-            raise self._over_context(len(ids), 1) if answers else self._too_long(len(ids))
+        if len(ids) > max_tokens - answers:
+            raise self._over_context(len(ids), 1) if answers else _too_long(len(ids), max_tokens)
         try:
             array = np.asarray(ids)
         except (ValueError, OverflowError) as error:
@@ -233,18 +268,19 @@ class InputProcessor:
             code="context_length_exceeded",
         )
 
-    def _too_long(self, num_tokens: int) -> RequestError:
-        return RequestError(
-            f"This model takes texts of up to {self._max_model_len} tokens, and this one has {num_tokens}; shorten it, "
-            "or set truncate_prompt_tokens to -1.",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-
     def _seed(self, params: SamplingParams, index: int) -> int:
         if params.seed is None:
             return int(self._random.integers(UNSEEDED))
         return (params.seed + index) % SEEDS
+
+
+def _too_long(num_tokens: int, max_tokens: int) -> RequestError:
+    return RequestError(
+        f"This model takes texts of up to {max_tokens} tokens, and this one has {num_tokens}; shorten it, or set "
+        "truncate_prompt_tokens to -1.",
+        param="prompt",
+        code="context_length_exceeded",
+    )
 
 
 def no_tokenizer() -> RequestError:

@@ -20,6 +20,7 @@ from tessera.config.modalities import NOUNS, computes_whole, encoder_length, mer
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
+from tessera.media.source_text import TEXT
 from tessera.platform.attention import SOURCES
 from tessera.platform.feature import EngineFeature, Feature, FeatureCounter, FeatureState
 from tessera.platform.launch import RequestView, Resource
@@ -62,6 +63,8 @@ class MediaInEngine(EngineFeature):
         )
 
     def begin(self, request: Request) -> FeatureState | None:
+        if self._encoder_length and not self._modalities:
+            return self._begin_text(request)
         for media in request.media:
             if media.modality not in self._modalities:
                 raise RequestError(f"This model takes no {NOUNS[media.modality]}s in a prompt.", param="prompt")
@@ -87,6 +90,14 @@ class MediaInEngine(EngineFeature):
                 f"This model writes what it hears in one {modality}; send one with the prompt.", param="prompt"
             )
         return WithEncoder(self._encoder_length)
+
+    def _begin_text(self, request: Request) -> FeatureState:
+        lengths = [media.length for media in request.media if media.modality == TEXT]
+        if len(lengths) != 1 or len(request.media) != 1 or not 1 <= lengths[0] <= self._encoder_length:
+            raise RequestError(
+                f"This model's encoder reads a text of up to {self._encoder_length} tokens; send one.", param="prompt"
+            )
+        return WithEncoder(lengths[0])
 
     def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
         step.media = self._cache.take_step(row_of)

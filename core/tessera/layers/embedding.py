@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tessera.layers.build import TENSOR_GROUP, Build
@@ -16,8 +20,9 @@ from tessera.ops import (
     SegmentEmbeddingSpec,
 )
 from tessera.ops.sampling import bind_finish
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.ops import BoundOps, Packed
-from tessera.platform.quantization import Part
+from tessera.platform.quantization import Part, Unpacking
 
 HEAD = "lm_head"
 TABLE = "a table to look up in, which is no product"
@@ -73,6 +78,29 @@ class PositionEmbedding:
         self.parameter = build.register_parameter(
             Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
         )
+        self.call = build.ops.bind("embedding", spec)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        result: Tensor = self.call(positions, self.parameter.tensor)
+        return result
+
+
+class SinusoidEmbedding:
+    """[T] positions -> [T, n], whole on every rank: sines of a position, then cosines of it, each at n / 2 frequencies
+    (arXiv:1706.03762, section 3.5). rows: of the table. first: the position in the formula of position 0. reaching:
+    whether the last frequency is 1 / 10000, and not the first that would be left out."""
+
+    def __init__(self, build: Build, rows: int, first: int, n: int, *, reaching: bool = False) -> None:
+        spec = EmbeddingSpec(rows, n, build.dtype)
+
+        def prepare(_: dict[str, Tensor], into: Packed | None) -> Packed:
+            half = n // 2
+            steps = torch.arange(half, dtype=torch.float64) / (half - 1 if reaching else half)
+            angles = torch.arange(first, first + rows, dtype=torch.float64)[:, None] * 10000.0**-steps
+            table = torch.cat([angles.sin(), angles.cos()], dim=1).to(torch_dtype(build.dtype))
+            return build.ops.prepare("embedding", spec, {"weight": table.to(build.device.target)}, into)
+
+        self.parameter = build.register_parameter(Parameter({}, prepare))
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, positions: Tensor) -> Tensor:
@@ -151,8 +179,9 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 class Head:
-    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. sampling_spec: the same, fused with sampling
-    into one composite."""
+    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. bias: whether one is stored with the weight.
+    logits_bias: the name of one that is stored alone. sampling_spec: the same, fused with sampling into one
+    composite."""
 
     def __init__(
         self,
@@ -163,15 +192,18 @@ class Head:
         *,
         tied: bool = False,
         bias: bool = False,
+        logits_bias: str = "",
         cap: float = 0.0,
         scale: float = 1.0,
     ) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, self.start = vocabulary_part(build, name, vocab, k, tied=tied)
+        own = [Part(f"{name}.bias", (vocab,), part.rows)] if bias else []
+        biases = [_logits_bias(logits_bias, vocab, part)] if logits_bias else own
         self.spec, self.parameter = product_parameter(
             build,
-            LinearSpec(part.shape[0], k, build.dtype, bias=bias),
-            {"weight": [part], **({"bias": [Part(f"{name}.bias", (vocab,), part.rows)]} if bias else {})},
+            LinearSpec(part.shape[0], k, build.dtype, bias=bool(biases)),
+            {"weight": [part], **({"bias": biases} if biases else {})},
             module="Embedding" if tied else "Linear",
         )
         self.linear = build.ops.bind("linear", self.spec)
@@ -194,6 +226,13 @@ class Head:
         return result
 
 
+def _logits_bias(name: str, vocab: int, weight: Part) -> Part:
+    """A bias that is stored as [1, vocab], of the rows of the weight's shard."""
+    rows, (start, stop) = weight.shape[0], weight.rows or (0, vocab)
+    flat = Unpacking(lambda stored: F.pad(stored.flatten(), (0, rows - stored.numel())), rows)
+    return Part(name, (1, vocab), columns=(start, min(stop, vocab)), fill=0.0, unpacking=flat)
+
+
 def vocabulary_ends(
     build: Build,
     name: str,
@@ -207,11 +246,12 @@ def vocabulary_ends(
     logits_scale: float = 1.0,
     head_name: str = HEAD,
     head_bias: bool = False,
+    logits_bias: str = "",
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
     """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name,
     head_name: of their weights. tied: config.json says that the head uses the same weight; both stages load it, unless
     the checkpoint has another for the head. whole: the embedding is complete on every rank. head_bias: whether the head
-    has a bias, which a tied one has not."""
+    has a bias, which a tied one has not. logits_bias: the name of a bias that is stored alone, "" for none."""
     assert not (tied and head_bias)
     first, last = build.is_first_stage, build.is_last_stage and build.generates
     tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{head_name}.weight"])
@@ -219,7 +259,8 @@ def vocabulary_ends(
     if last or (first and tied):
         before = len(build.parameters)
         own_name = name if tied else head_name
-        head = Head(build, own_name, vocab, n, tied=tied, bias=head_bias, cap=logits_cap, scale=logits_scale)
+        biases: dict[str, Any] = {"bias": head_bias, "logits_bias": logits_bias}
+        head = Head(build, own_name, vocab, n, tied=tied, **biases, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             spec = head.rows_spec(embedding_scale)
             return PackedEmbedding(build, spec, head.parameter, whole=whole), head if last else None

@@ -1,10 +1,10 @@
 """The decoder of an encoder-decoder: each of its blocks has cross attention over what the encoder made of a request's
-sound behind its attention over tokens (arXiv:1706.03762)."""
+sound or text behind its attention over tokens (arXiv:1706.03762)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,19 +12,26 @@ from torch import Tensor
 from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.cross_attention import CrossAttention, CrossShape
-from tessera.layers.embedding import PositionEmbedding
 from tessera.layers.norm import AddLayerNorm
 from tessera.models.decoder import Decoder, DecoderConfig
 from tessera.models.encoder import BlockNames
 from tessera.models.sequential import SequentialBlock
+from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden
 
 
+@dataclass(frozen=True)
+class CrossNames:
+    """What a checkpoint calls cross attention and its norm, behind the layer's name."""
+
+    attention: str
+    norm: str
+
+
 class CrossBlock(SequentialBlock):
-    """A SequentialBlock with cross attention between its two halves, which has a norm before it too. cross, cross_norm:
-    their names in the checkpoint, behind the layer's name."""
+    """A SequentialBlock with cross attention between its two halves, which has a norm before it too."""
 
     def __init__(
         self,
@@ -34,14 +41,14 @@ class CrossBlock(SequentialBlock):
         tables: RotaryTable,
         names: BlockNames,
         shape: CrossShape,
+        cross: CrossNames,
         *,
-        cross: str,
-        cross_norm: str,
+        whole: bool = False,
     ) -> None:
-        super().__init__(build, config, number, tables, names)
+        super().__init__(build, config, number, tables, names, whole=whole)
         prefix = f"{config.names.layers}.{number}"
-        self.cross_norm = AddLayerNorm(build, f"{prefix}.{cross_norm}", config.hidden, config.eps)
-        self.cross = CrossAttention(build, f"{prefix}.{cross}", shape)
+        self.cross_norm = AddLayerNorm(build, f"{prefix}.{cross.norm}", config.hidden, config.eps)
+        self.cross = CrossAttention(build, f"{prefix}.{cross.attention}", shape)
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         mixed, residual = super().attend(x, residual, launch, caches)
@@ -54,8 +61,24 @@ class CrossBlock(SequentialBlock):
         return self.mlp(normed), residual
 
 
+class PostNormCrossBlock(CrossBlock):
+    """norm(x + attention(x)), then the same with cross attention, then with the MLP. What it takes and returns is
+    complete on every rank."""
+
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        mixed, x = self.attention(x, x, launch, caches)
+        x, _ = self.attention_norm(self.attention.output(mixed), x)
+        return self.cross(x, x, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, x = states
+        x, _ = self.cross_norm(self.cross.output(mixed), x)
+        return self.mlp_norm(self.mlp(x), x)[0], None
+
+
 class CrossDecoder(Decoder):
-    """positions: learned, added to the embedding of tokens. blocks: CrossBlocks. It is not divided into stages, since
+    """positions: added to the embedding of tokens. embedding_norm: of the sum, if there is one. whole: without one, the
+    sum is complete on every rank, as blocks need that do not begin with a norm. It is not divided into stages, since
     each would need the encoder; and prefixes are not cached, since the same tokens follow from other sounds."""
 
     def __init__(
@@ -63,12 +86,16 @@ class CrossDecoder(Decoder):
         build: Build,
         config: DecoderConfig,
         *,
-        positions: PositionEmbedding,
+        positions: Callable[[Tensor], Tensor],
         blocks: Sequence[CrossBlock],
+        embedding_norm: AddLayerNorm | None = None,
+        whole: bool = False,
         **parts: Any,
     ) -> None:
         super().__init__(build, config, blocks=blocks, **parts)
         self.positions, self.crossed = positions, [block.cross for block in blocks]
+        self.embedding_norm = embedding_norm
+        self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype)) if whole else None
         self.facts = replace(self.facts, stage_tensors=0, prefix_cacheable=False)
 
     def write(self, states: Tensor, launch: Launch, caches: Caches) -> None:
@@ -78,4 +105,9 @@ class CrossDecoder(Decoder):
             cross.write(states, launch, caches)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        return super().forward(x, launch, caches, self.positions(launch.positions))
+        positions = self.positions(launch.positions)
+        if self.embedding_norm is not None:
+            return super().forward(self.embedding_norm(x, positions)[0], launch, caches)
+        if self.add is not None:
+            return super().forward(self.add(x, positions), launch, caches)
+        return super().forward(x, launch, caches, positions)

@@ -25,6 +25,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Checkpoints' names of activations to those of the ops."""
+_UNGATED = {**ACTIVATIONS, "relu": "relu"}
 
 
 _SMALLEST = 1e-9
@@ -114,13 +115,13 @@ class ConfigFields:
             raise ModelError(f"{name} in config.json is not a list of whole numbers.")
         return value
 
-    def activation(self, name: str, default: str) -> str:
-        """The activation, by the ops' name for it."""
-        value = self.get(name)
+    def activation(self, name: str, default: str, *, gated: bool = True) -> str:
+        """The activation, by the ops' name for it. gated: whether it is a gate's."""
+        value, known = self.get(name), ACTIVATIONS if gated else _UNGATED
         named = default if value is None else str(value)
-        if named not in ACTIVATIONS:
-            raise ModelError(f"activation '{named[:40]}' is not supported; supported are {', '.join(ACTIVATIONS)}.")
-        return ACTIVATIONS[named]
+        if named not in known:
+            raise ModelError(f"activation '{named[:40]}' is not supported; supported are {', '.join(known)}.")
+        return known[named]
 
 
 def _fault(value: object) -> str:

@@ -10,7 +10,7 @@ from tessera.layers.build import Build
 from tessera.layers.cross_attention import CrossShape
 from tessera.layers.embedding import PositionEmbedding
 from tessera.layers.qkv import Apart
-from tessera.models.cross_decoder import CrossBlock, CrossDecoder
+from tessera.models.cross_decoder import CrossBlock, CrossDecoder, CrossNames
 from tessera.models.decoder import Decoder, DecoderNames
 from tessera.models.encoder import BlockNames
 from tessera.models.fields import Checkpoint, ConfigFields, renamed
@@ -48,7 +48,7 @@ def whisper(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
     config = read_decoder(
         fields,
         repeated(fields, shape),
-        activation=fields.activation("activation_function", "gelu"),
+        activation=fields.activation("activation_function", "gelu", gated=False),
         mlp_bias=True,
         names=DecoderNames(
             embedding=f"{_DECODER}.embed_tokens",
@@ -66,7 +66,7 @@ def whisper(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
         build,
         config,
         lambda number, tables: CrossBlock(
-            build, config, number, tables, _NAMES, crossed, cross="encoder_attn", cross_norm="encoder_attn_layer_norm"
+            build, config, number, tables, _NAMES, crossed, CrossNames("encoder_attn", "encoder_attn_layer_norm")
         ),
         decoder=partial(CrossDecoder, positions=positions),
     )

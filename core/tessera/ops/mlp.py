@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-_UNGATED = {**_ACTIVATIONS, "relu2": lambda x: F.relu(x).square()}
+_UNGATED = {**_ACTIVATIONS, "relu": F.relu, "relu2": lambda x: F.relu(x).square()}
 
 
 # ---- gate
@@ -88,7 +88,7 @@ def _far_from_zero(x: Tensor, n: int, dtype: str) -> Tensor:
 
 @dataclass(frozen=True)
 class ActivationSpec:
-    """act(x). activation: as in GateSpec, or "relu2"."""
+    """act(x). activation: as in GateSpec, "relu" or "relu2"."""
 
     n: int
     dtype: str

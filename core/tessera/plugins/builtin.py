@@ -70,9 +70,15 @@ NATIVE_MODELS: Mapping[str, str] = {
 """Architectures that generate and that core implements, by their name in config.json."""
 
 TEXT_MODELS: Mapping[str, str] = {
+    "BartForConditionalGeneration": "tessera.models.bart:bart",
     "Gemma3ForConditionalGeneration": NATIVE_MODELS["Gemma3ForCausalLM"],
     "Llama4ForConditionalGeneration": NATIVE_MODELS["Llama4ForCausalLM"],
+    "M2M100ForConditionalGeneration": "tessera.models.bart:m2m_100",
+    "MBartForConditionalGeneration": "tessera.models.bart:mbart",
+    "MarianMTModel": "tessera.models.bart:marian",
     "Mistral3ForConditionalGeneration": NATIVE_MODELS["MistralForCausalLM"],
+    "PLBartForConditionalGeneration": "tessera.models.bart:plbart",
+    "PegasusForConditionalGeneration": "tessera.models.bart:pegasus",
     "Qwen2VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
     "Qwen3VLForConditionalGeneration": "tessera.models.qwen:qwen3_vl",
@@ -81,7 +87,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
     "WhisperForConditionalGeneration": "tessera.models.whisper:whisper",
 }
-"""Architectures with models for images beside one of text, of which core serves the text model."""
+"""Architectures with a tower or an encoder beside a model of text, of which core serves the model of text."""
 
 _HEADS = ("ForMaskedLM", "Model", "ForSequenceClassification", "ForTokenClassification")
 """What the architectures of an encoder are called, behind the family's name."""

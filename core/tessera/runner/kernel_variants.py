@@ -41,8 +41,8 @@ def steps_of_all_kinds(
     if rules.mix_prefill_decode and plan.num_rows > 1 and each > 2:
         kinds += [([longest - 1, 0], [1, count], plain) for count in (2, each - 1)]
     kinds += [([longest - 1], [1], params) for params in _sampling(config, vocab)]
-    # Otherwise the last layer, which may be the only one of its kind, computes rows that are sampled alone. It has a row
-    # more here than there are tokens.
+    # Otherwise the last layer, which may be the only one of its kind, computes sampled rows alone. Here it has one row
+    # more than there are tokens.
     kinds += [([0], [count], SamplingParams(temperature=0.0, prompt_logprobs=0)) for count in _doubling(each)]
     return pooled + [
         null_step(plan, number, int32(starts), int32(counts), params)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.config.modalities import TOWERS, merge_size
+from tessera.config.modalities import TOWERS, encoder_length, merge_size
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -153,7 +153,8 @@ class Services:
             factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
             fields = text_fields(build, said) if named in models else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
-            if model is not None and build.modalities and build.is_first_stage:
+            beside = build.modalities or encoder_length(self.config.model.checkpoint)
+            if model is not None and beside and build.is_first_stage:
                 model = load_path(MULTIMODAL)(model, build, self.config.model.checkpoint)
         except RefusedTypeError as refused:
             raise models.unsupported(self.architecture, str(refused)) from refused

@@ -33,6 +33,7 @@ inline Float silu(Float x) { return div(x, add(set(1.0f), exp(sub(zero(), x))));
 inline Float activated(Float x, Activation activation) {
   if (activation == Activation::silu) return silu(x);
   if (activation == Activation::gelu) return gelu(x);
+  if (activation == Activation::relu) return max(x, zero());
   if (activation == Activation::relu2) return mul(max(x, zero()), max(x, zero()));
   // gelu_tanh: x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
   Float inner = mul(set(1.5957691216f), mul(x, fma(mul(x, x), set(0.044715f), set(1.0f))));

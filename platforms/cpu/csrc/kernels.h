@@ -10,7 +10,7 @@ using bf16 = uint16_t;
 constexpr int64_t PANEL = 32;      // outputs that are packed together
 constexpr int64_t TOGETHER = 384;  // the most rows divided into tiles at once; they stay in the cache while panels stream by
 
-enum class Activation : int32_t { silu, gelu_tanh, gelu, relu2 };
+enum class Activation : int32_t { silu, gelu_tanh, gelu, relu2, relu };
 
 // Where quantized rows of int8 are written, each group of a row with its own scale: a row is about scale * its elements. The scale
 // of a group with a NaN or infinite element is NaN. Elements from the end of a row to `stride` are set to 0.

@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "silu": F.silu,
         "gelu": F.gelu,
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
         "relu2": lambda x: F.relu(x).square_(),
     }
 )

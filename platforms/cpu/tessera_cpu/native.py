@@ -33,7 +33,7 @@ WITH_SIGN, PAIRS, PLAIN = range(3)
 SPAN = 32
 """Elements whose codes are packed together, as in csrc/kernels.h."""
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "relu": 4}
 """enum Activation of csrc/kernels.h."""
 
 MAX_EXPERTS = 1024

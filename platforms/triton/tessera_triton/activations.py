@@ -155,7 +155,7 @@ class Activation(Kernel[ActivationSpec]):
     launch: Launcher
 
     def supports(self, spec: ActivationSpec) -> str | None:
-        return "no relu2" if spec.activation == "relu2" else None
+        return "no relu" if spec.activation in ("relu", "relu2") else None
 
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         elements = Elements(self.launch, spec.n, spec.activation)

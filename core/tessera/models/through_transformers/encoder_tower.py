@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from tessera.layers.build import Build
@@ -34,6 +35,7 @@ class EncoderTower:
             for name, module in list(owner.named_children()):
                 if module not in (whole.base_model, self.encoder):
                     owner.register_module(name, None)
+        _compute_positions(self.encoder)
         compute_buffers(whole)
         exchange(build, names, whole)
 
@@ -45,6 +47,16 @@ class EncoderTower:
         }
         made: Tensor = self.encoder(**moved, return_dict=True).last_hidden_state
         return made[0]
+
+
+def _compute_positions(encoder: nn.Module) -> None:
+    """Leaves tables of positions, which checkpoints need not have, to what computes buffers."""
+    module: Any
+    for module in encoder.modules():
+        if hasattr(module, "create_weight"):
+            table = module.weight.detach()
+            del module.weight
+            module.register_buffer("weight", table, persistent=False)
 
 
 def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:

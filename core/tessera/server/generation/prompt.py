@@ -54,16 +54,23 @@ class TokenizedPrompt(NamedTuple):
     media: Sequence[PlacedMedia] = ()
 
 
+def longest_prompt(model: ServedModel) -> int:
+    """In tokens."""
+    source = model.engine.config.model.source_text
+    return model.engine.info.max_model_len if source is None else source.length
+
+
 def prompt_truncation(model: ServedModel, request: GenerationFields, max_tokens: int | None) -> Truncation | None:
     """What the request keeps of a prompt that is too long; None: all. max_tokens: of the answer. Raises
     RequestError."""
     if request.truncate_prompt_tokens is None and request.truncation_side is None:
         return None
+    shares_context = model.engine.config.model.source_text is None
     return Truncation.from_params(
         request.truncate_prompt_tokens,
         request.truncation_side,
-        max_model_len=model.engine.info.max_model_len,
-        max_tokens=max_tokens or 1,
+        max_model_len=longest_prompt(model),
+        max_tokens=(max_tokens or 1) if shares_context else 0,
     )
 
 

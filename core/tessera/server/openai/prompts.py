@@ -9,7 +9,7 @@ import msgspec
 from tessera.engine.truncation import Truncation
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
-from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.generation.prompt import TokenizedPrompt, longest_prompt
 from tessera.server.prompt_field import PromptField
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits
@@ -56,13 +56,13 @@ async def tokenize(
     whole: bool = True,
     client: str = "",
 ) -> list[TokenizedPrompt]:
-    """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
+    """whole: a text has to fit in what the model reads. Raises RequestError, TextWorkerError."""
     workers = model.text
     if workers is None:
         raise RequestError("This server has no tokenizer: send the prompt as token ids.", param="prompt")
     most = limits.prompt_chars
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-    max_tokens = model.engine.info.max_model_len if whole else None
+    max_tokens = longest_prompt(model) if whole else None
     tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens, owner=client)
     return [TokenizedPrompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
