@@ -149,6 +149,33 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {},
         ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
     ),
+    "glm4v": ProcessorFolder(
+        "<|image|>",
+        "<|image|>",
+        {
+            "image_processor_type": "Glm4vImageProcessor",
+            "processor_class": "Glm4vProcessor",
+            "patch_size": 4,
+            "merge_size": 2,
+            "size": {"shortest_edge": 512, "longest_edge": 8192},
+        },
+        {},
+        ("<|begin_of_image|>", "<|end_of_image|>", "<|video|>", "<|begin_of_video|>", "<|end_of_video|>"),
+    ),
+    "paddleocr_vl": ProcessorFolder(
+        "<|IMAGE_PLACEHOLDER|>",
+        "<|IMAGE_PLACEHOLDER|>",
+        {
+            "image_processor_type": "PaddleOCRVLImageProcessor",
+            "processor_class": "PaddleOCRVLProcessor",
+            "patch_size": 4,
+            "merge_size": 2,
+            "size": {"shortest_edge": 512, "longest_edge": 8192},
+        },
+        {},
+        ("<|IMAGE_START|>", "<|IMAGE_END|>"),
+        {"image_token": "<|IMAGE_PLACEHOLDER|>"},
+    ),
     "gemma3": ProcessorFolder(
         "<start_of_image>",
         "<image_soft_token>",

@@ -1,5 +1,5 @@
 """ERNIE 4.5: Llama's blocks, in which neighbours are turned together, dense or with experts that biased shares choose
-beside an MLP that every token uses."""
+beside an MLP that every token uses; and PaddleOCR-VL, which is dense."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tessera.layers.mlp import Experts
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields, renamed
 from tessera.models.glm import scored_experts
-from tessera.models.reading import read_attention, read_decoder, repeated
+from tessera.models.reading import in_images, read_attention, read_decoder, repeated
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _ALIKE: dict[str, Any] = {
@@ -49,6 +49,13 @@ def ernie4_5(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     return build_decoder(build, read_decoder(fields, layers, mlp_bias=fields.flag("use_bias")))
 
 
+def paddleocr_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of PaddleOCR-VL: ERNIE 4.5 in which halves are turned, each pair by an axis of its own."""
+    fields = ConfigFields(checkpoint, _ERNIE)
+    shape = in_images(build, fields, _attention(fields, max_model_len, style="half"), (16, 24, 24))
+    return build_decoder(build, read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("use_bias")))
+
+
 def ernie4_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers that predict further tokens are not read."""
     fields = ConfigFields(renamed(checkpoint, _FIELDS), _ERNIE_MOE)
@@ -63,9 +70,9 @@ def ernie4_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> De
     return build_decoder(build, config)
 
 
-def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
+def _attention(fields: ConfigFields, max_model_len: int, style: str = "pairs") -> AttentionShape:
     bias = fields.flag("use_bias")
-    return read_attention(fields, max_model_len, style="pairs", bias=bias, output_bias=bias)
+    return read_attention(fields, max_model_len, style=style, bias=bias, output_bias=bias)
 
 
 def _experts(fields: ConfigFields) -> Experts:

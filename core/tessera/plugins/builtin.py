@@ -71,8 +71,13 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 TEXT_MODELS: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": NATIVE_MODELS["Gemma3ForCausalLM"],
+    "Glm46VForConditionalGeneration": "tessera.models.glm4v:glm46v",
+    "Glm4vForConditionalGeneration": "tessera.models.glm4v:glm4v",
+    "Glm4vMoeForConditionalGeneration": "tessera.models.glm4v:glm4v_moe",
+    "GlmOcrForConditionalGeneration": "tessera.models.glm4v:glm_ocr",
     "Llama4ForConditionalGeneration": NATIVE_MODELS["Llama4ForCausalLM"],
     "Mistral3ForConditionalGeneration": NATIVE_MODELS["MistralForCausalLM"],
+    "PaddleOCRVLForConditionalGeneration": "tessera.models.ernie:paddleocr_vl",
     "Qwen2VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
     "Qwen3VLForConditionalGeneration": "tessera.models.qwen:qwen3_vl",
