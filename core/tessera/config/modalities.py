@@ -77,6 +77,11 @@ _READ_IMAGES_BY_AXIS = (
     "Qwen3_5MoeForConditionalGeneration",
 )
 
+_READ_BOTH_BY_AXIS = (
+    "Qwen2_5OmniThinkerForConditionalGeneration",
+    "Qwen3OmniMoeThinkerForConditionalGeneration",
+)
+
 _READ_SOUNDS = (
     "AudioFlamingo3ForConditionalGeneration",
     "FunAsrNanoForConditionalGeneration",
@@ -92,6 +97,7 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
+    | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
 )

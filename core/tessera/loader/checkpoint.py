@@ -36,10 +36,10 @@ COMPARED = 1 << 22
 
 
 BASE = "model."
-_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "")
+_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "thinker.model.", "")
 """What is in front of a decoder's names, at the last one's if it was saved without its head."""
-_HEADS = "language_model.lm_head."
-"""How a head is named beside the fourth of them."""
+_HEADS = ("language_model.lm_head.", "thinker.lm_head.")
+"""How a head is named beside the fourth and the fifth of them."""
 
 
 class WeightSource(Protocol):
@@ -221,7 +221,7 @@ class Safetensors:
 def _renamed(name: str, base: str) -> str:
     """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
     if name.startswith(_HEADS):
-        return name.removeprefix("language_model.")
+        return name.partition(".")[2]
     if name.startswith(f"{base}lm_head."):
         return name.removeprefix(base)
     return f"{BASE}{name.removeprefix(base)}" if name.startswith(base) else name

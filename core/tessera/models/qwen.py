@@ -50,6 +50,19 @@ _QWEN3_VL_MOE = {
     "rope_theta": 5e5,
 }
 
+_OMNI: dict[str, Any] = {
+    **_QWEN,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 32768,
+    "max_position_embeddings": 32768,
+}
+_OMNI_MOE: dict[str, Any] = {
+    **{name: value for name, value in _QWEN3_MOE.items() if name != "sliding_window"},
+    "rope_theta": 1e6,
+    "norm_topk_prob": True,
+}
+
 _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
 """Of reward models."""
 
@@ -64,6 +77,11 @@ def qwen2_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     fields = ConfigFields(checkpoint, {**_QWEN, "rope_theta": 1e6})
     shape = read_attention(fields, max_model_len, bias=True)
     return _qwen2(build, fields, in_images(build, fields, shape, (16, 24, 24)))
+
+
+def qwen2_5_omni(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 2.5 Omni's thinker."""
+    return qwen2_vl(build, {**_OMNI, **checkpoint}, max_model_len)
 
 
 def _qwen2(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
@@ -102,6 +120,14 @@ def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> De
     fields = ConfigFields(checkpoint, _QWEN3_VL_MOE)
     shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
     return build_decoder(build, _with_experts(fields, shape, renormalise=True), decoder=DeepstackDecoder)
+
+
+def qwen3_omni_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 Omni's thinker."""
+    fields = ConfigFields({**checkpoint, "use_sliding_window": False}, _OMNI_MOE)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    config = _with_experts(fields, shape, renormalise=fields.flag("norm_topk_prob"))
+    return build_decoder(build, config, decoder=DeepstackDecoder)
 
 
 def _with_experts(fields: ConfigFields, shape: AttentionShape, *, renormalise: bool) -> DecoderConfig:

@@ -80,6 +80,8 @@ TEXT_MODELS: Mapping[str, str] = {
     "PaddleOCRVLForConditionalGeneration": "tessera.models.ernie:paddleocr_vl",
     "Qwen2VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "tessera.models.qwen:qwen2_vl",
+    "Qwen2_5OmniThinkerForConditionalGeneration": "tessera.models.qwen:qwen2_5_omni",
+    "Qwen3OmniMoeThinkerForConditionalGeneration": "tessera.models.qwen:qwen3_omni_moe",
     "Qwen3VLForConditionalGeneration": "tessera.models.qwen:qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
