@@ -64,6 +64,8 @@ class Images:
     modality: str = "image"
     # How many tokens text does not have: the last ones of the vocabulary.
     reserved: int = 1
+    # Tokens of text around images, in turn.
+    texts: Sequence[int] = TEXT
 
     def known(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
         """All that prompts may hold, each with the kind that it is of."""
@@ -79,13 +81,13 @@ class Images:
             placed: list[PlacedMedia] = []
             images = max(self.least, COUNTS[number % len(COUNTS)])
             for part in range(images):
-                ids += self._text(draw, vocab, TEXT[(number + part) % len(TEXT)])
+                ids += self._text(draw, vocab, self.texts[(number + part) % len(self.texts)])
                 kind, image = known[(number // 2 + part) % len(known)]
                 image = kind.among(image, images)
                 features = [len(ids) + at for at, token in enumerate(image.tokens) if token == kind.token]
                 ids += image.tokens
                 placed.append(PlacedMedia(kind.modality, digest_of(image.inputs), int32(features), image.inputs))
-            ids += self._text(draw, vocab, TEXT[(number * 2 + 1) % len(TEXT)] if placed else 5)
+            ids += self._text(draw, vocab, self.texts[(number * 2 + 1) % len(self.texts)] if placed else 5)
             prompts.append(tuple(ids))
             media.append(placed)
         return prompts, media

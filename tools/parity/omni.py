@@ -78,7 +78,8 @@ def _in_pairs(frames: int) -> int:
 
 
 def _by_eight(frames: int) -> int:
-    """Of Qwen 3 Omni, whose windows are 100 frames with 13 features, a number that transformers' code has."""
+    """Of Qwen 3 Omni, whose windows are 100 frames with 13 features, a number that transformers' code has. Of shorter
+    sounds it also hears what pads them to another of the prompt."""
     whole, rest = divmod(frames, 100)
     return 13 * whole + -(-rest // 8)
 
@@ -157,7 +158,8 @@ WITH_BOTH = {
                 _IMAGE,
                 _image,
                 reserved=_RESERVED,
-                sounds=Images(_SOUND, _sound(_by_eight, (108, 20, 45, 30), 16), modality="audio"),
+                sounds=Images(_SOUND, _sound(_by_eight, (108, 100, 104, 101), 16), modality="audio"),
+                texts=(3, 0, 2, 5, 4, 1),
             ),
         ),
     )
