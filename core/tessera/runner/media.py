@@ -12,7 +12,7 @@ from tessera.arrays import Array, ranges
 from tessera.config import EngineConfig
 from tessera.config.modalities import computes_whole, encoder_length
 from tessera.features.media import SHIFT
-from tessera.models.multimodal import BIT, SLOT, EncoderDecoder, MultimodalModel
+from tessera.models.multimodal import BIT, SLOT, EncoderDecoder, MultimodalModel, TextStage
 from tessera.platform.attention import AHEAD, SOURCES
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
@@ -34,7 +34,7 @@ class MediaInWorker(WorkerFeature):
         self._sources: dict[int, Array] = {}
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
         self._shifts: dict[int, int] = {}
-        self._model: MultimodalModel | None = None
+        self._model: TextStage | None = None
 
     # ---- at load
 
@@ -50,6 +50,7 @@ class MediaInWorker(WorkerFeature):
     def wrap(self, model: Model) -> Model:
         if isinstance(model, MultimodalModel):
             model.allocate(self._number, self._device, self._arena)
+        if isinstance(model, TextStage):
             self._model = model
         return model
 
@@ -69,7 +70,7 @@ class MediaInWorker(WorkerFeature):
         media = step.media
         self._rows = {} if media is None else {one.row: one for one in media.rows}
         self._sources = {} if media is None else {one.row: one.slots for one in media.sources}
-        if media is None or self._model is None:
+        if media is None or not isinstance(self._model, MultimodalModel):
             return
         for one in media.encode:
             inputs = {name: torch.from_numpy(value.copy()) for name, value in one.inputs.items()}

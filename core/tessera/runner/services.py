@@ -153,7 +153,7 @@ class Services:
             factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
             fields = text_fields(build, said) if named in models else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
-            if model is not None and build.modalities and build.is_first_stage:
+            if model is not None and build.modalities and (build.is_first_stage or build.axis_tables):
                 model = load_path(MULTIMODAL)(model, build, self.config.model.checkpoint)
         except RefusedTypeError as refused:
             raise models.unsupported(self.architecture, str(refused)) from refused
