@@ -162,6 +162,27 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {},
         ("<|begin_of_image|>", "<|end_of_image|>", "<|video|>", "<|begin_of_video|>", "<|end_of_video|>"),
     ),
+    "ernie4_5_vl": ProcessorFolder(
+        "<|IMAGE_PLACEHOLDER|>",
+        "<|IMAGE_PLACEHOLDER|>",
+        {
+            "image_processor_type": "Ernie4_5_VLMoeImageProcessor",
+            "processor_class": "Ernie4_5_VLMoeProcessor",
+            "patch_size": 4,
+            "merge_size": 2,
+            "size": {"shortest_edge": 512, "longest_edge": 8192},
+        },
+        {},
+        ("<|IMAGE_START|>", "<|IMAGE_END|>", "<|video@placeholder|>", "<|VIDEO_START|>", "<|VIDEO_END|>"),
+        {
+            "image_token": "<|IMAGE_PLACEHOLDER|>",
+            "image_start_token": "<|IMAGE_START|>",
+            "image_end_token": "<|IMAGE_END|>",
+            "video_token": "<|video@placeholder|>",
+            "video_start_token": "<|VIDEO_START|>",
+            "video_end_token": "<|VIDEO_END|>",
+        },
+    ),
     "paddleocr_vl": ProcessorFolder(
         "<|IMAGE_PLACEHOLDER|>",
         "<|IMAGE_PLACEHOLDER|>",

@@ -15,7 +15,8 @@ from torch import Tensor
 from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import SINGLE, find_weights
 from tessera.errors import ModelError, printable
-from tessera.loader.stacked_experts import Expert, ExpertPlace, expert_places
+from tessera.loader.modality_experts import RenamedPlace, modality_places
+from tessera.loader.stacked_experts import ExpertPlace, expert_places
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
 
@@ -74,8 +75,8 @@ class Safetensors:
         self.folder = Path(folder)
         # What a tensor is called in its file, where that differs.
         self._own_names: dict[str, str] = {}
-        # Where experts' matrices are that the files do not have one by one.
-        self._experts: dict[str, ExpertPlace] = {}
+        # Where weights of experts are that the files do not have one by one, or have by other names.
+        self._experts: dict[str, ExpertPlace | RenamedPlace] = {}
         self._files: dict[str, Any] = {}
         self._read = 0
         self.notes: Sequence[str] = ()
@@ -152,7 +153,7 @@ class Safetensors:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         if name in self._experts:
             place = self._experts[name]
-            return Expert(self._stored(place.tensor), place)
+            return place.of(self._stored(place.tensor))
         file = self._where[name]
         try:
             return self._open(file).get_slice(self._own_names.get(name, name))
@@ -189,7 +190,10 @@ class Safetensors:
         return {_renamed(name, base): file for name, file in where.items()}
 
     def _find_experts(self) -> None:
-        self._experts = dict(expert_places(self._where, self.shape))
+        self._experts = {
+            **dict(expert_places(self._where, self.shape)),
+            **dict(modality_places(self._where, self.shape)),
+        }
         self._where |= {name: self._where[place.tensor] for name, place in self._experts.items()}
 
     def _add_module(self, module: str) -> None:

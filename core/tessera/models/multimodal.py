@@ -14,6 +14,7 @@ from tessera.layers.build import Build
 from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
+from tessera.models.modality_experts import ModalityDecoder
 from tessera.models.through_transformers.encoder_tower import EncoderTower
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
@@ -26,6 +27,8 @@ NOTE = "its tower for {} runs through transformers' code, with this engine's mat
 ENCODER_NOTE = "its encoder runs through transformers' code, with this engine's matrix products"
 SLOT = "media_slot"
 """The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
+SEEN = "media_seen"
+"""The column: for each token of a launch, whether experts for images take it."""
 BIT = "media"
 """The bit of launches with such a token. Others run as if there were no tower."""
 
@@ -40,6 +43,8 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
         return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
     build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
     tower = Tower(build, checkpoint)
+    if isinstance(text, ModalityDecoder):
+        return ModalityModel(text, tower, build)
     if tower.levels == 1:
         return MultimodalModel(text, tower, build)
     if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
@@ -125,6 +130,16 @@ class DeepstackModel(MultimodalModel):
             return self.text.forward(torch.where(there, first, x), launch, caches, residual)
         finally:
             self.text.added = ()
+
+
+class ModalityModel(MultimodalModel):
+    """Its text model has experts for images."""
+
+    text: ModalityDecoder
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        self.text.seen = (launch.columns[SEEN] > 0)[:, None] if BIT in launch.key.bits else None
+        return super().forward(x, launch, caches, residual)
 
 
 class EncoderDecoder(MultimodalModel):

@@ -27,6 +27,7 @@ from tessera.models.reading import (
     read_decoder,
     windowed,
 )
+from tessera.models.rope import interleaved
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
@@ -100,7 +101,7 @@ def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL."""
     fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
-    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
     config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
     return build_decoder(build, config, decoder=DeepstackDecoder)
 
@@ -118,14 +119,14 @@ def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
 def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL with experts, whose weights always sum to 1."""
     fields = ConfigFields(checkpoint, _QWEN3_VL_MOE)
-    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
     return build_decoder(build, _with_experts(fields, shape, renormalise=True), decoder=DeepstackDecoder)
 
 
 def qwen3_omni_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 Omni's thinker."""
     fields = ConfigFields({**checkpoint, "use_sliding_window": False}, _OMNI_MOE)
-    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
     config = _with_experts(fields, shape, renormalise=fields.flag("norm_topk_prob"))
     return build_decoder(build, config, decoder=DeepstackDecoder)
 
