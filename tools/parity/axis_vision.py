@@ -16,7 +16,7 @@ from tessera.media.placed import PlacedMedia
 from tools.parity.family import SIZES, Family
 from tools.parity.images import Image, Images, pixels
 from tools.parity.published import with_text_beside
-from tools.parity.qwen_vision import END, IMAGES, PATCH, SECTIONS, START, TOKEN, TOKENS, VISION
+from tools.parity.qwen_vision import END, IMAGES, PATCH, QWEN3_VISION, SECTIONS, START, TOKEN, TOKENS, VISION
 
 _GLM_VISION: dict[str, Any] = {
     **VISION,
@@ -85,6 +85,20 @@ class ByModality(Images):
 
 
 ON_AXES = (
+    Family(
+        "cohere-compass",
+        _maker(
+            "cohere_compass",
+            {**VISION, **QWEN3_VISION},
+            rope_parameters={"sliding_attention": SECTIONS, "full_attention": None},
+            num_hidden_layers=4,
+            layer_types=[*["sliding_attention"] * 3, "full_attention"],
+            head_dim=12,
+            sliding_window=7,
+            logit_scale=0.5,
+        ),
+        images=IMAGES,
+    ),
     Family(
         "ernie-4.5-vl",
         _maker(

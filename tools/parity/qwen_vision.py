@@ -69,7 +69,7 @@ def _image(draw: random.Random, number: int) -> Image:
     return Image([START, *[TOKEN] * features, END], inputs)
 
 
-_QWEN3_VISION = {
+QWEN3_VISION = {
     "hidden_size": 36,
     "out_hidden_size": 72,
     "intermediate_size": 44,
@@ -100,7 +100,7 @@ QWEN = (
     ),
     Family(
         "qwen3-vl",
-        _maker(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
+        _maker(Qwen3VLConfig, Qwen3VLForConditionalGeneration, QWEN3_VISION, num_hidden_layers=4, head_dim=12),
         images=IMAGES,
     ),
     Family(
@@ -108,7 +108,7 @@ QWEN = (
         _maker(
             Qwen3VLMoeConfig,
             Qwen3VLMoeForConditionalGeneration,
-            _QWEN3_VISION,
+            QWEN3_VISION,
             num_hidden_layers=3,
             head_dim=12,
             num_experts=5,

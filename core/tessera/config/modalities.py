@@ -67,6 +67,7 @@ _READ_IMAGES = (
 )
 
 _READ_IMAGES_BY_AXIS = (
+    "CohereCompassForConditionalGeneration",
     "Glm46VForConditionalGeneration",
     "Glm4vForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration",

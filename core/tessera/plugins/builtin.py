@@ -70,6 +70,7 @@ NATIVE_MODELS: Mapping[str, str] = {
 """Architectures that generate and that core implements, by their name in config.json."""
 
 TEXT_MODELS: Mapping[str, str] = {
+    "CohereCompassForConditionalGeneration": "tessera.models.cohere:cohere_compass",
     "Ernie4_5_VLMoeForConditionalGeneration": "tessera.models.ernie:ernie4_5_vl_moe",
     "Gemma3ForConditionalGeneration": NATIVE_MODELS["Gemma3ForCausalLM"],
     "Glm46VForConditionalGeneration": "tessera.models.glm4v:glm46v",
