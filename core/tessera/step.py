@@ -78,6 +78,8 @@ class RowMedia(msgspec.Struct, array_like=True):
     positions: Array | None = None
     # [tokens] int32: how many tokens after each one it sees, if those of an image see each other
     ahead: Array | None = None
+    # [all of the row's tokens in the step] int32: 1 for those that experts for images take, if there are such experts
+    seen: Array | None = None
 
 
 class RowSources(msgspec.Struct, array_like=True):

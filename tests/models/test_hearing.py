@@ -13,8 +13,10 @@ from tessera.runner.media import MediaInWorker
 from tests.models.answers import answers_of
 from tools.parity.compare import Cell
 from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.omni import WITH_BOTH
 from tools.parity.sounds import WITH_SOUNDS
 
+FAMILIES = {**WITH_SOUNDS, **WITH_BOTH}
 NUM_PROMPTS = 3
 """With one sound, with three and with none."""
 
@@ -22,17 +24,17 @@ NUM_PROMPTS = 3
 @pytest.fixture(scope="session")
 def heard(tmp_path_factory):
     """Family's name -> (its checkpoint's folder, the answers)."""
-    return answers_of(WITH_SOUNDS, tmp_path_factory, NUM_PROMPTS)
+    return answers_of(FAMILIES, tmp_path_factory, NUM_PROMPTS)
 
 
 def measured(heard, family, mode="chunked"):
     folder, answers = heard(family)
-    subject = Subject(folder, PLATFORMS["cpu"], answers, WITH_SOUNDS[family].max_model_len)
+    subject = Subject(folder, PLATFORMS["cpu"], answers, FAMILIES[family].max_model_len)
     compared, evidence = MODES[mode](subject)
     return Cell.from_answers(("cpu", family, mode), compared, evidence)
 
 
-@pytest.mark.parametrize("family", WITH_SOUNDS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_cell_of_the_table(heard, family):
     found = measured(heard, family)
     assert found.ok, found

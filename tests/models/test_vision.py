@@ -10,6 +10,8 @@ from tessera.features.media import EncoderCache
 from tessera.models.through_transformers.tower import Tower
 from tessera.runner.media import MediaInWorker
 from tests.models.answers import answers_of
+from tests.platforms.engine_run import EngineRun
+from tests.platforms.threads import THREADS
 from tools.parity.compare import Cell
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.vision import WITH_IMAGES
@@ -50,6 +52,15 @@ def few_slots(monkeypatch):
 def test_images_that_displace_each_other(seen):
     found = measured(seen, "llava", times=2)
     assert found.ok, found
+
+
+def test_each_stage_knows_places_in_images(seen):
+    folder, answers = seen("qwen2-vl")
+    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, depth=2, pipeline_parallel_size=2) as run:
+        for answer in answers:
+            run.add(answer.prompt, len(answer.answer), media=answer.media, temperature=0.0, ignore_eos=True)
+        run.finish()
+        assert [*run.answers.values()] == [[*answer.answer] for answer in answers]
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

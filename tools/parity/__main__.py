@@ -18,6 +18,7 @@ from tools.parity.encoder_decoders import ENCODER_DECODERS
 from tools.parity.families import FAMILIES
 from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.omni import WITH_BOTH
 from tools.parity.oracle import NUM_TOKENS, ask_family
 from tools.parity.rounding import (
     DTYPES,
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
     """Measures the family's cells. Saves its model in folder."""
     _progress(f"{family}: asking transformers")
-    asked = {**FAMILIES, **WITH_IMAGES, **WITH_SOUNDS, **ENCODER_DECODERS, **THROUGH_TRANSFORMERS}[family]
+    asked = {**FAMILIES, **WITH_IMAGES, **WITH_SOUNDS, **WITH_BOTH, **ENCODER_DECODERS, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
     answers = ask_family(asked, model, options.prompts)
     cells: list[Any] = []
@@ -160,7 +161,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"positions of the logits' root mean square error is at most {MOST_TYPICAL} times transformers' and positions "
         f"beyond {FAR:g} times that are at most {MORE_FAR:.0%} of all more than transformers'.",
     )
-    known = [*FAMILIES, *WITH_IMAGES, *WITH_SOUNDS, *ENCODER_DECODERS, *THROUGH_TRANSFORMERS]
+    known = [*FAMILIES, *WITH_IMAGES, *WITH_SOUNDS, *WITH_BOTH, *ENCODER_DECODERS, *THROUGH_TRANSFORMERS]
     parser.add_argument("--family", action="append", choices=known, help="may be repeated; default: all native ones")
     parser.add_argument(
         "--through-transformers", action="store_true", help="all types that run through transformers' code instead"

@@ -124,7 +124,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if isinstance(family.images, Images):
-            model.get_output_embeddings().weight[family.images.token] = 0.0  # so that no answer has it
+            model.get_output_embeddings().weight[-family.images.reserved :] = 0.0  # so that no answer has them
         if padded(model.config):
             _avoid_last(model.get_output_embeddings())
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))

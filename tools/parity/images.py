@@ -62,23 +62,32 @@ class Images:
     among: Callable[[Image, int], Image] = lambda image, count: image
     # PlacedMedia.modality
     modality: str = "image"
+    # How many tokens text does not have: the last ones of the vocabulary.
+    reserved: int = 1
+    # Tokens of text around images, in turn.
+    texts: Sequence[int] = TEXT
+
+    def known(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
+        """All that prompts may hold, each with the kind that it is of."""
+        return [(self, self.make(draw, number)) for number in range(DIFFERENT)]
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
         """vocab: the token that stands for a feature is the last one of it."""
         draw = random.Random(0)
-        known = [self.make(draw, number) for number in range(DIFFERENT)]
+        known = self.known(draw)
         prompts, media = [], []
         for number in range(count):
             ids: list[int] = []
             placed: list[PlacedMedia] = []
             images = max(self.least, COUNTS[number % len(COUNTS)])
             for part in range(images):
-                ids += _text(draw, vocab, TEXT[(number + part) % len(TEXT)])
-                image = self.among(known[(number // 2 + part) % len(known)], images)
-                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == self.token]
+                ids += self._text(draw, vocab, self.texts[(number + part) % len(self.texts)])
+                kind, image = known[(number // 2 + part) % len(known)]
+                image = kind.among(image, images)
+                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == kind.token]
                 ids += image.tokens
-                placed.append(PlacedMedia(self.modality, digest_of(image.inputs), int32(features), image.inputs))
-            ids += _text(draw, vocab, TEXT[(number * 2 + 1) % len(TEXT)] if placed else 5)
+                placed.append(PlacedMedia(kind.modality, digest_of(image.inputs), int32(features), image.inputs))
+            ids += self._text(draw, vocab, self.texts[(number * 2 + 1) % len(self.texts)] if placed else 5)
             prompts.append(tuple(ids))
             media.append(placed)
         return prompts, media
@@ -92,9 +101,8 @@ class Images:
             kinds[0, np.concatenate([int32(), *(one.places for one in media)])] = 1
         return {name: torch.from_numpy(value) for name, value in joined.items()}
 
-
-def _text(draw: random.Random, vocab: int, length: int) -> list[int]:
-    return [draw.randrange(vocab - 1) for _ in range(length)]
+    def _text(self, draw: random.Random, vocab: int, length: int) -> list[int]:
+        return [draw.randrange(vocab - self.reserved) for _ in range(length)]
 
 
 def pixels(draw: random.Random, *shape: int) -> Array:

@@ -105,3 +105,9 @@ def _expert(name: str) -> int:
     """The number of the expert that a tensor is of; -1 for others."""
     _, _, rest = name.partition(".experts.")
     return int(rest.partition(".")[0] or -1)
+
+
+def with_text_beside(folder: Path) -> None:
+    """A configuration may have the text model's fields beside those of the whole, which count."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config.pop("text_config"), **config}))

@@ -29,30 +29,30 @@ TOKEN = SIZES["vocab_size"] - 1
 START, END = TOKEN - 1, TOKEN - 2
 GRIDS = ((1, 4, 6), (1, 2, 2), (1, 6, 2), (1, 4, 4))
 PATCH, MERGE = 3, 2
-_VISION: dict[str, Any] = {
+VISION: dict[str, Any] = {
     "depth": 2,
     "num_heads": 3,
     "patch_size": PATCH,
     "spatial_merge_size": MERGE,
     "temporal_patch_size": 2,
 }
-_TOKENS = {
+TOKENS = {
     "image_token_id": TOKEN,
     "video_token_id": END - 1,
     "vision_start_token_id": START,
     "vision_end_token_id": END,
 }
-_SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 
 
 def _maker(config_class: Any, model_class: Any, vision: dict[str, Any], **text: Any) -> Any:
     def make() -> Any:
         config = config_class(
-            vision_config={**_VISION, **vision},
-            text_config={**SIZES, "rope_parameters": _SECTIONS, **text},
+            vision_config={**VISION, **vision},
+            text_config={**SIZES, "rope_parameters": SECTIONS, **text},
             attn_implementation="eager",
             tie_word_embeddings=False,
-            **_TOKENS,
+            **TOKENS,
         )
         return model_class(config)
 
@@ -69,7 +69,7 @@ def _image(draw: random.Random, number: int) -> Image:
     return Image([START, *[TOKEN] * features, END], inputs)
 
 
-_QWEN3_VISION = {
+QWEN3_VISION = {
     "hidden_size": 36,
     "out_hidden_size": 72,
     "intermediate_size": 44,
@@ -100,7 +100,7 @@ QWEN = (
     ),
     Family(
         "qwen3-vl",
-        _maker(Qwen3VLConfig, Qwen3VLForConditionalGeneration, _QWEN3_VISION, num_hidden_layers=4, head_dim=12),
+        _maker(Qwen3VLConfig, Qwen3VLForConditionalGeneration, QWEN3_VISION, num_hidden_layers=4, head_dim=12),
         images=IMAGES,
     ),
     Family(
@@ -108,7 +108,7 @@ QWEN = (
         _maker(
             Qwen3VLMoeConfig,
             Qwen3VLMoeForConditionalGeneration,
-            _QWEN3_VISION,
+            QWEN3_VISION,
             num_hidden_layers=3,
             head_dim=12,
             num_experts=5,
@@ -126,7 +126,7 @@ QWEN = (
             {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
             **{
                 **DELTA_NET,
-                "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
+                "rope_parameters": {**SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
             },
         ),
         images=IMAGES,
@@ -139,7 +139,7 @@ QWEN = (
             {"hidden_size": 36, "out_hidden_size": 72, "intermediate_size": 44, "num_position_embeddings": 25},
             **{
                 **DELTA_NET,
-                "rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
+                "rope_parameters": {**SECTIONS, "partial_rotary_factor": 0.67, "mrope_section": [3, 2, 1]},
             },
         ),
         images=IMAGES,

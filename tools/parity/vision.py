@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tools.parity import image_kinds as kinds
+from tools.parity.axis_vision import ON_AXES
 from tools.parity.families import DELTA_NET
 from tools.parity.family import SIZES, Family
 from tools.parity.images import Images
@@ -492,5 +493,6 @@ WITH_IMAGES = {
             images=Images(kinds.TOKEN, kinds.square(15, 6), least=1),
         ),
         *QWEN,
+        *ON_AXES,
     )
 }

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
+from tessera.config.thinker import thinker_alone
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
 
@@ -114,6 +115,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ModelError(f"'{path}' names no architectures, so it is not known what to build.")
+    config = thinker_alone(config)
     if config.get("quantization_config") is None and (beside := _quantization_beside(folder)) is not None:
         config = {**config, "quantization_config": beside}
     if config.get("quantization_config") is not None:

@@ -21,6 +21,9 @@ class TowerType:
     # Whether the tokens of an image have positions of their own in height and width (M-RoPE): those of `image_grid_thw`
     # divided by vision_config.spatial_merge_size.
     by_axis: bool = False
+    # Of a type with experts for images: the fields of config.json that name the tokens around an image which these
+    # experts take too, each with transformers' default.
+    around: tuple[tuple[str, int], ...] = ()
     # Whether an image's tokens see each other, so that a step computes all of them.
     whole: bool = False
     # Whether its text model is of any type, which text_config.model_type says.
@@ -65,12 +68,25 @@ _READ_IMAGES = (
 )
 
 _READ_IMAGES_BY_AXIS = (
+    "CohereCompassForConditionalGeneration",
+    "Glm46VForConditionalGeneration",
+    "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+    "PaddleOCRVLForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+)
+
+_AROUND_IMAGES = (("image_start_token_id", 101304), ("image_end_token_id", 101305))
+
+_READ_BOTH_BY_AXIS = (
+    "Qwen2_5OmniThinkerForConditionalGeneration",
+    "Qwen3OmniMoeThinkerForConditionalGeneration",
 )
 
 _READ_SOUNDS = (
@@ -96,6 +112,8 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
+    | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
+    | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
@@ -136,6 +154,18 @@ def computes_whole(config: Mapping[str, Any]) -> bool:
     """TowerType.whole of the type that config.json names."""
     tower = TOWERS.get(str(config["architectures"][0]))
     return tower is not None and tower.whole
+
+
+def tokens_around(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The ids of TowerType.around; None of a type without experts for images. config: of config.json. Raises
+    ModelError."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    if tower is None or not tower.around:
+        return None
+    ids = tuple(config.get(name, default) for name, default in tower.around)
+    if not all(type(one) is int for one in ids):
+        raise ModelError(f"{' and '.join(name for name, _ in tower.around)} in config.json are not numbers.")
+    return ids
 
 
 def merge_size(config: Mapping[str, Any]) -> int | None:

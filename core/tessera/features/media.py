@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size
+from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size, tokens_around
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
@@ -45,6 +45,8 @@ class MediaInEngine(EngineFeature):
         if option:
             raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
         self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
+        # Around images, where experts take them for an image's; None where there are no such experts.
+        self._around = tokens_around(config.model.checkpoint)
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
@@ -79,8 +81,9 @@ class MediaInEngine(EngineFeature):
             return self._begin_encoder(request)
         if self._merge is None or not request.media:
             return None
-        state = OnAxes(AxisPositions.from_media(request.prompt.size, request.media, self._merge))
-        self._cache.positions[request.key] = state.positions
+        positions = AxisPositions.from_media(request.prompt.size, request.media, self._merge)
+        state = OnAxes(positions, None if self._around is None else _seen(request, self._around))
+        self._cache.states[request.key] = state
         return state
 
     def _begin_encoder(self, request: Request) -> FeatureState:
@@ -104,10 +107,18 @@ class MediaInEngine(EngineFeature):
 
 
 class OnAxes(FeatureState):
-    """A request whose tokens have positions on several axes."""
+    """A request whose tokens have positions on several axes. seen [tokens of the prompt] int32: 1 for those that
+    experts for images take, if there are such experts."""
 
-    def __init__(self, positions: AxisPositions) -> None:
-        self.positions = positions
+    def __init__(self, positions: AxisPositions, seen: Array | None = None) -> None:
+        self.positions, self._seen = positions, seen
+
+    def seen(self, start: int, end: int) -> Array | None:
+        """Of the row's tokens from start on, behind the prompt too, where all are text."""
+        if self._seen is None:
+            return None
+        known = self._seen[start:end]
+        return np.concatenate([known, np.zeros(end - start - len(known), np.int32)])
 
     def columns(self) -> Mapping[str, float]:
         return {SHIFT: self.positions.shift}
@@ -141,7 +152,7 @@ class EncoderCache(Resource):
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
         # By key, of the requests that have them.
-        self.positions: WeakValueDictionary[int, AxisPositions] = WeakValueDictionary()
+        self.states: WeakValueDictionary[int, OnAxes] = WeakValueDictionary()
         # How many images and the like were looked up, and how many of them were there.
         self.queries = self.hits = 0
         # Of the step that is being scheduled: what it reads, and what it must encode first.
@@ -223,10 +234,11 @@ class EncoderCache(Resource):
             places.append(one.places[first:last])
             slots.append(self._slots[one.digest][first:last])
             ahead.append(one.end - 1 - one.places[first:last])
-        known = self.positions.get(request.key)
-        positions = None if known is None else known.of_tokens(start, end)
-        seen = np.concatenate(ahead) if self._whole else None
-        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, seen)
+        known = self.states.get(request.key)
+        positions = None if known is None else known.positions.of_tokens(start, end)
+        behind = np.concatenate(ahead) if self._whole else None
+        seen = None if known is None else known.seen(start, end)
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, behind, seen)
 
     def _allocate(self, size: int) -> Array:
         while self._free.size < size:
@@ -234,6 +246,14 @@ class EncoderCache(Resource):
             self._free = np.concatenate([self._free, self._slots.pop(oldest)])
         taken, self._free = self._free[:size], self._free[size:]
         return taken
+
+
+def _seen(request: Request, around: Sequence[int]) -> Array:
+    """OnAxes.seen of a prompt. around: tokens that count as an image's."""
+    seen = np.isin(request.prompt, around).astype(np.int32)
+    for media in request.media:
+        seen[media.places] = 1
+    return seen
 
 
 def _within(media: Sequence[PlacedMedia], start: int, end: int) -> list[PlacedMedia]:

@@ -216,13 +216,21 @@ class MixtureOfExperts:
 
         return call
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def chosen(self, x: Tensor) -> Tensor:
+        """What the experts that each token chooses make of it."""
         weights = *self.router.weights, self.gate_up.packed, self.down.packed
         result: Tensor = self.call(x, *weights) if self.bias is None else self.call(x, *weights, self.bias.tensor)
+        return result
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.joined(x, self.chosen(x))
+
+    def joined(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """With what the MLP makes of x that every token uses. chosen: of the experts."""
         if self.shared is None or self.add is None:
-            return result
+            return chosen
         shared = self.shared(x)
-        both: Tensor = self.add(result, shared if self.shared_gate is None else self.shared_gate(x, shared))
+        both: Tensor = self.add(chosen, shared if self.shared_gate is None else self.shared_gate(x, shared))
         return both
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from tessera.config.model_folder import INDEX, open_weights
 from tessera.config.weight_files import SINGLE, find_weights
 from tessera.errors import ModelError, printable
-from tessera.loader.stacked_experts import Expert, ExpertPlace, expert_places
+from tessera.loader.modality_experts import RenamedPlace, modality_places
+from tessera.loader.stacked_experts import ExpertPlace, expert_places
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
 
@@ -36,10 +37,10 @@ COMPARED = 1 << 22
 
 
 BASE = "model."
-_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "")
+_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "thinker.model.", "")
 """What is in front of a decoder's names, at the last one's if it was saved without its head."""
-_HEADS = "language_model.lm_head."
-"""How a head is named beside the fourth of them."""
+_HEADS = ("language_model.lm_head.", "thinker.lm_head.")
+"""How a head is named beside the fourth and the fifth of them."""
 
 
 class WeightSource(Protocol):
@@ -74,8 +75,8 @@ class Safetensors:
         self.folder = Path(folder)
         # What a tensor is called in its file, where that differs.
         self._own_names: dict[str, str] = {}
-        # Where experts' matrices are that the files do not have one by one.
-        self._experts: dict[str, ExpertPlace] = {}
+        # Where weights of experts are that the files do not have one by one, or have by other names.
+        self._experts: dict[str, ExpertPlace | RenamedPlace] = {}
         self._files: dict[str, Any] = {}
         self._read = 0
         self.notes: Sequence[str] = ()
@@ -152,7 +153,7 @@ class Safetensors:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         if name in self._experts:
             place = self._experts[name]
-            return Expert(self._stored(place.tensor), place)
+            return place.of(self._stored(place.tensor))
         file = self._where[name]
         try:
             return self._open(file).get_slice(self._own_names.get(name, name))
@@ -189,7 +190,10 @@ class Safetensors:
         return {_renamed(name, base): file for name, file in where.items()}
 
     def _find_experts(self) -> None:
-        self._experts = dict(expert_places(self._where, self.shape))
+        self._experts = {
+            **dict(expert_places(self._where, self.shape)),
+            **dict(modality_places(self._where, self.shape)),
+        }
         self._where |= {name: self._where[place.tensor] for name, place in self._experts.items()}
 
     def _add_module(self, module: str) -> None:
@@ -221,7 +225,7 @@ class Safetensors:
 def _renamed(name: str, base: str) -> str:
     """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
     if name.startswith(_HEADS):
-        return name.removeprefix("language_model.")
+        return name.partition(".")[2]
     if name.startswith(f"{base}lm_head."):
         return name.removeprefix(base)
     return f"{BASE}{name.removeprefix(base)}" if name.startswith(base) else name

@@ -44,6 +44,10 @@ class ExpertPlace:
     # whether the parts' rows alternate; otherwise one part is behind the other
     alternating: bool = False
 
+    def of(self, stored: Any) -> Expert:
+        """The matrix, of the slice of its tensor."""
+        return Expert(stored, self)
+
 
 def expert_places(names: Iterable[str], shape_of: Callable[[str], Sequence[int]]) -> Iterator[tuple[str, ExpertPlace]]:
     """The matrices that a checkpoint has together, by the names that they have where each is stored alone. names: of

@@ -28,11 +28,13 @@ class AxisPositions:
 
     @classmethod
     def from_media(cls, num_tokens: int, media: Sequence[PlacedMedia], merge: int) -> AxisPositions:
-        """merge: patches that a token stands for, in height and in width. Raises RequestError for media whose grid has
-        not as many tokens as places."""
+        """merge: patches that a token stands for, in height and in width. Sounds have the positions of text. Raises
+        RequestError for media whose grid has not as many tokens as places."""
         positions = np.zeros((AXES, num_tokens), np.int32)
         done = position = 0
         for one in media:
+            if one.modality == "audio":
+                continue
             grid = _grid(one, merge)
             positions[:, done : one.start] = np.arange(position, position + one.start - done)
             position += one.start - done

@@ -1,10 +1,11 @@
 """ERNIE 4.5: Llama's blocks, in which neighbours are turned together, dense or with experts that biased shares choose
-beside an MLP that every token uses."""
+beside an MLP that every token uses; and PaddleOCR-VL, which is dense."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tessera.errors import ModelError
@@ -12,9 +13,11 @@ from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
 from tessera.layers.mlp import Experts
 from tessera.models.decoder import Decoder, build_decoder
-from tessera.models.fields import Checkpoint, ConfigFields, renamed
+from tessera.models.fields import Checkpoint, ConfigFields, RefusedTypeError, renamed
 from tessera.models.glm import scored_experts
-from tessera.models.reading import read_attention, read_decoder, repeated
+from tessera.models.modality_experts import ModalityBlock, ModalityDecoder
+from tessera.models.reading import in_images, read_attention, read_decoder, repeated
+from tessera.models.rope import time_last
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _ALIKE: dict[str, Any] = {
@@ -35,6 +38,7 @@ _ERNIE_MOE = {
     "moe_layer_end_index": -1,
     "moe_layer_interval": 1,
 }
+_ERNIE_VL = {**_ERNIE_MOE, "moe_intermediate_size": [1536, 512]}
 _FIELDS = {
     "moe_k": "num_experts_per_tok",
     "moe_num_experts": "n_routed_experts",
@@ -47,6 +51,13 @@ def ernie4_5(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     fields = ConfigFields(checkpoint, _ERNIE)
     layers = repeated(fields, _attention(fields, max_model_len))
     return build_decoder(build, read_decoder(fields, layers, mlp_bias=fields.flag("use_bias")))
+
+
+def paddleocr_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of PaddleOCR-VL: ERNIE 4.5 in which halves are turned, each pair by an axis of its own."""
+    fields = ConfigFields(checkpoint, _ERNIE)
+    shape = in_images(build, fields, _attention(fields, max_model_len, style="half"), (16, 24, 24))
+    return build_decoder(build, read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("use_bias")))
 
 
 def ernie4_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -63,9 +74,40 @@ def ernie4_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> De
     return build_decoder(build, config)
 
 
-def _attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
+def ernie4_5_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of ERNIE 4.5 VL: experts for tokens of text, and others for those of images. Raises
+    RefusedTypeError for several pipeline stages, of which the first alone knows these."""
+    fields = ConfigFields(renamed(checkpoint, _FIELDS), _ERNIE_VL)
+    if fields.flag("use_bias"):
+        raise ModelError("use_bias is not supported together with experts; it must be false in config.json.")
+    if build.pipeline.size > 1:
+        raise RefusedTypeError("its experts for images cannot be divided into stages (--pipeline-parallel-size 1)")
+    inner = fields.numbers("moe_intermediate_size")
+    if len(inner) != 2:
+        raise ModelError("moe_intermediate_size in config.json is not two numbers, for text and for images.")
+    text, images = (
+        scored_experts(
+            ConfigFields({**fields.values, "moe_intermediate_size": size}), bias=_BIAS, mlp=f"mlp.{kind}_moe"
+        )
+        for kind, size in zip(("text", "vision"), inner, strict=True)
+    )
+    text = replace(text, names=replace(text.names, shared="model.layers.{layer}.mlp.shared_experts"))
+    number = fields.count("num_hidden_layers")
+    kinds = fields.by_layer("mlp_layer_types", number, lambda kind: kind in ("dense", "sparse"), "dense or sparse")
+    config = read_decoder(
+        fields,
+        repeated(fields, in_images(build, fields, _attention(fields, max_model_len), (22, 22, 20), time_last)),
+        experts=text,
+        dense_layers=frozenset([0] if kinds is None else [layer for layer in range(number) if kinds[layer] == "dense"]),
+    )
+    return build_decoder(
+        build, config, partial(ModalityBlock, images=replace(images, shared=0)), decoder=ModalityDecoder
+    )
+
+
+def _attention(fields: ConfigFields, max_model_len: int, style: str = "pairs") -> AttentionShape:
     bias = fields.flag("use_bias")
-    return read_attention(fields, max_model_len, style="pairs", bias=bias, output_bias=bias)
+    return read_attention(fields, max_model_len, style=style, bias=bias, output_bias=bias)
 
 
 def _experts(fields: ConfigFields) -> Experts:

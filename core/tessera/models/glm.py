@@ -11,7 +11,7 @@ from tessera.layers.mlp import GATED, ExpertNames, Experts, GatedNames
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
-from tessera.models.reading import read_attention, read_decoder, read_head_dim, repeated
+from tessera.models.reading import in_images, read_attention, read_decoder, read_head_dim, repeated
 from tessera.models.rope import RopeReader
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
@@ -27,17 +27,29 @@ _GLM4_MOE: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "norm_topk_prob": True,
 }
+_GLM4V_MOE = {**_GLM4_MOE, "max_position_embeddings": 65536, "attention_bias": True}
+GLM_SECTIONS = (8, 12, 12)
+"""mrope_section, where config.json has none."""
 _SCORED_BY = 2  # a group's score is the sum of its two best
 
 
 def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Layers from num_hidden_layers on, which predict further tokens, are not read."""
-    fields = ConfigFields(checkpoint, _GLM4_MOE)
+    return _glm4_moe(build, ConfigFields(checkpoint, _GLM4_MOE), max_model_len)
+
+
+def glm4v_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of GLM-4V with experts."""
+    return _glm4_moe(build, ConfigFields({**checkpoint, "use_qk_norm": False}, _GLM4V_MOE), max_model_len)
+
+
+def _glm4_moe(build: Build, fields: ConfigFields, max_model_len: int) -> Decoder:
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
     biased, normed = fields.flag("attention_bias"), fields.flag("use_qk_norm")
     shape = read_attention(fields, max_model_len, rope=rope, bias=biased, head_norm=normed)
+    layers = repeated(fields, in_images(build, fields, shape, GLM_SECTIONS))
     dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
-    config = read_decoder(fields, repeated(fields, shape), experts=read_shared_experts(fields), dense_layers=dense)
+    config = read_decoder(fields, layers, experts=read_shared_experts(fields), dense_layers=dense)
     return build_decoder(build, config)
 
 

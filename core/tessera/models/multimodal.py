@@ -14,6 +14,7 @@ from tessera.layers.build import Build
 from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
+from tessera.models.modality_experts import ModalityDecoder
 from tessera.models.through_transformers.encoder_tower import EncoderTower
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
@@ -26,18 +27,24 @@ NOTE = "its tower for {} runs through transformers' code, with this engine's mat
 ENCODER_NOTE = "its encoder runs through transformers' code, with this engine's matrix products"
 SLOT = "media_slot"
 """The column: for each token of a launch, the slot of the feature that it stands for, -1 for none."""
+SEEN = "media_seen"
+"""The column: for each token of a launch, whether experts for images take it."""
 BIT = "media"
 """The bit of launches with such a token. Others run as if there were no tower."""
 
 
-def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalModel:
-    """The whole of a model whose text half is built. checkpoint: its config.json. Raises RefusedTypeError for a tower
-    that cannot be served."""
+def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
+    """The whole of a model whose text half is built, or of this stage of it. checkpoint: its config.json. Raises
+    RefusedTypeError for a tower that cannot be served."""
+    if not build.is_first_stage:
+        return TextStage(text, build)
     if isinstance(text, CrossDecoder):
         build.notes.append(ENCODER_NOTE)
         return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
     build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
     tower = Tower(build, checkpoint)
+    if isinstance(text, ModalityDecoder):
+        return ModalityModel(text, tower, build)
     if tower.levels == 1:
         return MultimodalModel(text, tower, build)
     if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
@@ -45,26 +52,13 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> MultimodalM
     return DeepstackModel(text, tower, build)
 
 
-class MultimodalModel:
-    """slots: [features, hidden of all levels] on the device, the encoder cache. axis_tables: of the text model, if
-    tokens have positions on several axes. first: whether this is the rank among those that sum their embeddings which
-    adds the features."""
+class TextStage:
+    """A stage of the text model. axis_tables: of it, if tokens have positions on several axes. Features enter the first
+    stage alone."""
 
-    def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
-        self.text, self.tower = text, tower
-        self.axis_tables, self.first = build.axis_tables, build.group.rank == 0
+    def __init__(self, text: Model, build: Build) -> None:
+        self.text, self.axis_tables = text, build.axis_tables
         self.facts = replace(text.facts, functional=False, notes=tuple(build.notes))
-        self.slots: Tensor | None = None
-
-    def allocate(self, number: int, device: Device, arena: Arena) -> None:
-        """number: of slots, each with the features of all levels."""
-        shape = number, self.tower.hidden_size * self.tower.levels
-        self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
-
-    def encode(self, modality: str, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
-        """Computes the features of an image or a sound, and keeps them. slots: [n] int32, of each."""
-        assert self.slots is not None
-        self.slots.index_copy_(0, slots.long(), self.tower.encode(modality, inputs).to(self.slots.dtype))
 
     @property
     def pooling(self) -> Mapping[str, PoolingHead]:
@@ -76,6 +70,35 @@ class MultimodalModel:
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.text.embed(tokens)
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        return self.text.forward(x, launch, caches, residual)
+
+    def finish(self, hidden: Hidden) -> Tensor:
+        return self.text.finish(hidden)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        return self.text.logits(rows)
+
+
+class MultimodalModel(TextStage):
+    """slots: [features, hidden of all levels] on the device, the encoder cache. first: whether this is the rank among
+    those that sum their embeddings which adds the features."""
+
+    def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
+        super().__init__(text, build)
+        self.tower, self.first = tower, build.group.rank == 0
+        self.slots: Tensor | None = None
+
+    def allocate(self, number: int, device: Device, arena: Arena) -> None:
+        """number: of slots, each with the features of all levels."""
+        shape = number, self.tower.hidden_size * self.tower.levels
+        self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
+
+    def encode(self, modality: str, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
+        """Computes the features of an image or a sound, and keeps them. slots: [n] int32, of each."""
+        assert self.slots is not None
+        self.slots.index_copy_(0, slots.long(), self.tower.encode(modality, inputs).to(self.slots.dtype))
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT in launch.key.bits:
@@ -90,12 +113,6 @@ class MultimodalModel:
         slots = launch.columns[SLOT]
         features = self.slots.index_select(0, slots.clamp(min=0))
         return (slots >= 0)[:, None], features if self.first else torch.zeros_like(features)
-
-    def finish(self, hidden: Hidden) -> Tensor:
-        return self.text.finish(hidden)
-
-    def logits(self, rows: Tensor) -> Tensor:
-        return self.text.logits(rows)
 
 
 class DeepstackModel(MultimodalModel):
@@ -113,6 +130,16 @@ class DeepstackModel(MultimodalModel):
             return self.text.forward(torch.where(there, first, x), launch, caches, residual)
         finally:
             self.text.added = ()
+
+
+class ModalityModel(MultimodalModel):
+    """Its text model has experts for images."""
+
+    text: ModalityDecoder
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        self.text.seen = (launch.columns[SEEN] > 0)[:, None] if BIT in launch.key.bits else None
+        return super().forward(x, launch, caches, residual)
 
 
 class EncoderDecoder(MultimodalModel):

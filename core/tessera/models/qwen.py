@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +20,14 @@ from tessera.models.reading import (
     Windows,
     by_kind,
     everywhere,
+    in_images,
     layer_kinds,
     read_attention,
     read_biases,
     read_decoder,
     windowed,
 )
-from tessera.models.rope import by_axis
+from tessera.models.rope import interleaved
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
@@ -51,6 +51,19 @@ _QWEN3_VL_MOE = {
     "rope_theta": 5e5,
 }
 
+_OMNI: dict[str, Any] = {
+    **_QWEN,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 32768,
+    "max_position_embeddings": 32768,
+}
+_OMNI_MOE: dict[str, Any] = {
+    **{name: value for name, value in _QWEN3_MOE.items() if name != "sliding_window"},
+    "rope_theta": 1e6,
+    "norm_topk_prob": True,
+}
+
 _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
 """Of reward models."""
 
@@ -64,7 +77,12 @@ def qwen2_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decode
     """The text model of Qwen 2 VL and 2.5 VL."""
     fields = ConfigFields(checkpoint, {**_QWEN, "rope_theta": 1e6})
     shape = read_attention(fields, max_model_len, bias=True)
-    return _qwen2(build, fields, _in_images(build, fields, shape, (16, 24, 24), interleaved=False))
+    return _qwen2(build, fields, in_images(build, fields, shape, (16, 24, 24)))
+
+
+def qwen2_5_omni(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 2.5 Omni's thinker."""
+    return qwen2_vl(build, {**_OMNI, **checkpoint}, max_model_len)
 
 
 def _qwen2(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
@@ -83,22 +101,13 @@ def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL."""
     fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
-    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
     config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
     return build_decoder(build, config, decoder=DeepstackDecoder)
 
 
 def _qwen3_attention(fields: ConfigFields, max_model_len: int) -> AttentionShape:
     return read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
-
-
-def _in_images(
-    build: Build, fields: ConfigFields, shape: AttentionShape, sections: Sequence[int], *, interleaved: bool
-) -> AttentionShape:
-    """The same where prompts may hold images, whose tokens have a place in height and width too."""
-    if not build.spare_positions or shape.rope is None:
-        return shape
-    return replace(shape, rope=by_axis(fields, shape.rope, sections, interleaved=interleaved))
 
 
 def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
@@ -110,8 +119,16 @@ def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
 def qwen3_vl_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL with experts, whose weights always sum to 1."""
     fields = ConfigFields(checkpoint, _QWEN3_VL_MOE)
-    shape = _in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved=True)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
     return build_decoder(build, _with_experts(fields, shape, renormalise=True), decoder=DeepstackDecoder)
+
+
+def qwen3_omni_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model of Qwen 3 Omni's thinker."""
+    fields = ConfigFields({**checkpoint, "use_sliding_window": False}, _OMNI_MOE)
+    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
+    config = _with_experts(fields, shape, renormalise=fields.flag("norm_topk_prob"))
+    return build_decoder(build, config, decoder=DeepstackDecoder)
 
 
 def _with_experts(fields: ConfigFields, shape: AttentionShape, *, renormalise: bool) -> DecoderConfig:

@@ -16,7 +16,7 @@ from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
 from tessera.models.qwen import dense_layers
 from tessera.models.reading import FULL, read_attention, read_biases, read_decoder, read_head_dim
-from tessera.models.rope import RopeReader, by_axis
+from tessera.models.rope import RopeReader, by_axis, interleaved
 
 LINEAR = "linear_attention"
 
@@ -81,7 +81,7 @@ def _layers(build: Build, fields: ConfigFields, max_model_len: int, layout: Delt
 def _attention(build: Build, fields: ConfigFields, max_model_len: int) -> AttentionShape:
     rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).read()
     if build.spare_positions:
-        rope = by_axis(fields, rope, (11, 11, 10), interleaved=True)
+        rope = by_axis(fields, rope, (11, 11, 10), interleaved)
     return read_attention(
         fields, max_model_len, rope=rope, head_norm=True, norm_offset=1.0, gated=True, **read_biases(fields)
     )

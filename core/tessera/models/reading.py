@@ -8,10 +8,11 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.attention import AttentionShape, BlockShape
+from tessera.layers.build import Build
 from tessera.layers.rotary import Rope
 from tessera.models.decoder import DecoderConfig
 from tessera.models.fields import ConfigFields
-from tessera.models.rope import RopeReader
+from tessera.models.rope import AxisLayout, RopeReader, by_axis, in_sections
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -87,6 +88,20 @@ def read_attention(fields: ConfigFields, max_model_len: int, **differs: Any) -> 
     if "rope" not in differs:
         values["rope"] = RopeReader(fields, head_dim, max_model_len).read()
     return AttentionShape(**{**values, **differs})
+
+
+def in_images(
+    build: Build,
+    fields: ConfigFields,
+    shape: AttentionShape,
+    sections: Sequence[int],
+    layout: AxisLayout = in_sections,
+) -> AttentionShape:
+    """The same where prompts may hold images, whose tokens have a place in height and width too. sections, layout: as
+    of by_axis()."""
+    if not build.spare_positions or shape.rope is None:
+        return shape
+    return replace(shape, rope=by_axis(fields, shape.rope, sections, layout))
 
 
 def read_biases(fields: ConfigFields) -> dict[str, Any]:

@@ -129,20 +129,37 @@ class RopeReader:
         return Proportional(share, _positive(rope, "factor", 1.0))
 
 
-def by_axis(fields: ConfigFields, rope: Rope, sections: Sequence[int], *, interleaved: bool) -> Rope:
-    """The same with an axis for each pair, as mrope_section says. sections: the family's, if it is omitted.
-    interleaved: pairs of height and width lie between those of time, not behind them. Raises ModelError."""
+AxisLayout = Callable[[Sequence[int], int], list[int]]
+"""mrope_section, and the number of pairs -> the axis of each pair: 0 is time, 1 height, 2 width."""
+
+
+def in_sections(sections: Sequence[int], pairs: int) -> list[int]:
+    """One section behind the other: time, height, width, and again from the first. Qwen2-VL."""
+    return [index % 3 for index, number in enumerate(sections) for _ in range(number)]
+
+
+def interleaved(sections: Sequence[int], pairs: int) -> list[int]:
+    """Pairs of height and width between those of time; what sections have beyond these counts for nothing. Qwen3-VL."""
+    axes = [0] * pairs
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = [axis] * len(axes[axis : 3 * sections[axis] : 3])
+    return axes
+
+
+def time_last(sections: Sequence[int], pairs: int) -> list[int]:
+    """Sections are of height, width and time: pairs of height and width in turn, and then those of time. ERNIE 4.5
+    VL."""
+    return [*[1, 2] * ((sections[0] + sections[1]) // 2), *[0] * sections[2]]
+
+
+def by_axis(fields: ConfigFields, rope: Rope, sections: Sequence[int], layout: AxisLayout = in_sections) -> Rope:
+    """The same with an axis for each pair, as mrope_section says. sections: the family's, if it is omitted. Raises
+    ModelError."""
     said = fields.table("rope_scaling").get("mrope_section") or fields.table("rope_parameters").get("mrope_section")
     said, half = said or list(sections), rope.dim // 2
     numbers = isinstance(said, list) and all(type(number) is int and 0 <= number <= 4096 for number in said)
-    if not numbers or len(said) < 3 or (sum(said) != half and not interleaved):
+    if not numbers or len(said) < 3 or len(axes := layout(said, half)) != half:
         raise ModelError(f"mrope_section {_PLACE} in config.json is not a list of at least 3 numbers, {half} together.")
-    if not interleaved:
-        axes = [index % 3 for index, number in enumerate(said) for _ in range(number)]
-    else:
-        axes = [0] * half  # what sections have beyond these counts for nothing
-        for axis in (1, 2):
-            axes[axis : 3 * said[axis] : 3] = [axis] * len(axes[axis : 3 * said[axis] : 3])
     return replace(rope, axes=tuple(axes))
 
 

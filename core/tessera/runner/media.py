@@ -10,9 +10,9 @@ import torch
 
 from tessera.arrays import Array, ranges
 from tessera.config import EngineConfig
-from tessera.config.modalities import computes_whole, encoder_length
+from tessera.config.modalities import computes_whole, encoder_length, tokens_around
 from tessera.features.media import SHIFT
-from tessera.models.multimodal import BIT, SLOT, EncoderDecoder, MultimodalModel
+from tessera.models.multimodal import BIT, SEEN, SLOT, EncoderDecoder, MultimodalModel, TextStage
 from tessera.platform.attention import AHEAD, SOURCES
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
@@ -27,6 +27,7 @@ class MediaInWorker(WorkerFeature):
 
     def __init__(self, config: EngineConfig, option: str) -> None:
         self._number, self._whole = config.encoder_cache_tokens, computes_whole(config.model.checkpoint)
+        self._by_modality = tokens_around(config.model.checkpoint) is not None
         self._has_encoder = encoder_length(config.model.checkpoint) > 0
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
@@ -34,15 +35,16 @@ class MediaInWorker(WorkerFeature):
         self._sources: dict[int, Array] = {}
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
         self._shifts: dict[int, int] = {}
-        self._model: MultimodalModel | None = None
+        self._model: TextStage | None = None
 
     # ---- at load
 
     def columns(self) -> Sequence[Column]:
         slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
         ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._whole else ()
+        seen = (Column(SEEN, "int32", each="token", internal=True),) if self._by_modality else ()
         sources = (Column(SOURCES, "int32", internal=True),) if self._has_encoder else ()
-        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *sources)
+        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen, *sources)
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         self._device, self._arena = ops.device, arena
@@ -50,6 +52,7 @@ class MediaInWorker(WorkerFeature):
     def wrap(self, model: Model) -> Model:
         if isinstance(model, MultimodalModel):
             model.allocate(self._number, self._device, self._arena)
+        if isinstance(model, TextStage):
             self._model = model
         return model
 
@@ -69,7 +72,7 @@ class MediaInWorker(WorkerFeature):
         media = step.media
         self._rows = {} if media is None else {one.row: one for one in media.rows}
         self._sources = {} if media is None else {one.row: one.slots for one in media.sources}
-        if media is None or self._model is None:
+        if media is None or not isinstance(self._model, MultimodalModel):
             return
         for one in media.encode:
             inputs = {name: torch.from_numpy(value.copy()) for name, value in one.inputs.items()}
@@ -91,7 +94,8 @@ class MediaInWorker(WorkerFeature):
 
     def _place(self, launch: Launch) -> None:
         """Says which of a launch's tokens stand for features."""
-        slots, ahead = np.full(launch.key.tokens, -1, np.int32), np.zeros(launch.key.tokens, np.int32)
+        slots = np.full(launch.key.tokens, -1, np.int32)
+        ahead, seen = np.zeros_like(slots), np.zeros_like(slots)
         starts = launch.seq_lens_host - launch.query_lens_host
         for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
             media = self._rows.get(row)
@@ -100,9 +104,14 @@ class MediaInWorker(WorkerFeature):
                 slots[media.places + first] = media.slots
                 if media.ahead is not None:
                     ahead[media.places + first] = media.ahead
+                if media.seen is not None:
+                    begin = int(launch.query_start_loc_host[index])
+                    seen[begin : begin + len(media.seen)] = media.seen
         self._device.to_device(slots, launch.columns[SLOT])
         if self._whole:
             self._device.to_device(ahead, launch.columns[AHEAD])
+        if self._by_modality:
+            self._device.to_device(seen, launch.columns[SEEN])
 
     def _turn(self, launch: Launch) -> None:
         """Changes the positions of a launch's tokens: to those that they have on all axes, or, where these differ, to

@@ -154,7 +154,7 @@ class Services:
             fields = text_fields(build, said) if named in models else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
             beside = build.modalities or encoder_length(self.config.model.checkpoint)
-            if model is not None and beside and build.is_first_stage:
+            if model is not None and beside and (build.is_first_stage or build.axis_tables):
                 model = load_path(MULTIMODAL)(model, build, self.config.model.checkpoint)
         except RefusedTypeError as refused:
             raise models.unsupported(self.architecture, str(refused)) from refused

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from tessera.layers.build import Build
@@ -62,7 +63,8 @@ class Tower:
         order of the tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
         if modality == "audio":
-            return _joined(self._of_sound(self.model, moved))
+            heard = _joined(self._of_sound(self.model, moved))
+            return pad(heard, (0, (self.levels - 1) * self.hidden_size))  # at other depths nothing is added
         made: Any = self.model.get_image_features(**moved, return_dict=True)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
         others = made.deepstack_features if self.levels > 1 else ()
