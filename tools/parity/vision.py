@@ -12,6 +12,7 @@ from tools.parity.published import with_beginnings
 from tools.parity.qwen_vision import QWEN
 from tools.parity.through_transformers import TYPES
 from tools.parity.vision_maker import CLIP as _CLIP
+from tools.parity.vision_maker import LATENT as _LATENT
 from tools.parity.vision_maker import PIXTRAL as _PIXTRAL
 from tools.parity.vision_maker import QUARTERED as _QUARTERED
 from tools.parity.vision_maker import SIGLIP as _SIGLIP
@@ -19,20 +20,6 @@ from tools.parity.vision_maker import maker as _maker
 from tools.parity.vision_maker import text as _text
 from tools.parity.vision_wholes import WHOLES
 
-_LATENT: dict[str, Any] = {
-    "num_key_value_heads": 6,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 10,
-    "kv_lora_rank": 20,
-    "q_lora_rank": 28,
-    "moe_intermediate_size": 44,
-    "n_routed_experts": 6,
-    "n_group": 2,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-}
 _WINDOWS: dict[str, Any] = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 18}
 _NOT_BY_LAYER: dict[str, Any] = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 _LFM2: dict[str, Any] = {

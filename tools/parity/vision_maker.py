@@ -34,6 +34,22 @@ QUARTERED: Mapping[str, Any] = {**CLIP, "image_size": 20, "patch_size": 5}
 """4 by 4 patches."""
 SIGLIP: Mapping[str, Any] = {**QUARTERED, "model_type": "siglip_vision_model", "vision_use_head": False}
 
+LATENT: Mapping[str, Any] = {
+    "num_key_value_heads": 6,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 10,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "moe_intermediate_size": 44,
+    "n_routed_experts": 6,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+"""A text model with latent attention and experts."""
+
 
 def text(model_type: str, **differs: Any) -> dict[str, Any]:
     """The text model's configuration."""

@@ -7,7 +7,7 @@ from typing import Any
 from tools.parity import image_kinds as kinds
 from tools.parity.family import Family
 from tools.parity.images import Images, side_by_side
-from tools.parity.vision_maker import CLIP, maker, text
+from tools.parity.vision_maker import CLIP, LATENT, PIXTRAL, maker, text
 
 _SAM: dict[str, Any] = {
     "hidden_size": 36,
@@ -127,6 +127,29 @@ WHOLES = (
         images=Images(
             kinds.TOKEN, kinds.in_masked_tiles, dict.fromkeys(("pixel_values", "pixel_attention_mask"), side_by_side)
         ),
+    ),
+    Family(
+        "mistral4-vision",
+        maker(
+            "mistral3",
+            text(
+                "mistral4",
+                **LATENT,
+                rope_parameters={
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 24,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "mscale": 1.0,
+                    "llama_4_scaling_beta": 0.1,
+                },
+            ),
+            PIXTRAL,
+        ),
+        images=Images(kinds.TOKEN, kinds.in_rows),
     ),
     Family(
         "muse-glimmer",

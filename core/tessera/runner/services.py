@@ -147,11 +147,14 @@ class Services:
         """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
         try:
+            native = named in models
             if named in TOWERS and TOWERS[named].any_text:
-                said = load_path(TEXT_CHECKPOINT)(said)
+                text = load_path(TEXT_CHECKPOINT)(said)
+                said = said if text is None else text
                 named = str(said["architectures"][0])
-            factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
-            fields = text_fields(build, said) if named in models else said
+                native = text is not None and named in models
+            factory = load_path(models.resolve(named) if native else THROUGH_TRANSFORMERS)
+            fields = text_fields(build, said) if native else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
             if model is not None and build.modalities and build.is_first_stage:
                 model = load_path(MULTIMODAL)(model, build, self.config.model.checkpoint)

@@ -43,7 +43,7 @@ def through_transformers(
 ) -> ThroughTransformers | PoolingThroughTransformers | None:
     """Returns None for an architecture that transformers does not have as a type that generates, embeds or classifies.
     Raises RefusedTypeError for one that cannot be served through its code."""
-    kind = find_type(checkpoint) or find_pooling_type(checkpoint) or find_whole(checkpoint)
+    kind = find_type(checkpoint) or find_whole(checkpoint) or find_pooling_type(checkpoint)
     if kind is None:
         if checkpoint.get("auto_map"):
             raise RefusedTypeError("its code is in the model's own folder, and such code is never run")

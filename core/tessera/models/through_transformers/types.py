@@ -107,9 +107,9 @@ def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     return model_class if isinstance(text, model_class.config_class or ()) else None
 
 
-def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
     """config.json of the text model of a checkpoint with others beside it, as if it were alone, with all of its
-    defaults; the checkpoint's own where no class is the text model's alone."""
+    defaults; None where no class is the text model's alone. Raises RefusedTypeError."""
     named = checkpoint.get("model_type")
     if named not in CONFIG_MAPPING:
         raise RefusedTypeError("transformers does not know its type")
@@ -120,7 +120,7 @@ def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
     architecture = causal_types().get(text.model_type)
     if architecture is None or named in _READ_WHOLE:
-        return dict(checkpoint)
+        return None
     tied = getattr(whole, "tie_word_embeddings", text.tie_word_embeddings)  # the whole's, where it has one, counts
     return {**text.to_dict(), "tie_word_embeddings": tied, "architectures": [architecture]}
 
