@@ -250,7 +250,10 @@ def in_masked_tiles(draw: random.Random, number: int) -> Image:
     """Of Granite Docling: tiles in rows and then the whole, and which of the tiles there are."""
     count = (3, 1, 1, 3)[number]
     tokens = [_BEGIN, *[_TILE, *[TOKEN] * 4] * count, _END]
-    inputs = {"pixel_values": pixels(draw, 1, count, 3, 40, 40), "pixel_attention_mask": np.ones((1, count), bool)}
+    inputs: dict[str, Array] = {
+        "pixel_values": pixels(draw, 1, count, 3, 40, 40),
+        "pixel_attention_mask": np.ones((1, count), bool),
+    }
     return Image(tokens, inputs)
 
 

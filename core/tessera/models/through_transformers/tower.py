@@ -92,7 +92,8 @@ def _depths(config: Any) -> tuple[Sequence[int], bool]:
         if len({*layers}) < len(layers):
             raise RefusedTypeError("it adds features twice ahead of the same layer")
         return [layer - 1 for layer in layers], True
-    return range(len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())), False
+    vision = getattr(config, "vision_config", None)
+    return range(len(getattr(vision, "deepstack_visual_indexes", None) or ())), False
 
 
 def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
