@@ -75,7 +75,7 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "SpeechEncoderDecoderModel": _CROSS,
         "SpeechT5ForSpeechToText": _CROSS,
         "VibeVoiceForConditionalGeneration": _SOUND,
-        "VibeVoiceAsrForConditionalGeneration": "its tower draws random numbers",
-        "VoxtralRealtimeForConditionalGeneration": "it writes a token for each frame that it hears",
+        "VibeVoiceAsrForConditionalGeneration": "its features are drawn at random",
+        "VoxtralRealtimeForConditionalGeneration": "its features are added to a text that is written at the same time",
     }
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
 from tessera.config.modalities import TOWERS, merge_size
+from tessera.config.unserved_media import UNSERVED_MEDIA
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -161,7 +162,7 @@ class Services:
         except RefusedTypeError as refused:
             raise models.unsupported(self.architecture, str(refused)) from refused
         if model is None:
-            raise models.unsupported(self.architecture)
+            raise models.unsupported(self.architecture, UNSERVED_MEDIA.get(self.architecture, ""))
         return model
 
     @property
