@@ -28,9 +28,13 @@ from tessera.platform.ops import BoundOps
 from tessera.plugins import load_registry
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
+from tools.type_table import Page, read_cells, rendered, version
 
-PAGE = Path(__file__).parents[1] / "docs/models.md"
-BEGIN, END = "<!-- causal types: python -m tools.causal_types --write -->", "<!-- end of causal types -->"
+PAGE = Page(
+    Path(__file__).parents[1] / "docs/models.md",
+    "<!-- causal types: python -m tools.causal_types --write -->",
+    "<!-- end of causal types -->",
+)
 NATIVE, THROUGH, REFUSED = "native", "through transformers", "refused"
 LAYERS = 8
 POSITIONS = 16
@@ -119,26 +123,21 @@ def render(rows: Sequence[Row], version: str) -> str:
         f"Of the {len(rows)} causal types of transformers {version}, {count[NATIVE]} are native, {count[THROUGH]} run "
         f"through transformers' code and {count[REFUSED]} are refused."
     )
-    table = (f"| {row.model_type} | `{row.architecture}` | {_verdict(row)} |" for row in rows)
-    lines = [heading, "", "| `model_type` | `architectures` | |", "|---|---|---|", *table]
-    return "\n".join(lines)
+    cells = [(row.model_type, f"`{row.architecture}`", _verdict(row)) for row in rows]
+    return rendered(heading, ("`model_type`", "`architectures`", ""), cells)
 
 
 def _verdict(row: Row) -> str:
     return f"refused: {row.reason}" if row.how == REFUSED else row.how
 
 
-def written(page: Path = PAGE) -> str:
-    """The table that the page has now."""
-    return page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+def written() -> str:
+    return PAGE.written()
 
 
 def read_rows(text: str) -> list[Row]:
     """The rows of a rendered table."""
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
-    ]
-    return [_row(*row) for row in cells[2:]]
+    return [_row(*cells) for cells in read_cells(text)]
 
 
 def _row(model_type: str, architecture: str, verdict: str) -> Row:
@@ -146,22 +145,17 @@ def _row(model_type: str, architecture: str, verdict: str) -> Row:
     return Row(model_type, architecture.strip("`"), how, reason)
 
 
-def write(text: str, page: Path = PAGE) -> None:
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.causal_types", description=__doc__.partition("\n")[0])
     parser.add_argument("types", nargs="*", help="model types; default: all")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.path.name}")
     options = parser.parse_args(arguments)
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     rows = list(_decided(options.types or causal_types()))
-    text = render(rows, _version())
+    text = render(rows, version())
     if options.write and not options.types:
-        write(text)
+        PAGE.write(text)
     else:
         print(text)
     return 0
@@ -173,12 +167,6 @@ def _decided(types: Iterable[str]) -> Iterable[Row]:
         row = decide(model_type, known[model_type], native)
         sys.stderr.write(f"{row.model_type}: {_verdict(row)}\n")
         yield row
-
-
-def _version() -> str:
-    import transformers
-
-    return str(transformers.__version__)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 from tessera.config import EngineConfig
 from tessera.features.media import EncoderCache
+from tessera.models.through_transformers.model import ThroughTransformers
 from tessera.models.through_transformers.tower import Tower
 from tessera.runner.media import MediaInWorker
 from tests.models.answers import answers_of
@@ -118,3 +119,10 @@ def test_another_vision_feature_layer(seen, monkeypatch):
 
     monkeypatch.setattr(Tower, "encode", last)
     assert_found(seen)
+
+
+def test_features_that_are_added_behind_another_layer(seen, monkeypatch):
+    add = ThroughTransformers.add_behind
+    monkeypatch.setattr(ThroughTransformers, "add_behind", lambda model, layers: add(model, [-1, *layers[1:]]))
+    found = measured(seen, "granite-docling")
+    assert found.diff > found.bound

@@ -97,6 +97,11 @@ def _avoid_last(head: Any) -> None:
         head.bias[-1] = -100.0
 
 
+def head_of(model: Any) -> Any:
+    """The linear layer over the vocabulary, which the whole of some models does not name."""
+    return model.get_output_embeddings() or model.language_model.get_output_embeddings()
+
+
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
     deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also saved buffers, such as the biases for
@@ -124,9 +129,9 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if isinstance(family.images, Images):
-            model.get_output_embeddings().weight[-family.images.reserved :] = 0.0  # so that no answer has them
+            head_of(model).weight[-family.images.reserved :] = 0.0  # so that no answer has them
         if padded(model.config):
-            _avoid_last(model.get_output_embeddings())
+            _avoid_last(head_of(model))
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
     if family.publish is not None:
         family.publish(folder)

@@ -82,6 +82,20 @@ def anyres_shrunk(draw: random.Random, number: int) -> Image:
     return Image(tokens, {**image.inputs, "batch_num_images": np.array([1], np.int64)})
 
 
+def twice(sizes: list[list[int]]) -> list[list[int]]:
+    return [[2 * side for side in size] for size in sizes]
+
+
+def anyres_twice(draw: random.Random, number: int) -> Image:
+    """As anyres(), where 4 by 4 patches make 2 by 2 features."""
+    size, parts, features = _ANYRES[number]
+    inputs = {
+        "pixel_values": pixels(draw, 1, parts, 3, 20, 20),
+        "image_sizes": _whole(*(2 * side for side in size)),
+    }
+    return Image([TOKEN] * features, inputs)
+
+
 def whole_among(image: Image, count: int) -> Image:
     """Several images of a prompt are seen as wholes alone, with one token behind each."""
     if count == 1:
@@ -213,3 +227,66 @@ def at_two_sizes(draw: random.Random, number: int) -> Image:
 def end_to_end(arrays: Sequence[Array]) -> Array:
     """Along the last dimension."""
     return np.concatenate(arrays, axis=-1)
+
+
+def in_views(
+    whole: tuple[int, int], local: tuple[int, int], counts: Sequence[int] = (2, 0, 3, 0)
+) -> Callable[[random.Random, int], Image]:
+    """Of processors that make the parts of an image an input of their own: the features of some parts, which small
+    images do not have, and then those of the whole. whole, local: the size of a view, and its features. counts: of
+    parts."""
+
+    def make(draw: random.Random, number: int) -> Image:
+        parts, (size, features), (side, each) = counts[number], whole, local
+        inputs = {"pixel_values": pixels(draw, 1, 3, size, size), "num_local_patches": np.array([parts], np.int64)}
+        if parts:
+            inputs["pixel_values_local"] = pixels(draw, parts, 3, side, side)
+        return Image([*[_BEGIN, *[TOKEN] * each, _END] * parts, _TILE, *[TOKEN] * features], inputs)
+
+    return make
+
+
+def in_masked_tiles(draw: random.Random, number: int) -> Image:
+    """Of Granite Docling: tiles in rows and then the whole, and which of the tiles there are."""
+    count = (3, 1, 1, 3)[number]
+    tokens = [_BEGIN, *[_TILE, *[TOKEN] * 4] * count, _END]
+    inputs: dict[str, Array] = {
+        "pixel_values": pixels(draw, 1, count, 3, 40, 40),
+        "pixel_attention_mask": np.ones((1, count), bool),
+    }
+    return Image(tokens, inputs)
+
+
+def on_flat_grid(draw: random.Random, number: int) -> Image:
+    """Of Nemotron Omni: as on_grid(), of images alone."""
+    image = on_grid(75)(draw, number)
+    inputs = {**image.inputs, "image_grid_hw": image.inputs["image_grid_thw"][:, 1:]}
+    del inputs["image_grid_thw"]
+    return Image([_BEGIN, *image.tokens, _END], inputs)
+
+
+def in_lines(draw: random.Random, number: int) -> Image:
+    """Of Emu3: 2 by 2 pixels make a token, and each line ends with one. All have one size, as the tower sees what pads
+    the smaller images of a prompt."""
+    rows, columns = 2, 3
+    inputs = {"pixel_values": pixels(draw, 1, 3, 2 * rows, 2 * columns), "image_sizes": _whole(2 * rows, 2 * columns)}
+    return Image([_BEGIN, *[TOKEN] * (rows * (columns + 1)), _END], inputs)
+
+
+def in_padded_patches(values: int, pooled: int) -> Callable[[random.Random, int], Image]:
+    """Of Gemma 4: as many patches for each image, the last ones of which pad, and each one's place. values: of a patch.
+    pooled: so many times as many of them, in height and in width, make a feature."""
+
+    def make(draw: random.Random, number: int) -> Image:
+        rows, columns = ((2, 3), (1, 2), (3, 2), (2, 1))[number]
+        places = [[x, y] for y in range(rows * pooled) for x in range(columns * pooled)]
+        count, most = len(places), 8 * pooled**2
+        patches = np.zeros((1, most, values), np.float32)
+        patches[0, :count] = pixels(draw, count, values)
+        inputs = {
+            "pixel_values": patches,
+            "image_position_ids": np.array([[*places, *[[-1, -1]] * (most - count)]], np.int64),
+        }
+        return Image([_BEGIN, *[TOKEN] * (rows * columns), _END], inputs)
+
+    return make

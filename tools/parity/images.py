@@ -94,8 +94,9 @@ class Images:
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes the images of a text. length: in tokens."""
-        names = media[0].inputs if media else ()
-        joined = {name: self.joins.get(name, in_a_row)([one.inputs[name] for one in media]) for name in names}
+        names = dict.fromkeys(name for one in media for name in one.inputs)
+        parts = {name: [one.inputs[name] for one in media if name in one.inputs] for name in names}
+        joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:
             kinds = joined[self.kinds] = np.zeros((1, length), np.int32)
             kinds[0, np.concatenate([int32(), *(one.places for one in media)])] = 1

@@ -130,7 +130,7 @@ def full_cache(subject: Subject) -> Result:
     way; if there is an encoder, they wait until there is room for what it made."""
     numbered = Numbered()
     with subject.engine() as engine:
-        least = engine.cache_bytes(MAX_POSITIONS)
+        least = engine.cache_bytes(max(MAX_POSITIONS, subject.max_model_len or 0))
         room = "requests leave room" if engine.bounded else "one encoder fits" if engine.has_encoder else ""
     with subject.engine(kv_cache_memory_bytes=least, enable_prefix_caching=True) as engine:
         ran = engine.run(numbered(subject.answers))

@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
-
-import transformers
-from transformers import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tools.parity import image_kinds as kinds
 from tools.parity.axis_vision import ON_AXES
 from tools.parity.families import DELTA_NET
-from tools.parity.family import SIZES, Family
+from tools.parity.family import Family
 from tools.parity.images import Images
 from tools.parity.published import with_beginnings
 from tools.parity.qwen_vision import QWEN
+from tools.parity.through_transformers import TYPES
+from tools.parity.vision_maker import CLIP as _CLIP
+from tools.parity.vision_maker import LATENT as _LATENT
+from tools.parity.vision_maker import PIXTRAL as _PIXTRAL
+from tools.parity.vision_maker import QUARTERED as _QUARTERED
+from tools.parity.vision_maker import SIGLIP as _SIGLIP
+from tools.parity.vision_maker import maker as _maker
+from tools.parity.vision_maker import text as _text
+from tools.parity.vision_wholes import WHOLES
 
-_CLIP: dict[str, Any] = {
-    "hidden_size": 36,
-    "intermediate_size": 44,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 3,
-    "image_size": 21,
-    "patch_size": 7,
-}
-_PIXTRAL: dict[str, Any] = {
-    "model_type": "pixtral",
-    "hidden_size": 36,
-    "intermediate_size": 44,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": 40,
-    "patch_size": 5,
-    "head_dim": 12,
-}
-_QUARTERED: dict[str, Any] = {**_CLIP, "image_size": 20, "patch_size": 5}
-"""4 by 4 patches."""
-
-
-def _text(model_type: str, **differs: Any) -> dict[str, Any]:
-    return {"model_type": model_type, **SIZES, "tie_word_embeddings": False, **differs}
-
-
-def _maker(name: str, text: Mapping[str, Any], vision: Mapping[str, Any], **differs: Any) -> Callable[[], Any]:
-    """name: the model_type of the whole. differs: its other fields."""
-    fields = {"image_token_id": kinds.TOKEN, "tie_word_embeddings": False, "attn_implementation": "eager", **differs}
-
-    def make() -> Any:
-        config = CONFIG_MAPPING[name](text_config={**text}, vision_config={**vision}, **fields)
-        return getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config)
-
-    return make
-
-
-_SIGLIP: dict[str, Any] = {**_QUARTERED, "model_type": "siglip_vision_model", "vision_use_head": False}
-_LATENT: dict[str, Any] = {
-    "num_key_value_heads": 6,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 10,
-    "kv_lora_rank": 20,
-    "q_lora_rank": 28,
-    "moe_intermediate_size": 44,
-    "n_routed_experts": 6,
-    "n_group": 2,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-}
 _WINDOWS: dict[str, Any] = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 18}
+_NOT_BY_LAYER: dict[str, Any] = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 _LFM2: dict[str, Any] = {
     "num_hidden_layers": 3,
     "full_attn_idxs": [1],
@@ -310,6 +263,47 @@ WITH_IMAGES = {
             ),
             images=Images(kinds.TOKEN, kinds.square_between(20, 4), kinds="token_type_ids"),
         ),
+        *(
+            Family(
+                name,
+                _maker(
+                    "gemma4",
+                    _text("gemma4_text", **{**TYPES["gemma4_text"], **differs}, pad_token_id=0),
+                    {
+                        **_CLIP,
+                        "num_key_value_heads": 3,
+                        "head_dim": 12,
+                        "patch_size": 5,
+                        "pooling_kernel_size": 2,
+                        "position_embedding_size": 12,
+                    },
+                    video_token_id=102,
+                    audio_token_id=103,
+                ),
+                images=Images(kinds.TOKEN, kinds.in_padded_patches(75, 2), kinds="mm_token_type_ids"),
+            )
+            for name, differs in (
+                ("gemma4-vision", {}),
+                ("gemma4-vision-lookahead", {**_NOT_BY_LAYER, "use_bidirectional_attention": "vision"}),
+            )
+        ),
+        Family(
+            "gemma4-unified-vision",
+            _maker(
+                "gemma4_unified",
+                _text("gemma4_unified_text", **_WINDOWS, pad_token_id=0, use_bidirectional_attention="vision"),
+                {
+                    "patch_size": 5,
+                    "pooling_kernel_size": 1,
+                    "mm_embed_dim": 40,
+                    "output_proj_dims": 40,
+                    "mm_posemb_size": 12,
+                },
+                video_token_id=102,
+                audio_token_id=103,
+            ),
+            images=Images(kinds.TOKEN, kinds.in_padded_patches(75, 1), kinds="mm_token_type_ids"),
+        ),
         Family(
             "minicpm-v-4.6",
             _maker(
@@ -492,7 +486,39 @@ WITH_IMAGES = {
             ),
             images=Images(kinds.TOKEN, kinds.square(15, 6), least=1),
         ),
+        Family(
+            "minimax-m3-vl",
+            _maker(
+                "minimax_m3_vl",
+                _text("minimax_m3_vl_text", **TYPES["minimax_m3_vl_text"]),
+                {**_CLIP, "patch_size": 5},
+                projector_hidden_size=40,
+            ),
+            images=Images(kinds.TOKEN, kinds.on_grid(150)),
+        ),
+        Family(
+            "nemotron-h-omni",
+            _maker(
+                "nemotron_h_omni",
+                _text(
+                    "nemotron_h",
+                    layers_block_type=["linear_attention", "full_attention", "mlp"],
+                    num_hidden_layers=None,
+                    head_dim=20,
+                    mamba_num_heads=6,
+                    mamba_head_dim=18,
+                    n_groups=2,
+                    ssm_state_size=11,
+                    time_step_min=0.5,
+                ),
+                {**_CLIP, "patch_size": 5, "max_img_size": 30, "video_temporal_patch_size": 2, "dtype": "float32"},
+                vision_hidden_size=36,
+                projector_hidden_size=40,
+            ),
+            images=Images(kinds.TOKEN, kinds.on_flat_grid),
+        ),
         *QWEN,
         *ON_AXES,
+        *WHOLES,
     )
 }

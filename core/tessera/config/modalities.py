@@ -39,10 +39,14 @@ _READ_IMAGES = (
     "AyaVisionForConditionalGeneration",
     "Blip2ForConditionalGeneration",
     "Cohere2VisionForConditionalGeneration",
+    "DeepseekOcr2ForConditionalGeneration",
     "DeepseekVLForConditionalGeneration",
     "DeepseekVLHybridForConditionalGeneration",
+    "Emu3ForConditionalGeneration",
     "Exaone4_5_ForConditionalGeneration",
     "GotOcr2ForConditionalGeneration",
+    "Granite4VisionForConditionalGeneration",
+    "GraniteDoclingForConditionalGeneration",
     "HyperCLOVAXVisionV2ForConditionalGeneration",
     "Idefics2ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
@@ -59,12 +63,22 @@ _READ_IMAGES = (
     "LlavaOnevisionForConditionalGeneration",
     "MiniCPMOcrForConditionalGeneration",
     "MiniCPMV4_6ForConditionalGeneration",
+    "MiniMaxM3SparseForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
+    "MuseGlimmerForConditionalGeneration",
+    "MuseSparkForConditionalGeneration",
+    "NemotronH_Omni_Reasoning_V3",
     "QianfanOCRForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
     "VideoLlama3ForConditionalGeneration",
     "VideoLlavaForConditionalGeneration",
     "VipLlavaForConditionalGeneration",
+)
+
+_READ_IMAGES_WHOLE = (
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
 )
 
 _READ_IMAGES_BY_AXIS = (
@@ -110,6 +124,7 @@ _READ_TEXTS = (
 )
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
+    | dict.fromkeys(_READ_IMAGES_WHOLE, TowerType(whole=True, any_text=True))
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}

@@ -41,6 +41,9 @@ _BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.mo
 """What is in front of a decoder's names, at the last one's if it was saved without its head."""
 _HEADS = ("language_model.lm_head.", "thinker.lm_head.")
 """How a head is named beside the fourth and the fifth of them."""
+_BESIDE = "language_model."
+_BACKBONE = f"{_BESIDE}backbone."
+"""What is in front of the names of a decoder with its head, where others are beside it."""
 
 
 class WeightSource(Protocol):
@@ -105,6 +108,9 @@ class Safetensors:
             return self._taken(stored[...].reshape(part.whole))  # some write a single number as [], others as [1]
         if shape == (1, *part.whole) and len(part.whole) == 1 and part.rows is None:
             return self._taken(stored[0])  # a vector for each of the groups of experts, of which there is one
+        if len(shape) == 3 and part.rows is not None and (shape[0] * shape[1], shape[2]) == part.whole:
+            number, first = divmod(part.rows[0], shape[1])  # rows of one of the matrices that lie in a tensor
+            return self._taken(stored[number, first : first + part.rows[1] - part.rows[0]])
         if shape != part.whole:
             raise ModelError(
                 f"'{part.name}' has shape {printable(str(shape), 80)} where config.json implies {part.whole}; {APART}."
@@ -184,6 +190,8 @@ class Safetensors:
     def _with_base(self, where: Mapping[str, str]) -> dict[str, str]:
         """Names those of a decoder as they are where it was saved alone and with its head."""
         base = next((base for base in _BASES if f"{base}embed_tokens.weight" in where), BASE)
+        if base == BASE and any(name.startswith(_BACKBONE) for name in where):
+            base = _BESIDE
         if base == BASE:
             return dict(where)
         self._own_names = {_renamed(name, base): name for name in where}
@@ -226,6 +234,8 @@ def _renamed(name: str, base: str) -> str:
     """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
     if name.startswith(_HEADS):
         return name.partition(".")[2]
+    if base == _BESIDE:
+        return name.removeprefix(_BESIDE)
     if name.startswith(f"{base}lm_head."):
         return name.removeprefix(base)
     return f"{BASE}{name.removeprefix(base)}" if name.startswith(base) else name

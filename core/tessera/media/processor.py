@@ -97,8 +97,9 @@ class MediaProcessor:
         self._options = dict(options or {})
         self._check_options(self._options)
         self.ready = MediaReady({name: self._places(part) for name, part in self._parts.items()})
-        # By modality: the whole processor says which inputs the model takes, as some are for the processor itself.
-        self._names: dict[str, frozenset[str]] = {}
+        # By modality, inputs that the whole processor keeps to itself; the model takes all others, of which a small
+        # image may lack some.
+        self._own_names: dict[str, frozenset[str]] = {}
         # The longest sound that it takes to its end, in samples; None if there is no such limit.
         self._most_samples: int | None = None
         for part in self._parts.values():
@@ -143,9 +144,9 @@ class MediaProcessor:
     def _processed(self, part: _Part, content: Any, options: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
         """The inputs of the tower, and the replacement."""
         processed, replacement = self._processor.process_part(part, content, {**self._options, **options})
-        names = set(processed).difference(self._processor.unused_input_names)
-        if part.kind.modality in self._names:
-            names &= self._names[part.kind.modality]
+        names = set(processed).difference(
+            self._processor.unused_input_names, self._own_names.get(part.kind.modality, ())
+        )
         return {name: np.asarray(processed[name]) for name in sorted(names)}, replacement
 
     def _tokens(self, text: str) -> list[int]:
@@ -179,8 +180,9 @@ class MediaProcessor:
                 text=[self.ready.places[part.kind.modality].placeholder],
                 **{part.argument: [content], **self._options, "return_tensors": part.tensors},
             )
-            self._names[part.kind.modality] = frozenset(whole)
-            inputs, replacement = self._processed(part, content, {})
+            processed, replacement = self._processed(part, content, {})
+            self._own_names[part.kind.modality] = frozenset(processed).difference(whole)
+            inputs = {name: array for name, array in processed.items() if name in whole}
             if not all(np.array_equal(np.asarray(whole[name]), array) for name, array in inputs.items()):
                 raise ValueError(
                     f"the inputs of {part.kind.with_article} are not those that it makes of {noun} and text"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tessera.models.decoder import Decoder
+from tessera.models.fields import RefusedTypeError
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden
@@ -18,6 +19,12 @@ class DeepstackDecoder(Decoder):
     is set for a pass with images. Never behind the last layer."""
 
     added: Sequence[Tensor] = ()
+
+    def add_behind(self, layers: Sequence[int]) -> None:
+        """layers: numbers of those behind which something will be added. Raises RefusedTypeError for others than the
+        first ones."""
+        if list(layers) != list(range(len(layers))) or len(layers) >= len(self.blocks):
+            raise RefusedTypeError("its text model does not take features behind those of its layers")
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if not self.added:

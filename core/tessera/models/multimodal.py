@@ -16,6 +16,7 @@ from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.modality_experts import ModalityDecoder
 from tessera.models.through_transformers.encoder_tower import EncoderTower
+from tessera.models.through_transformers.model import ThroughTransformers
 from tessera.models.through_transformers.tower import Tower
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
@@ -45,10 +46,15 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
     tower = Tower(build, checkpoint)
     if isinstance(text, ModalityDecoder):
         return ModalityModel(text, tower, build)
-    if tower.levels == 1:
+    if isinstance(text, ThroughTransformers) and text.takes_tokens:
+        if tower.depths or not text.embeds_by_layer:
+            raise RefusedTypeError("its text model takes tokens, and no features in place of some")
+        return LayerwiseModel(text, tower, build)
+    if not tower.depths:
         return MultimodalModel(text, tower, build)
-    if not isinstance(text, DeepstackDecoder) or len(text.blocks) < tower.levels:
+    if not isinstance(text, DeepstackDecoder | ThroughTransformers):
         raise RefusedTypeError("its text model does not take features of several levels")
+    text.add_behind(tower.depths)
     return DeepstackModel(text, tower, build)
 
 
@@ -116,16 +122,20 @@ class MultimodalModel(TextStage):
 
 
 class DeepstackModel(MultimodalModel):
-    """Shows images to its text model at several depths."""
+    """Shows images to its text model at several depths: a feature's first level takes the place of a token's embedding,
+    or nothing does where all levels are for depths."""
 
-    text: DeepstackDecoder
+    text: DeepstackDecoder | ThroughTransformers
+    tower: Tower
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT not in launch.key.bits:
             return self.text.forward(x, launch, caches, residual)
         there, features = self.features(launch)
-        first, *others = features.chunk(self.tower.levels, dim=-1)
-        self.text.added = [torch.where(there, level, 0.0) for level in others]
+        levels = features.chunk(self.tower.levels, dim=-1)
+        count = len(self.tower.depths)
+        self.text.added = [torch.where(there, level, 0.0) for level in levels[-count:]]
+        first = levels[0] if len(levels) > count else 0.0
         try:
             return self.text.forward(torch.where(there, first, x), launch, caches, residual)
         finally:
@@ -140,6 +150,21 @@ class ModalityModel(MultimodalModel):
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         self.text.seen = (launch.columns[SEEN] > 0)[:, None] if BIT in launch.key.bits else None
         return super().forward(x, launch, caches, residual)
+
+
+class LayerwiseModel(MultimodalModel):
+    """Its text model has an embedding of tokens for each of its layers too, so it takes them and says itself what
+    stands for an image there (Gemma 3n, Gemma 4)."""
+
+    text: ThroughTransformers
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT in launch.key.bits:
+            self.text.features = self.features(launch)
+        try:
+            return self.text.forward(x, launch, caches, residual)
+        finally:
+            self.text.features = None
 
 
 class EncoderDecoder(MultimodalModel):

@@ -10,6 +10,7 @@ from torch import Tensor
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
 from tessera.config.modalities import TOWERS, encoder_length, merge_size
+from tessera.config.unserved_media import UNSERVED_MEDIA
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.embedding import HEAD
@@ -147,11 +148,14 @@ class Services:
         """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named, said = self.registry.models, self.architecture, self.config.model.checkpoint
         try:
+            native = named in models
             if named in TOWERS and TOWERS[named].any_text:
-                said = load_path(TEXT_CHECKPOINT)(said)
+                text = load_path(TEXT_CHECKPOINT)(said)
+                said = said if text is None else text
                 named = str(said["architectures"][0])
-            factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
-            fields = text_fields(build, said) if named in models else said
+                native = text is not None and named in models
+            factory = load_path(models.resolve(named) if native else THROUGH_TRANSFORMERS)
+            fields = text_fields(build, said) if native else said
             model: Model | None = factory(build, fields, self.config.model.max_model_len)
             beside = build.modalities or encoder_length(self.config.model.checkpoint)
             if model is not None and beside and (build.is_first_stage or build.axis_tables):
@@ -159,7 +163,7 @@ class Services:
         except RefusedTypeError as refused:
             raise models.unsupported(self.architecture, str(refused)) from refused
         if model is None:
-            raise models.unsupported(self.architecture)
+            raise models.unsupported(self.architecture, UNSERVED_MEDIA.get(self.architecture, ""))
         return model
 
     @property

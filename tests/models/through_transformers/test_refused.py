@@ -57,6 +57,7 @@ REFUSED = [
     (typed("DogeForCausalLM", "doge"), "it makes a mask or bias of attention by itself"),
     (typed("CTRLLMHeadModel", "ctrl", n_positions="many"), "transformers does not accept its config.json"),
     (arcee(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "'dynamic' would depend on"),
+    (typed("InstructBlipForConditionalGeneration", "instructblip"), "features of an image depend on the text of the"),
     (arcee(architectures=["ArceeForMath"]), "'ArceeForMath' is not supported; there is"),
     (arcee(architectures=["OurOwnModel"], model_type="ours", auto_map={"AutoModel": "x.Y"}), "such code is never run"),
 ]

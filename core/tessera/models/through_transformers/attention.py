@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from tessera.platform.launch import Launch
 
 SINKS = "s_aux"
 """What transformers calls the sinks of attention, [H]."""
+
+Lookahead = Literal["none", "windows", "all"]
+"""Which layers of causal attention are also lookahead_attention: those with windows, or all."""
 
 _ANSWERED = frozenset({"scaling", "softcap", "dropout", "is_causal", "sliding_window", SINKS})
 _WITHOUT_EFFECT = frozenset(
@@ -121,8 +124,8 @@ class Step:
 class BoundAttention:
     """Called by a transformers attention module while the model is served. name: of the module."""
 
-    def __init__(self, build: Build, name: str, call: AttentionCall, step: Step) -> None:
-        spec = _spec(build, call)
+    def __init__(self, build: Build, name: str, call: AttentionCall, step: Step, lookahead: Lookahead) -> None:
+        spec = _spec(build, call, lookahead)
         self.weights = LateWeights()
         self.weights.add_kv_scales(build, name)
         mixer = build.mixer(spec, self.weights)
@@ -171,9 +174,13 @@ class BoundEncoderAttention:
         return result.view(1, len(heads), query.shape[1], query.shape[3])
 
 
-def bind_attention(build: Build, name: str, call: AttentionCall, step: Step) -> BoundAttention | BoundEncoderAttention:
+def bind_attention(
+    build: Build, name: str, call: AttentionCall, step: Step, lookahead: Lookahead
+) -> BoundAttention | BoundEncoderAttention:
     """name: of the module."""
-    return BoundEncoderAttention(build, call, step) if call.sight.ahead else BoundAttention(build, name, call, step)
+    if call.sight.ahead:
+        return BoundEncoderAttention(build, call, step)
+    return BoundAttention(build, name, call, step, lookahead)
 
 
 class AttentionInTurn:
@@ -195,11 +202,12 @@ class AttentionInTurn:
         return layer(module, query, key, value, mask, arguments)
 
 
-def _spec(build: Build, call: AttentionCall) -> LayerSpec:
+def _spec(build: Build, call: AttentionCall, lookahead: Lookahead = "none") -> LayerSpec:
     ahead, window = call.sight.ahead, call.sight.window
+    causal = "lookahead_attention" if lookahead == "all" or (lookahead == "windows" and window) else "attention"
     return LayerSpec(
         layer=len(build.mixers),
-        kind="encoder_attention" if ahead else "attention",
+        kind="encoder_attention" if ahead else causal,
         num_heads=call.heads,
         num_kv_heads=call.kv_heads,
         head_dim=call.head_dim,

@@ -26,6 +26,10 @@ from tessera.platform.quantization import Part
 
 NESTED = ("model.language_model.", "model.text_model.", "language_model.")
 """What comes before the names of a text model beside others."""
+_BELOW = "language_model.model."
+"""What older files have before the names of a text model below its head."""
+_BASE = "model."
+"""What sources of weights put before the names of a decoder, whatever it is in the files."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,17 @@ class _Run:
 
 class CheckpointNames:
     """The checkpoint names of one model that is served in `dtype`. nested: it is the text model of a checkpoint that
-    has others beside it. stored: the names in the checkpoint, of which transformers knows more forms than the one that
-    it writes."""
+    has others beside it. text: what the names of a text model begin with that is a part of the model. stored: the names
+    in the checkpoint, of which transformers knows more forms than the one that it writes."""
 
-    def __init__(self, model: PreTrainedModel, dtype: str, *, nested: bool = False, stored: Iterable[str] = ()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, dtype: str, *, nested: bool = False, text: str = "", stored: Iterable[str] = ()
+    ) -> None:
         self._float32 = {*(model._keep_in_fp32_modules_strict or ())}
         if dtype == "float16":
             self._float32 |= {*(model._keep_in_fp32_modules or ())}
         self._prefix = f"{model.base_model_prefix}."
-        self._nested = nested
+        self._nested, self._text = nested, text
         self._headless = model.base_model is model  # and the checkpoint may have been saved with a head
         self._forms = _Forms(model, stored)
         self._first: dict[int, int] = {}
@@ -98,6 +104,8 @@ class CheckpointNames:
         whole = tuple(weight.shape) if run.rows == _rows(weight) else (run.rows, *tail)
         names = [run.name, *(other.name for other in runs[1:] if (other.start, other.rows) == (run.start, run.rows))]
         names += self._forms.others(run.name)
+        for outer in (self._text, _BELOW) if self._text else ():
+            names += [_BASE + name.removeprefix(outer) for name in names if name.startswith(outer)]
         names += [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
         names += [self._prefix + name for name in names if self._headless]
         if self._nested:

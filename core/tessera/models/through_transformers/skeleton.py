@@ -120,8 +120,9 @@ class Anatomy:
     experts: dict[str, nn.Module]  # modules that transformers runs through its experts interface
 
     @classmethod
-    def from_model(cls, model: PreTrainedModel, *, generates: bool = True) -> Anatomy:
-        """generates: whether it has a head over the vocabulary. Raises RefusedTypeError for a model without the parts
+    def from_model(cls, model: PreTrainedModel, *, generates: bool = True, text: str = "") -> Anatomy:
+        """generates: whether it has a head over the vocabulary. text: the name of the model below the head, if it is
+        no other. Raises RefusedTypeError for a model without the parts
         that every model must have here."""
         head, embedding = model.get_output_embeddings() if generates else None, model.get_input_embeddings()
         if isinstance(head, nn.Linear) != generates or not isinstance(embedding, nn.Embedding):
@@ -129,7 +130,11 @@ class Anatomy:
         named = dict(model.named_modules())
         return cls(
             model,
-            {name: module for name, module in named.items() if name and isinstance(module, PreTrainedModel)},
+            {
+                name: module
+                for name, module in named.items()
+                if name and isinstance(module, PreTrainedModel) and text in ("", name)
+            },
             embedding,
             head,
             {
@@ -158,6 +163,26 @@ class Anatomy:
         """Modules that transformers' code calls without accessing their weights."""
         modules = {*self.linears.values(), *([] if self.head is None else [self.head])}
         return modules | ({self.embedding} if type(self.embedding) is nn.Embedding else set())
+
+
+def text_name(whole: PreTrainedModel) -> str:
+    """Of the text model below the head in a model with towers. Raises RefusedTypeError where it is not apart from
+    them."""
+    text = whole.get_decoder()
+    name = next((name for name, module in whole.named_modules() if module is text), "")
+    if not name or text is whole.base_model:
+        raise RefusedTypeError("its text model is not apart from its tower")
+    return name
+
+
+def leave_text(whole: PreTrainedModel) -> None:
+    """Removes all of a model with towers but its text model and its head."""
+    text: Any = whole.get_decoder()
+    kept = {*text.modules(), whole.get_output_embeddings()}
+    for module in list(whole.modules()):
+        for name, child in list(module.named_children()) if module not in kept else ():
+            if kept.isdisjoint(child.modules()):
+                module.register_module(name, None)
 
 
 _READ = frozenset({("LongcatFlashTopkRouter", "classifier")})
@@ -300,8 +325,12 @@ class HeadShape:
         plain = _ratio(logits, product)
         if plain is not None:
             return cls(before * plain)
-        if cap and torch.allclose(logits, cap * torch.tanh(product / cap), rtol=_TOLERANCE, atol=_TOLERANCE):
-            return cls(before, cap)
+        if cap:
+            unsaturated = logits.abs() < cap / 2
+            scale = _ratio(cap * torch.atanh(logits[unsaturated] / cap), product[unsaturated])
+            capped = cap * torch.tanh((scale or 1.0) * product / cap)
+            if scale is not None and torch.allclose(logits, capped, rtol=_TOLERANCE, atol=_TOLERANCE):
+                return cls(before * scale, cap)
         raise RefusedTypeError("it transforms its logits in an unknown way")
 
 

@@ -16,7 +16,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Products, product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
-from tessera.models.through_transformers.attention import AttentionInTurn, Step, bind_attention
+from tessera.models.through_transformers.attention import AttentionInTurn, Lookahead, Step, bind_attention
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.models.through_transformers.skeleton import Anatomy, sizes
@@ -131,14 +131,19 @@ ROUTERS = ("gate", "router")
 
 
 def exchange(
-    build: Build, anatomy: Anatomy, names: CheckpointNames, rehearsed: Rehearsed, step: Step
+    build: Build,
+    anatomy: Anatomy,
+    names: CheckpointNames,
+    rehearsed: Rehearsed,
+    step: Step,
+    lookahead: Lookahead = "none",
 ) -> tuple[BoundProduct | None, Any]:
     """Returns the head over the vocabulary, if the model has one, and a callable from token ids [T] to [T, hidden], or
     to themselves if the model's code takes them. Afterwards the model is ready to be served by its own code."""
     named = {module: name for name, module in anatomy.model.named_modules()}
     layers: dict[Any, list[Any]] = defaultdict(list)
     for module, call in rehearsed.attention:
-        layers[module].append(bind_attention(build, named[module], call, step))
+        layers[module].append(bind_attention(build, named[module], call, step, lookahead))
     for module, bound in layers.items():
         module.tessera_attention = bound[0] if len(bound) == 1 else AttentionInTurn(bound, step)
     for module, top_k in rehearsed.experts.items():

@@ -16,10 +16,10 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
-from tessera.models.through_transformers.skeleton import compute_buffers, is_product
+from tessera.models.through_transformers.skeleton import compute_buffers, is_product, text_name
 from tessera.models.through_transformers.sounds import sound_features
 from tessera.models.through_transformers.surgery import BoundProduct, keep_weights
-from tessera.models.through_transformers.types import first_line
+from tessera.models.through_transformers.types import config_fields, first_line
 from tessera.ops.tensors import torch_dtype
 
 _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration": "multi_modal_projector"})
@@ -27,11 +27,19 @@ _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration":
 
 _OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head", "video_tower")
 """Parts that make no features."""
+_OF_SOUNDS = ("audio_tower", "embed_audio")
+"""Parts that make features of sounds alone."""
+_TOKENIZES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"Emu3ForConditionalGeneration": ("decoder", "post_quant_conv")}
+)
+"""Types whose features are the embeddings of tokens that stand for an image's parts, and what they do not need for
+that."""
 
 
 class Tower:
     """Makes features of images or sounds. hidden_size: of the text model, which is the features'. levels: how many
-    features a token has, for as many depths of the text model."""
+    features a token has. depths: the layers of the text model behind which the last ones of them are added, -1 for
+    ahead of all; a first one that has none takes the place of the token's embedding."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         """Raises RefusedTypeError for a type whose features cannot be had in this way."""
@@ -43,17 +51,18 @@ class Tower:
                 "--limit-mm-per-prompt '{\"audio\": 0}'"
             )
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
-        vision = getattr(whole.config, "vision_config", None)
-        self.levels = 1 + len(getattr(vision, "deepstack_visual_indexes", None) or ())
+        self.depths, self._by_depth = _depths(whole.config)
+        self.levels = len(self.depths) + (not self._by_depth)
         self._of_sound = sound_features(str(checkpoint["architectures"][0]))
-        names = CheckpointNames(whole, build.dtype, stored=() if build.stored is None else build.stored.names())
+        text = text_name(whole)
+        stored = () if build.stored is None else build.stored.names()
+        names = CheckpointNames(whole, build.dtype, text=f"{text}.", stored=stored)
         self.model = whole.base_model
-        text = whole.get_decoder()
+        architecture = str(checkpoint["architectures"][0])
         named = {module: name for name, module in whole.named_modules()}
-        if text is None or named.get(text, "") == "":
-            raise RefusedTypeError("its text model is not apart from its tower")
-        _remove(whole, [named.get(whole.get_output_embeddings(), ""), named[text]])
-        behind = _BEHIND.get(str(checkpoint["architectures"][0]))
+        unused = [named.get(whole.get_output_embeddings(), ""), *_unused(whole, architecture, text)]
+        _remove(whole, unused, () if "audio" in build.modalities else _OF_SOUNDS)
+        behind = _BEHIND.get(architecture)
         self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
         exchange(build, names, whole)
@@ -66,12 +75,27 @@ class Tower:
             heard = _joined(self._of_sound(self.model, moved))
             return pad(heard, (0, (self.levels - 1) * self.hidden_size))  # at other depths nothing is added
         made: Any = self.model.get_image_features(**moved, return_dict=True)
+        if self._by_depth:
+            return torch.cat([_joined(level) for _, level in made.deepstack_features], dim=-1)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
-        others = made.deepstack_features if self.levels > 1 else ()
+        others = made.deepstack_features if self.depths else ()
         return torch.cat([_joined(level) for level in (features, *others)], dim=-1)
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
+
+
+def _depths(config: Any) -> tuple[Sequence[int], bool]:
+    """Tower.depths, and whether that is all that a token has: Granite 4's fields name the layers ahead of which
+    features are added. Raises RefusedTypeError."""
+    named = getattr(config, "deepstack_layer_map", None)
+    if named is not None:
+        layers = [*(layer for _, layer in named), *config.spatial_target_layers]
+        if len({*layers}) < len(layers):
+            raise RefusedTypeError("it adds features twice ahead of the same layer")
+        return [layer - 1 for layer in layers], True
+    vision = getattr(config, "vision_config", None)
+    return range(len(getattr(vision, "deepstack_visual_indexes", None) or ())), False
 
 
 def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
@@ -86,9 +110,8 @@ def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     if known is None:
         raise RefusedTypeError("the installed transformers has no model of this name")
     named = str(checkpoint.get("model_type", known.config_class.model_type))
-    given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
-        config = CONFIG_MAPPING[named].from_dict(given)
+        config = CONFIG_MAPPING[named].from_dict(config_fields(checkpoint))
         with torch.device("meta"):
             model: PreTrainedModel = known._from_config(config, dtype=dtype)
     except Exception as error:  # transformers' code may raise anything for what it does not support
@@ -96,11 +119,21 @@ def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def _remove(whole: nn.Module, names: Sequence[str]) -> None:
-    """Removes the modules of these names, and others that make no features."""
+def _unused(whole: PreTrainedModel, architecture: str, text: str) -> list[str]:
+    """The names of parts without which features are made."""
+    others = _TOKENIZES.get(architecture)
+    if others is None:
+        return [text, *(name for name, _ in whole.named_modules() if name.rpartition(".")[2] in _OTHERS)]
+    embedding = whole.get_input_embeddings()
+    below = [f"{text}.{name}" for name, child in whole.get_submodule(text).named_children() if child is not embedding]
+    return [*below, *(name for name, _ in whole.named_modules() if name.rpartition(".vqmodel.")[2] in others)]
+
+
+def _remove(whole: nn.Module, names: Sequence[str], keys: Sequence[str]) -> None:
+    """Removes the modules of these names, and those of which the last part of the name is one of keys."""
     for name, _ in reversed(list(whole.named_modules())):
         owner, _, key = name.rpartition(".")
-        if name and (name in names or key in _OTHERS):
+        if name and (name in names or key in keys):
             whole.get_submodule(owner).register_module(key, None)
 
 

@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING_NAMES,
 )
 
+from tessera.config.modalities import TOWERS
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers import sparse_attention
 
@@ -27,6 +28,9 @@ _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config
 
 _TEXT_CLASSES = {"MllamaForConditionalGeneration": "MllamaForCausalLM"}
 """The class of the text model, where published checkpoints name that of the whole."""
+
+_READ_WHOLE = ("minimax_m3_vl",)
+"""Types whose files transformers reads with the class of the whole alone, though the text model has one."""
 
 _CLASSIFIERS = (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES)
 _WITHOUT_USED_HEAD = (MODEL_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_PRETRAINING_MAPPING_NAMES)
@@ -44,6 +48,8 @@ class ModelType:
     config: PreTrainedConfig
     # Whether it is the text model of a checkpoint that has others beside it.
     nested: bool = False
+    # Whether the class is that of the whole, since the text model beside the towers has none that generates.
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,18 @@ def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
     return ModelType(str(named), architecture, model_class, config, text is not None or beside)
 
 
+def find_whole(checkpoint: Mapping[str, Any]) -> ModelType | None:
+    """The type with towers that config.json names, of which the text model is a part of the whole; None of others.
+    Raises RefusedTypeError for a configuration that transformers rejects."""
+    architecture = str((checkpoint.get("architectures") or ["?"])[0])
+    model_class, named = getattr(transformers, architecture, None), checkpoint.get("model_type")
+    if architecture not in TOWERS or model_class is None or named not in CONFIG_MAPPING:
+        return None
+    config = _config(str(named), model_class, checkpoint)
+    _check_kind(model_class, config)
+    return ModelType(str(named), architecture, model_class, config, whole=True)
+
+
 def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """The class of the text model, if it has a configuration of its own, of a model that may have others beside it;
     None for models of text alone, and where the text model has no such class."""
@@ -89,21 +107,20 @@ def _text_type(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     return model_class if isinstance(text, model_class.config_class or ()) else None
 
 
-def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def text_checkpoint(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
     """config.json of the text model of a checkpoint with others beside it, as if it were alone, with all of its
-    defaults. Raises RefusedTypeError where it has no class of its own."""
+    defaults; None where no class is the text model's alone. Raises RefusedTypeError."""
     named = checkpoint.get("model_type")
     if named not in CONFIG_MAPPING:
         raise RefusedTypeError("transformers does not know its type")
-    given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
-        whole = CONFIG_MAPPING[str(named)].from_dict(given)
+        whole = CONFIG_MAPPING[str(named)].from_dict(config_fields(checkpoint))
         text = whole.get_text_config()
     except Exception as error:  # its validation may raise anything
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
     architecture = causal_types().get(text.model_type)
-    if architecture is None:
-        raise RefusedTypeError(f"its text model is of the type {text.model_type}, which does not generate alone")
+    if architecture is None or named in _READ_WHOLE:
+        return None
     tied = getattr(whole, "tie_word_embeddings", text.tie_word_embeddings)  # the whole's, where it has one, counts
     return {**text.to_dict(), "tie_word_embeddings": tied, "architectures": [architecture]}
 
@@ -135,10 +152,26 @@ def _names(classes: str | Sequence[str]) -> Sequence[str]:
     return (classes,) if isinstance(classes, str) else classes
 
 
+def config_fields(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of config.json that transformers' configuration of it is made of."""
+    return {
+        name: _with_floats(value)
+        for name, value in checkpoint.items()
+        if name not in ("auto_map", "dtype", "torch_dtype")
+    }
+
+
+def _with_floats(value: Any) -> Any:
+    """With the numbers that transformers writes as objects, since JSON has none for them."""
+    if isinstance(value, Mapping):
+        floats = {name: _with_floats(own) for name, own in value.items()}
+        return float(floats["__float__"]) if floats.keys() == {"__float__"} else floats
+    return [_with_floats(own) for own in value] if isinstance(value, list) else value
+
+
 def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Mapping[str, Any]) -> PreTrainedConfig:
-    given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
-        config = CONFIG_MAPPING[model_type].from_dict(given)
+        config = CONFIG_MAPPING[model_type].from_dict(config_fields(checkpoint))
     except Exception as error:  # its validation may raise anything
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
     try:

@@ -1,0 +1,81 @@
+"""Why types of transformers that read images or hear are not served so, by their architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_AXES = "tokens of its images have positions on several axes, which its text model is not given"
+_CROSS = "its decoder sees what it reads through cross attention of a kind that is not served"
+_INDEXED = "its text model has layers of indexed_attention"
+_PROMPT = "features of an image depend on the text of the prompt"
+_SOUND = "it answers with sound"
+_TIMM = "its tower is of the package timm"
+_UNPLACED = "its processor names no text that stands for an image"
+
+UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
+    {
+        # ---- images
+        "BlipForConditionalGeneration": _CROSS,
+        "ChameleonForConditionalGeneration": "its head forbids the tokens of images",
+        "CohereCompassForConditionalGeneration": _AXES,
+        "Cosmos3EdgeForConditionalGeneration": _AXES,
+        "Cosmos3OmniForConditionalGeneration": _AXES,
+        "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens by diffusion",
+        "Dots3NoteForConditionalGeneration": _INDEXED,
+        "Ernie4_5_VLMoeForConditionalGeneration": _AXES,
+        "EvollaForProteinText2Text": "it reads proteins",
+        "FastVlmForConditionalGeneration": _TIMM,
+        "Florence2ForConditionalGeneration": _PROMPT,
+        "FuyuForCausalLM": "its processor runs with torch alone",
+        "Gemma3nForConditionalGeneration": _TIMM,
+        "GitForCausalLM": _UNPLACED,
+        "Glm46VForConditionalGeneration": _AXES,
+        "Glm4vForConditionalGeneration": _AXES,
+        "Glm4vMoeForConditionalGeneration": _AXES,
+        "Glm5NextForConditionalGeneration": "its text model keeps a state and several streams of residuals",
+        "GlmOcrForConditionalGeneration": _AXES,
+        "HunYuanVLForConditionalGeneration": _AXES,
+        "IdeficsForVisionText2Text": _CROSS,
+        "Inkling2ForConditionalGeneration": "its text model has layers of hybrid",
+        "InklingForConditionalGeneration": "its text model has layers of hybrid",
+        "InstructBlipForConditionalGeneration": _PROMPT,
+        "InstructBlipVideoForConditionalGeneration": _PROMPT,
+        "Kosmos2ForConditionalGeneration": _UNPLACED,
+        "Kosmos2_5ForConditionalGeneration": _UNPLACED,
+        "MiniCPMV4_7ForConditionalGeneration": _AXES,
+        "MistralLarge4ForConditionalGeneration": _INDEXED,
+        "MllamaForConditionalGeneration": _CROSS,
+        "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
+        "Ovis2ForConditionalGeneration": "its tower has a table of its own for the tokens around features",
+        "PaddleOCRVLForConditionalGeneration": _AXES,
+        "PaliGemmaForConditionalGeneration": "all tokens of a prompt see each other",
+        "PerceptionLMForConditionalGeneration": _TIMM,
+        "PI0ForConditionalGeneration": "it answers with movements",
+        "Pix2StructForConditionalGeneration": _CROSS,
+        "PPFormulaNetForConditionalGeneration": _CROSS,
+        "Qwen2_5OmniThinkerForConditionalGeneration": _AXES,
+        "Qwen3OmniMoeThinkerForConditionalGeneration": _AXES,
+        "Qwen4ExpForConditionalGeneration": "its text model keeps a state beside keys and values",
+        "T5Gemma2ForConditionalGeneration": _PROMPT,
+        "UdopForConditionalGeneration": _PROMPT,
+        "UnlimitedOcrForConditionalGeneration": "its text model has layers of reference_sliding_attention",
+        "VisionEncoderDecoderModel": _CROSS,
+        # ---- sounds
+        "CanaryForConditionalGeneration": _CROSS,
+        "CohereAsrForConditionalGeneration": _CROSS,
+        "DiaForConditionalGeneration": _SOUND,
+        "KyutaiSpeechToTextForConditionalGeneration": "it writes a token for each frame that it hears",
+        "MoonshineForConditionalGeneration": _CROSS,
+        "MoonshineStreamingForConditionalGeneration": _CROSS,
+        "Pop2PianoForConditionalGeneration": "it answers with notes of music",
+        "SeamlessM4TForSpeechToText": _CROSS,
+        "SeamlessM4Tv2ForSpeechToText": _CROSS,
+        "Speech2TextForConditionalGeneration": _CROSS,
+        "SpeechEncoderDecoderModel": _CROSS,
+        "SpeechT5ForSpeechToText": _CROSS,
+        "VibeVoiceForConditionalGeneration": _SOUND,
+        "VibeVoiceAsrForConditionalGeneration": "its features are drawn at random",
+        "VoxtralRealtimeForConditionalGeneration": "its features are added to a text that is written at the same time",
+    }
+)
