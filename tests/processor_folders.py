@@ -149,6 +149,27 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {},
         ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
     ),
+    "qwen3_vl": ProcessorFolder(
+        "<|image_pad|>",
+        "<|image_pad|>",
+        {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "processor_class": "Qwen3VLProcessor",
+            "patch_size": 4,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "size": {"shortest_edge": 256, "longest_edge": 4096},
+        },
+        {
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "Qwen3VLVideoProcessor",
+                "patch_size": 4,
+                "size": {"shortest_edge": 256, "longest_edge": 16384},
+            }
+        },
+        ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    ),
     "gemma3": ProcessorFolder(
         "<start_of_image>",
         "<image_soft_token>",

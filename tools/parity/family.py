@@ -108,7 +108,8 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if isinstance(family.images, Images):
-            model.get_output_embeddings().weight[family.images.token] = 0.0  # so that no answer has it
+            standing = [family.images.token, *family.images.others]
+            model.get_output_embeddings().weight[standing] = 0.0  # so that no answer has them
         if padded(model.config):
             model.get_output_embeddings().bias[-1] = -100.0  # so that no answer has it
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size
+from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size, positions_per_second
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
@@ -44,6 +44,7 @@ class MediaInEngine(EngineFeature):
         if option:
             raise ConfigError("The feature media takes no option; use --limit-mm-per-prompt.")
         self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
+        self._per_second = positions_per_second(config.model.checkpoint)
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
@@ -76,7 +77,7 @@ class MediaInEngine(EngineFeature):
             return self._begin_encoder(request)
         if self._merge is None or not request.media:
             return None
-        state = OnAxes(AxisPositions.from_media(request.prompt.size, request.media, self._merge))
+        state = OnAxes(AxisPositions.from_media(request.prompt.size, request.media, self._merge, self._per_second))
         self._cache.positions[request.key] = state.positions
         return state
 

@@ -1,8 +1,9 @@
-"""The towers of a model that reads images or sounds: transformers' code makes features of one, with this engine's
-matrix products."""
+"""The towers of a model that reads images, videos or sounds: transformers' code makes features of one, with this
+engine's matrix products."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -29,8 +30,8 @@ _OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation
 
 
 class Tower:
-    """Makes features of images or sounds. hidden_size: of the text model, which is the features'. levels: how many
-    features a token has, for as many depths of the text model."""
+    """Makes features of images, videos or sounds. hidden_size: of the text model, which is the features'. levels: how
+    many features a token has, for as many depths of the text model."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         """Raises RefusedTypeError for a type whose features cannot be had in this way."""
@@ -58,15 +59,21 @@ class Tower:
         exchange(build, names, whole)
 
     def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the processor made of an image or a sound, by name -> its features [n, levels * hidden_size], in the
-        order of the tokens that stand for them."""
+        """What the processor made of an image, a video or a sound, by name -> its features [n, levels * hidden_size],
+        in the order of the tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
         if modality == "audio":
             return _joined(self._of_sound(self.model, moved))
-        made: Any = self.model.get_image_features(**moved, return_dict=True)
+        made = self._videos(moved) if modality == "video" else self.model.get_image_features(**moved, return_dict=True)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
         others = made.deepstack_features if self.levels > 1 else ()
         return torch.cat([_joined(level) for level in (features, *others)], dim=-1)
+
+    def _videos(self, inputs: Mapping[str, Tensor]) -> Any:
+        """What the method does not name says which positions its tokens have."""
+        known = inspect.signature(self.model.get_video_features).parameters
+        own = {name: value for name, value in inputs.items() if name in known}
+        return self.model.get_video_features(**own, return_dict=True)
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
