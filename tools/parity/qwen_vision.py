@@ -73,7 +73,7 @@ def _image(draw: random.Random, number: int) -> Image:
     return Image([START, *[TOKEN] * features, END], inputs)
 
 
-VIDEOS = ((2, 4, 4), (1, 4, 6), (4, 2, 2), (2, 2, 4))
+VIDEOS = ((2, 4, 2), (1, 4, 6), (3, 2, 2), (2, 2, 4))
 """Grids: a video, an image, and videos."""
 
 
@@ -107,7 +107,7 @@ def _with_times(draw: random.Random, number: int) -> Image:
     if number == 1:
         return _image(draw, 0)
     time, height, width = VIDEOS[number]
-    frames = [[11 + at, START, *[VIDEO] * (height * width // MERGE**2), END] for at in range(time)]
+    frames = [[11 + at, START, *[VIDEO] * (height * width // MERGE**2)] for at in range(time)]
     return Image([token for frame in frames for token in frame], _video(number, draw), "video", VIDEO)
 
 

@@ -87,12 +87,16 @@ _READ_SOUNDS = (
     "VoxtralForConditionalGeneration",
 )
 _WATCH_VIDEOS = (
+    "LlavaNextVideoForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+    "VideoLlama3ForConditionalGeneration",
+    "VideoLlavaForConditionalGeneration",
 )
 """Of those that read images."""
 

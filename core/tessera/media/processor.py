@@ -41,7 +41,7 @@ _OWN_OPTIONS = frozenset(
 _SAMPLING = ("do_sample_frames", "fps", "num_frames")
 _FRAMES_PER_SECOND = 2
 """That a model sees, if its processor takes all unless it is told otherwise."""
-_MOST_FRAMES = 32
+_MOST_FRAMES = 8
 """The same, of a model that does not say how many it takes."""
 _MOST_OPTION_BYTES = 4096
 _MOST_MESSAGE_CHARS = 300

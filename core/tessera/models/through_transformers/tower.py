@@ -25,8 +25,12 @@ from tessera.ops.tensors import torch_dtype
 _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration": "multi_modal_projector"})
 """Where a model's forward takes its last states further than get_image_features(): the module behind them."""
 
-_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head", "video_tower")
+_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head")
 """Parts that make no features."""
+_OF_VIDEOS = "video_tower"
+"""A part that makes them of videos alone."""
+KEPT = "video_compression_mask"
+"""The name of what says which of a video's features its tokens stand for, among its inputs."""
 
 
 class Tower:
@@ -52,7 +56,8 @@ class Tower:
         named = {module: name for name, module in whole.named_modules()}
         if text is None or named.get(text, "") == "":
             raise RefusedTypeError("its text model is not apart from its tower")
-        _remove(whole, [named.get(whole.get_output_embeddings(), ""), named[text]])
+        others = _OTHERS if "video" in build.modalities else (*_OTHERS, _OF_VIDEOS)
+        _remove(whole, [named.get(whole.get_output_embeddings(), ""), named[text]], others)
         behind = _BEHIND.get(str(checkpoint["architectures"][0]))
         self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
@@ -64,13 +69,17 @@ class Tower:
         moved = {name: self._moved(value) for name, value in inputs.items()}
         if modality == "audio":
             return _joined(self._of_sound(self.model, moved))
-        made = self._videos(moved) if modality == "video" else self.model.get_image_features(**moved, return_dict=True)
+        if modality == "video":
+            made, kept = self._videos(moved), moved.get(KEPT)
+        else:
+            made, kept = self.model.get_image_features(**moved, return_dict=True), None
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
         others = made.deepstack_features if self.levels > 1 else ()
-        return torch.cat([_joined(level) for level in (features, *others)], dim=-1)
+        whole = torch.cat([_joined(level) for level in (features, *others)], dim=-1)
+        return whole if kept is None else whole[kept]
 
     def _videos(self, inputs: Mapping[str, Tensor]) -> Any:
-        """What the method does not name says which positions its tokens have."""
+        """What the method does not name says which features are kept, and which positions tokens have."""
         known = inspect.signature(self.model.get_video_features).parameters
         own = {name: value for name, value in inputs.items() if name in known}
         return self.model.get_video_features(**own, return_dict=True)
@@ -101,11 +110,11 @@ def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def _remove(whole: nn.Module, names: Sequence[str]) -> None:
-    """Removes the modules of these names, and others that make no features."""
+def _remove(whole: nn.Module, names: Sequence[str], others: Sequence[str]) -> None:
+    """Removes the modules of these names, and others by the last parts of theirs."""
     for name, _ in reversed(list(whole.named_modules())):
         owner, _, key = name.rpartition(".")
-        if name and (name in names or key in _OTHERS):
+        if name and (name in names or key in others):
             whole.get_submodule(owner).register_module(key, None)
 
 
