@@ -226,6 +226,115 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
     ),
 }
 
+VIDEO_FOLDERS: Mapping[str, ProcessorFolder] = {
+    "qwen2_vl": FOLDERS["qwen2_vl"],
+    "llava_onevision": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "LlavaOnevisionImageProcessor",
+            "size": _SQUARE,
+            "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]],
+        },
+        {
+            "processor_class": "LlavaOnevisionProcessor",
+            "num_image_tokens": 16,
+            "vision_feature_select_strategy": "full",
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "LlavaOnevisionVideoProcessor",
+                "size": _SQUARE,
+            },
+        },
+        ("<video>",),
+        joins=False,
+    ),
+    "llava_next_video": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": 28},
+            "crop_size": _SQUARE,
+            "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]],
+        },
+        {
+            "processor_class": "LlavaNextVideoProcessor",
+            "patch_size": 7,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "LlavaNextVideoVideoProcessor",
+                "size": {"shortest_edge": 28},
+                "crop_size": _SQUARE,
+            },
+        },
+        ("<video>",),
+        joins=False,
+    ),
+    "video_llama_3": ProcessorFolder(
+        "<|image_pad|>",
+        "<|image_pad|>",
+        {
+            "image_processor_type": "VideoLlama3ImageProcessor",
+            "patch_size": 4,
+            "merge_size": 1,
+            "size": {"shortest_edge": 256, "longest_edge": 4096},
+        },
+        {
+            "processor_class": "VideoLlama3Processor",
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "VideoLlama3VideoProcessor",
+                "patch_size": 4,
+                "size": {"shortest_edge": 256, "longest_edge": 16384},
+            },
+        },
+        ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    ),
+    "qwen3_vl": ProcessorFolder(
+        "<|image_pad|>",
+        "<|image_pad|>",
+        {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "processor_class": "Qwen3VLProcessor",
+            "patch_size": 4,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "size": {"shortest_edge": 256, "longest_edge": 4096},
+        },
+        {
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "Qwen3VLVideoProcessor",
+                "patch_size": 4,
+                "size": {"shortest_edge": 256, "longest_edge": 16384},
+            }
+        },
+        ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    ),
+    "video_llava": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {"image_processor_type": "VideoLlavaImageProcessor", "size": {"shortest_edge": 28}, "crop_size": _SQUARE},
+        {
+            "processor_class": "VideoLlavaProcessor",
+            "patch_size": 7,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "VideoLlavaVideoProcessor",
+                "size": {"shortest_edge": 28},
+                "crop_size": _SQUARE,
+            },
+        },
+        ("<video>",),
+    ),
+}
+"""Of models that read images and watch videos."""
+
 _WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16, "chunk_length": 2}
 """Of two seconds, where published ones have 30."""
 

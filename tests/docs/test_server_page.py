@@ -20,9 +20,10 @@ from tessera.engine.beam_search import MAX_WIDTH
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.output_readers import MAX_UNREAD
-from tessera.media.messages import MAX_PIXELS, MAX_SECONDS
+from tessera.media.messages import MAX_PIXELS, MAX_SECONDS, MAX_VIDEO_TIME
 from tessera.media.rules import MediaRules
 from tessera.media.sound import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from tessera.media.video import MAX_FRAMES, MAX_SEEN_PIXELS
 from tessera.processes.job_queue import MOST_WAITING
 from tessera.server.app import create_app
 from tessera.server.connections import FOR_HEALTH
@@ -102,10 +103,15 @@ def test_the_limits_are_those_of_the_code():
         "characters of a prompt": str(limits.prompt_chars),
         "messages of a chat": str(limits.messages),
         "content parts, tool calls of a chat": f"{limits.content_parts} each",
-        "images, sounds of a prompt": f"{MAX_MEDIA} each; `--limit-mm-per-prompt`",
+        "images, videos, sounds of a prompt": f"{MAX_MEDIA} each; `--limit-mm-per-prompt`",
         "an image": (
             f"{media.max_bytes // MIB} MiB, {MAX_PIXELS} pixels; {media.seconds:.0f} s and {media.redirects} redirects "
             "to fetch it"
+        ),
+        "a video": (
+            f"{media.max_bytes // MIB} MiB, {MAX_SECONDS} s, {MAX_FRAMES} frames, {MAX_PIXELS} pixels of each, "
+            f"{MAX_SEEN_PIXELS} of those that the model sees; {MAX_VIDEO_TIME} s of processor time; to fetch it, as an "
+            "image"
         ),
         "a sound": (
             f"{media.max_bytes // MIB} MiB, {MAX_SECONDS} s, {MAX_CHANNELS} channels, {MIN_RATE} to {MAX_RATE} samples "

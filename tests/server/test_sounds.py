@@ -17,7 +17,7 @@ from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 
-FEATURES = {"image": "~", "audio": "^"}
+FEATURES = {"image": "~", "audio": "^", "video": "`"}
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% else %}(<{{ part.type }}>){% endif %}"

@@ -1,5 +1,5 @@
-"""Images of random pixels, or random sounds, for tiny models that read some: a prompt with none, one or three, at its
-start, in the middle and at its end, some of them the same."""
+"""Images and videos of random pixels, or random sounds, for tiny models that read some: a prompt with none, one or
+three, at its start, in the middle and at its end, some of them the same."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from tessera.media.placed import PlacedMedia
 DIFFERENT = 4
 COUNTS = (1, 3, 0, 2, 1, 3)
 TEXT = (7, 0, 3, 12, 5, 1)
+_KINDS = {"image": 1, "video": 2}
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a processor makes of an image, or a sound, alone."""
+    """What a processor makes of an image, a video or a sound, alone."""
 
     # Of its tokens, which of them stand for features.
     tokens: Sequence[int]
     inputs: dict[str, Array]
+    # Its modality and the token that stands for its features, if not those of Images.
+    modality: str = ""
+    token: int = -1
 
 
 def in_a_row(arrays: Sequence[Array]) -> Array:
@@ -54,8 +58,10 @@ class Images:
     make: Callable[[random.Random, int], Image]
     # By the name of an input, what a processor makes of those of several images of a prompt, if not in_a_row().
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
-    # The name of an argument that has 1 for each such token, and 0 for others; "" for none.
+    # The name of an argument that has 1 for each such token of an image, 2 of a video, and 0 for others; "" for none.
     kinds: str = ""
+    # Further tokens that stand for features.
+    others: tuple[int, ...] = ()
     # The fewest images of a prompt.
     least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
@@ -84,13 +90,18 @@ class Images:
                 ids += self._text(draw, vocab, self.texts[(number + part) % len(self.texts)])
                 kind, image = known[(number // 2 + part) % len(known)]
                 image = kind.among(image, images)
-                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == kind.token]
+                own, modality = kind.token if image.token < 0 else image.token, image.modality or kind.modality
+                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == own]
                 ids += image.tokens
-                placed.append(PlacedMedia(kind.modality, digest_of(image.inputs), int32(features), image.inputs))
+                placed.append(PlacedMedia(modality, digest_of(image.inputs), int32(features), image.inputs))
             ids += self._text(draw, vocab, self.texts[(number * 2 + 1) % len(self.texts)] if placed else 5)
             prompts.append(tuple(ids))
             media.append(placed)
         return prompts, media
+
+    def _text(self, draw: random.Random, vocab: int, length: int) -> list[int]:
+        known = [token for token in range(vocab - self.reserved) if token not in self.others]
+        return [known[draw.randrange(len(known))] for _ in range(length)]
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes the images of a text. length: in tokens."""
@@ -99,11 +110,9 @@ class Images:
         joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:
             kinds = joined[self.kinds] = np.zeros((1, length), np.int32)
-            kinds[0, np.concatenate([int32(), *(one.places for one in media)])] = 1
+            for one in media:
+                kinds[0, one.places] = _KINDS[one.modality]
         return {name: torch.from_numpy(value) for name, value in joined.items()}
-
-    def _text(self, draw: random.Random, vocab: int, length: int) -> list[int]:
-        return [draw.randrange(vocab - self.reserved) for _ in range(length)]
 
 
 def pixels(draw: random.Random, *shape: int) -> Array:

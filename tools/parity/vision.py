@@ -334,8 +334,8 @@ WITH_IMAGES = {
         ),
         Family(
             "video-llava",
-            _maker("video_llava", _text("llama"), {"model_type": "clip_vision_model", **_CLIP}),
-            images=Images(kinds.TOKEN, kinds.square(21, 9)),
+            _maker("video_llava", _text("llama"), {**_CLIP, "model_type": "clip_vision_model", "image_size": 14}),
+            images=Images(kinds.TOKEN, kinds.square(14, 4)),
         ),
         Family(
             "llava-next-video",

@@ -131,14 +131,14 @@ class ModelConfig:
     speech: SpeechConfig | None = None
     # How it begins an answer to a text that its encoder reads; None: its decoder reads the prompt.
     source_text: SourceTextConfig | None = None
-    # What a prompt may hold beside text: "image", "audio".
+    # What a prompt may hold beside text: "image", "video", "audio".
     modalities: tuple[str, ...] = ()
     limit_mm_per_prompt: Mapping[str, int] | None = flag(
-        None, "Most images and sounds of a prompt, such as '{\"image\": 4, \"audio\": 1}'; 0 refuses them.",
+        None, "Most images, videos and sounds of a prompt, such as '{\"image\": 4, \"audio\": 1}'; 0 refuses them.",
         shown_default="16", plan=True,
     )  # fmt: skip
     mm_processor_kwargs: Mapping[str, Any] | None = flag(
-        None, "Arguments of the model's image processor, such as '{\"size\": {\"longest_edge\": 980}}'.",
+        None, "Arguments of the model's image and video processors, such as '{\"size\": {\"longest_edge\": 980}}'.",
     )  # fmt: skip
 
     @property

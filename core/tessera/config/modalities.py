@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,9 @@ class TowerType:
     whole: bool = False
     # Whether its text model is of any type, which text_config.model_type says.
     any_text: bool = False
+    # The field of vision_config that says how many positions a second of a video has, and its default in transformers;
+    # "": positions in time count frames.
+    time: tuple[str, float] = ("", 0.0)
     # Of an encoder-decoder, whose tokens see all that its encoder made through cross attention: the field of
     # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
     # without modalities reads the prompt's text.
@@ -122,16 +125,34 @@ _READ_TEXTS = (
     "PLBartForConditionalGeneration",
     "PegasusForConditionalGeneration",
 )
-TOWERS: Mapping[str, TowerType] = MappingProxyType(
+_WATCH_VIDEOS = (
+    "LlavaNextVideoForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "VideoLlama3ForConditionalGeneration",
+    "VideoLlavaForConditionalGeneration",
+)
+"""Of those that read images."""
+
+_TOWERS: Mapping[str, TowerType] = (
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | dict.fromkeys(_READ_IMAGES_WHOLE, TowerType(whole=True, any_text=True))
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
+    | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
+)
+TOWERS: Mapping[str, TowerType] = MappingProxyType(
+    {**_TOWERS, **{name: replace(_TOWERS[name], modalities=("image", "video")) for name in _WATCH_VIDEOS}}
 )
 """Architectures that are served with their towers."""
 
@@ -146,6 +167,7 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 _LIBRARIES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
     {
         "image": (("PIL",), "Pillow is not installed (pip install 'tessera-llm[vision]')"),
+        "video": (("PIL", "av"), "Pillow and PyAV are not installed (pip install 'tessera-llm[video]')"),
         "audio": (("soundfile", "soxr"), "soundfile and soxr are not installed (pip install 'tessera-llm[audio]')"),
     }
 )
@@ -194,6 +216,19 @@ def merge_size(config: Mapping[str, Any]) -> int | None:
     if type(size) is not int or not 1 <= size <= 64:
         raise ModelError("vision_config.spatial_merge_size in config.json is not a number from 1 to 64.")
     return size
+
+
+def positions_per_second(config: Mapping[str, Any]) -> float:
+    """How many positions in time a second of a video has; 0 where they count frames. config: of config.json. Raises
+    ModelError."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    if tower is None or not tower.time[0]:
+        return 0.0
+    said, (name, default) = config.get("vision_config"), tower.time
+    number = said.get(name, default) if isinstance(said, Mapping) else default
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 1000:
+        raise ModelError(f"vision_config.{name} in config.json is not a number up to 1000.")
+    return float(number)
 
 
 def encoder_length(config: Mapping[str, Any]) -> int:

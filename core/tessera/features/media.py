@@ -16,7 +16,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.config.modalities import NOUNS, computes_whole, encoder_length, merge_size, tokens_around
+from tessera.config.modalities import (
+    NOUNS,
+    computes_whole,
+    encoder_length,
+    merge_size,
+    positions_per_second,
+    tokens_around,
+)
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
@@ -47,6 +54,7 @@ class MediaInEngine(EngineFeature):
         self._modalities, self._merge = config.model.modalities, merge_size(config.model.checkpoint)
         # Around images, where experts take them for an image's; None where there are no such experts.
         self._around = tokens_around(config.model.checkpoint)
+        self._per_second = positions_per_second(config.model.checkpoint)
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
@@ -81,7 +89,7 @@ class MediaInEngine(EngineFeature):
             return self._begin_encoder(request)
         if self._merge is None or not request.media:
             return None
-        positions = AxisPositions.from_media(request.prompt.size, request.media, self._merge)
+        positions = AxisPositions.from_media(request.prompt.size, request.media, self._merge, self._per_second)
         state = OnAxes(positions, None if self._around is None else _seen(request, self._around))
         self._cache.states[request.key] = state
         return state

@@ -27,10 +27,10 @@ class TextPrompt(TypedDict):
 
 
 class MediaPrompt(TypedDict):
-    """A prompt as a text that has the model's placeholder once for each image and sound."""
+    """A prompt as a text that has the model's placeholder once for each image, video and sound."""
 
     prompt: str
-    # {"image": an image or a list of them, "audio": a sound or a list of them}
+    # {"image": an image or a list of them, "video": a video or a list of them, "audio": a sound or a list of them}
     multi_modal_data: Mapping[str, Any]
 
 
@@ -80,7 +80,7 @@ def prompts_with_media_of(
     prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
     taken: MediaTaken,
 ) -> list[str | Sequence[int] | PromptWithMedia]:
-    """The same, of which some may have images and sounds."""
+    """The same, of which some may have images, videos and sounds."""
     return [
         _with_media(prompt, taken) if _has_media(prompt) else _prompt(prompt)
         for prompt in _listed(prompts, prompt_token_ids)
@@ -105,13 +105,13 @@ def _has_media(prompt: Any) -> bool:
 def _with_media(prompt: Mapping[str, Any], taken: MediaTaken) -> str | PromptWithMedia:
     files, text = media_of(prompt["multi_modal_data"], taken), prompt.get("prompt")
     if not isinstance(text, str):
-        raise RequestError('A prompt with images or sounds needs its text, "prompt".', param="prompts")
+        raise RequestError('A prompt with images, videos or sounds needs its text, "prompt".', param="prompts")
     return PromptWithMedia(text, files) if files else text
 
 
 def _prompt(prompt: Any) -> str | Sequence[int]:
     if _has_media(prompt):
-        raise RequestError("This call takes no images and sounds; leave out multi_modal_data.", param="prompts")
+        raise RequestError("This call takes no images, videos and sounds; leave out multi_modal_data.", param="prompts")
     if isinstance(prompt, Mapping):
         known = [name for name in ("prompt_token_ids", "prompt") if prompt.get(name) is not None]
         if not known:

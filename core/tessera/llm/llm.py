@@ -129,9 +129,10 @@ class LLM:
         **others: Any,
     ) -> list[RequestOutput]:
         """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text},
-        {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images, "audio": sounds}}, where
-        the text has the model's placeholder for each of them. An image is one of Pillow, a sound an array of one
-        channel at the model's rate or (array, rate), and either may be the bytes of a file or a path.
+        {"prompt_token_ids": ids} or {"prompt": text, "multi_modal_data": {"image": images, "video": videos, "audio":
+        sounds}}, where the text has the model's placeholder for each of them. An image is one of Pillow, a video an
+        array of frames [n, height, width, 3] or (array, frames a second), a sound an array of one channel at the
+        model's rate or (array, rate), and any may be the bytes of a file or a path.
         sampling_params: one for all prompts, or one per prompt; each request takes a copy. Raises RequestError before
         anything runs, and EngineStepError if a step fails."""
         refuse_others("generate", others)
@@ -187,6 +188,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Returns one completion per conversation; messages is one conversation or a list of them, whose content may
         have parts {"type": "image_url", "image_url": {"url": data URL}} and {"type": "image_pil", "image_pil": image},
+        {"type": "video_url", "video_url": {"url": data URL}} and {"type": "video", "video": frames},
         and for sounds {"type": "input_audio", "input_audio": {"data": base64}}, {"type": "audio_url", "audio_url":
         {"url": data URL}} and {"type": "audio", "audio": (array, rate)}.
         chat_template: template source to use instead of the model's. Raises the same errors as generate()."""

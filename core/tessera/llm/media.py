@@ -1,4 +1,4 @@
-"""The images and sounds that a caller of LLM passes: in `multi_modal_data` of a prompt, or as parts of a chat's
+"""The images, videos and sounds that a caller of LLM passes: in `multi_modal_data` of a prompt, or as parts of a chat's
 messages."""
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import numpy as np
 from tessera.config.modalities import NOUNS
 from tessera.errors import RequestError
 from tessera.media.data_url import SCHEME, decode_base64, decode_data_url
-from tessera.media.kinds import IMAGE, KINDS, SOUND, MediaKind
+from tessera.media.kinds import IMAGE, KINDS, SOUND, VIDEO, MediaKind
 from tessera.media.sound import MAX_RATE, MIN_RATE, wav_file
+from tessera.media.video import frames_file
 
 _PARTS: Mapping[str, MediaKind] = MappingProxyType(
     {
         **dict.fromkeys(("image_url", "image_pil", "image"), IMAGE),
+        **dict.fromkeys(("video_url", "video"), VIDEO),
         **dict.fromkeys(("audio_url", "input_audio", "audio"), SOUND),
     }
 )
@@ -28,16 +30,16 @@ _PARTS: Mapping[str, MediaKind] = MappingProxyType(
 
 
 class MediaFile(NamedTuple):
-    """An image or a sound."""
+    """An image, a video or a sound."""
 
-    # "image" or "audio"
+    # "image", "video" or "audio"
     modality: str
     # Its file.
     data: bytes
 
 
 class PromptWithMedia(NamedTuple):
-    """A text that has the model's placeholder once for each image and sound."""
+    """A text that has the model's placeholder once for each image, video and sound."""
 
     text: str
     # In order, at least those of each modality.
@@ -64,8 +66,8 @@ class MediaTaken(NamedTuple):
                 )
 
     def encoded(self, kind: MediaKind, content: Any) -> MediaFile:
-        """The file of an image or a sound that is given as such, as a path, as a data URL, as an image of Pillow, as
-        samples or as (samples, their rate). Raises RequestError."""
+        """The file of an image, a video or a sound that is given as such, as a path, as a data URL, as an image of
+        Pillow, as frames or samples, or as (frames or samples, their rate). Raises RequestError."""
         if isinstance(content, bytes | bytearray | memoryview):
             return MediaFile(kind.modality, bytes(content))
         if isinstance(content, str) and content.startswith(SCHEME):
@@ -75,14 +77,17 @@ class MediaTaken(NamedTuple):
                 return MediaFile(kind.modality, Path(content).expanduser().read_bytes())
             except OSError as error:
                 raise RequestError(f"The {kind.noun} cannot be read: {error.strerror}.", param="prompts") from error
+        if kind is VIDEO:
+            return MediaFile(kind.modality, _frames(content))
         return MediaFile(kind.modality, _picture(content) if kind is IMAGE else _samples(content, self.rate))
 
 
 def media_of(data: Any, taken: MediaTaken) -> list[MediaFile]:
-    """The images and sounds of multi_modal_data. Raises RequestError."""
+    """The images, videos and sounds of multi_modal_data. Raises RequestError."""
     if not isinstance(data, Mapping) or set(data) - set(KINDS):
         raise RequestError(
-            'multi_modal_data takes {"image": an image or a list of images, "audio": a sound or a list of sounds}.',
+            'multi_modal_data takes {"image": an image or a list of images, "video": a video or a list of videos, '
+            '"audio": a sound or a list of sounds}.',
             param="multi_modal_data",
         )
     contents = [(modality, content) for modality, said in data.items() for content in _listed(modality, said)]
@@ -126,16 +131,16 @@ def _of_part(part: Mapping[str, Any], kind: MediaKind, taken: MediaTaken) -> Med
     if content is None:
         raise RequestError(f"A part of type '{name}' must have the field {name}.", param="messages")
     if name.endswith("_url") and not (isinstance(content, str) and content.startswith(SCHEME)):
-        other = "image_pil" if kind is IMAGE else "audio"
+        other = "image_pil" if kind is IMAGE else kind.modality
         raise RequestError(f"{name} must be a data URL here; read the file and pass it as {other}.", param="messages")
     return taken.encoded(kind, content)
 
 
 def _listed(modality: str, content: Any) -> Sequence[Any]:
-    """A sound may be a list of numbers, or a pair."""
+    """A sound may be a list of numbers, or a pair, and a video a pair too."""
     if not isinstance(content, list | tuple):
         return [content]
-    numbers = modality == "audio" and any(isinstance(one, int | float) for one in content[:2])
+    numbers = modality != "image" and any(isinstance(one, int | float) for one in content[:2])
     return [content] if numbers else content
 
 
@@ -148,6 +153,23 @@ def _picture(content: Any) -> bytes:
     file = BytesIO()
     content.save(file, format="PNG")
     return file.getvalue()
+
+
+def _frames(content: Any) -> bytes:
+    frames, rate = content if isinstance(content, tuple) and len(content) == 2 else (content, None)
+    try:
+        array = np.asarray(frames)
+        per_second = None if rate is None else float(rate)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor on a device
+        array, per_second = np.zeros(0), None
+    known = array.ndim == 4 and array.shape[-1] == 3 and array.dtype == np.uint8 and array.size > 0
+    if not known or (per_second is not None and not 0 < per_second <= 1000):
+        raise RequestError(
+            "A video is an array of uint8 [frames, height, width, 3], such an array with its frames a second, "
+            "(array, rate), the bytes of a file, a path or a data URL.",
+            param="prompts",
+        )
+    return frames_file(array, per_second)
 
 
 def _samples(content: Any, rate: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The bytes behind the URL of an image or a sound.
+"""The bytes behind the URL of an image, a video or a sound.
 
 A server sees networks that its clients do not: its own machine, a cloud's metadata service, what is behind a firewall.
 So a host is resolved here, all of its addresses must be public, and the connection goes to the address that was checked

@@ -1,4 +1,4 @@
-"""What a model is given of an image or a sound, as plain data that crosses processes."""
+"""What a model is given of an image, a video or a sound, as plain data that crosses processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from tessera.arrays import Array
 
 MAX_INPUT_BYTES = 3 * 2**28
-"""The most that towers take of one image or sound, of those of a request and of those that a step encodes: each crosses
-processes in one message, which may have 1 GiB."""
+"""The most that towers take of one image, video or sound, of those of a request and of those that a step encodes: each
+crosses processes in one message, which may have 1 GiB."""
 
 
 class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """One image or sound, processed by itself."""
+    """One image, video or sound, processed by itself."""
 
-    # "image" or "audio"
+    # "image", "video" or "audio"
     modality: str
     # SHA-256 over the names, dtypes, shapes and bytes of `inputs`: what caches know it by. 32 bytes
     digest: bytes

@@ -1,4 +1,4 @@
-"""What differs between images and sounds on their way to a model: names, and types of files."""
+"""What differs between images, videos and sounds on their way to a model: names, and types of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANY = ("application/octet-stream", "binary/octet-stream")
 class MediaKind:
     """A modality."""
 
-    # As transformers and vLLM call it: "image", "audio".
+    # As transformers and vLLM call it: "image", "video", "audio".
     modality: str
     # As messages call one of it, with its article.
     with_article: str
@@ -33,8 +33,9 @@ class MediaKind:
 
 
 IMAGE = MediaKind("image", "an image", ("image/", *_ANY), "image/png", b"image/*")
+VIDEO = MediaKind("video", "a video", ("video/", "image/gif", *_ANY), "video/mp4", b"video/*, image/gif;q=0.9")
 SOUND = MediaKind(
     "audio", "a sound", ("audio/", "video/", "application/ogg", *_ANY), "audio/wav", b"audio/*, application/ogg;q=0.9"
 )
-KINDS: Mapping[str, MediaKind] = MappingProxyType({kind.modality: kind for kind in (IMAGE, SOUND)})
+KINDS: Mapping[str, MediaKind] = MappingProxyType({kind.modality: kind for kind in (IMAGE, VIDEO, SOUND)})
 """By modality."""

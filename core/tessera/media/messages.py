@@ -1,4 +1,5 @@
-"""What a media worker is sent and answers, and its limits. Nothing here loads Pillow, soundfile or transformers."""
+"""What a media worker is sent and answers, and its limits. Nothing here loads Pillow, PyAV, soundfile or
+transformers."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from tessera.arrays import decode_array, encoder
 from tessera.config.modalities import encoder_length
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
+from tessera.media.video import MAX_SEEN_PIXELS
 from tessera.processes.job_kind import Failed, JobKind
 from tessera.processes.job_limits import MIB, JobLimits
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 MAX_PIXELS = 2**26
 """The most that an image may have, of any server."""
 MAX_SECONDS = 3600
-"""The longest that a sound may be, of any server."""
+"""The longest that a sound or a video may be, of any server."""
+MAX_VIDEO_TIME = 300
+"""Seconds of processor time for a video at most."""
 WAVEFORM_RATE = 16_000
 """Samples a second that models of speech take."""
 
@@ -34,9 +38,9 @@ class MediaStart(msgspec.Struct):
     options: dict[str, Any] = {}
     # What its prompts may hold.
     modalities: tuple[str, ...] = ("image",)
-    # The most that an image may have.
+    # The most that an image, or a frame of a video, may have.
     max_pixels: int = MAX_PIXELS
-    # The longest that a sound may be.
+    # The longest that a sound or a video may be.
     max_seconds: float = MAX_SECONDS
     # Whether the model's encoder reads sounds, which no text of a prompt stands for.
     has_encoder: bool = False
@@ -52,11 +56,11 @@ class MediaStart(msgspec.Struct):
 
 
 class MediaJob(msgspec.Struct, tag="media"):
-    """An image or a sound to process."""
+    """An image, a video or a sound to process."""
 
-    # "image" or "audio"
+    # "image", "video" or "audio"
     modality: str
-    # A file: PNG, JPEG, ...; WAV, MP3, ...
+    # A file: PNG, JPEG, ...; MP4, WebM, ...; WAV, MP3, ...
     data: bytes
     # Further arguments of the processor.
     options: dict[str, Any] = {}
@@ -73,7 +77,7 @@ class WaveformJob(msgspec.Struct, tag="waveform"):
 
 
 class MediaDone(msgspec.Struct, tag="done"):
-    """An image or a sound that was processed."""
+    """An image, a video or a sound that was processed."""
 
     media: ProcessedMedia
 
@@ -90,10 +94,18 @@ def sound_limits(seconds: float) -> JobLimits:
     return JobLimits(20 + int(seconds) // 10, 1024 * MIB + int(seconds) * 2 * MIB)
 
 
+def video_limits(decoded: int, seen: int) -> JobLimits:
+    """Of a video: the pixels of the frames that are decoded, and of those that the model sees. Decoders take some tens
+    of nanoseconds for the first; the second are there as bytes, twice, and a processor makes floats of what it leaves
+    of them, in three steps."""
+    seconds = 20 + decoded // 2**25 + seen // 2**22
+    return JobLimits(min(MAX_VIDEO_TIME, seconds), 2048 * MIB + 24 * seen)
+
+
 def _limits(_job_bytes: int) -> JobLimits:
     """The most; the worker narrows them once it knows how large the image, or how long the sound is."""
-    image, sound = pixel_limits(MAX_PIXELS), sound_limits(MAX_SECONDS)
-    return JobLimits(max(image.seconds, sound.seconds), max(image.memory_bytes, sound.memory_bytes))
+    known = pixel_limits(MAX_PIXELS), sound_limits(MAX_SECONDS), video_limits(MAX_SEEN_PIXELS, MAX_SEEN_PIXELS)
+    return JobLimits(MAX_VIDEO_TIME, max(limits.memory_bytes for limits in known))
 
 
 def _encode(message: Any) -> bytes:
@@ -135,9 +147,9 @@ MEDIA: JobKind[MediaReady, MediaDone | Waveform] = JobKind(
     encode=_encode,
     decode_ready=_ready,
     decode=_done,
-    files="The processor of images or sounds and the tokenizer",
+    files="The processor of images, videos or sounds and the tokenizer",
     work="Processing this file",
     limit_error=MediaLimitError,
     worker_error=MediaWorkerError,
-    overloaded="Too many images and sounds wait to be processed; try again.",
+    overloaded="Too many images, videos and sounds wait to be processed; try again.",
 )

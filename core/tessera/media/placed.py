@@ -1,4 +1,4 @@
-"""One image or sound at its place in a prompt, or one sound beside it: what an engine takes of it."""
+"""One image, video or sound at its place in a prompt, or one sound beside it: what an engine takes of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tessera.arrays import Array
 
 
 class PlacedMedia(msgspec.Struct, frozen=True, array_like=True):
-    """An image or a sound of a prompt: the prompt's token at each of its places stands for a feature that the model's
-    tower makes of it. Or what the encoder of an encoder-decoder reads: no token stands for it, and all tokens see
-    it."""
+    """An image, a video or a sound of a prompt: the prompt's token at each of its places stands for a feature that the
+    model's tower makes of it. Or what the encoder of an encoder-decoder reads: no token stands for it, and all tokens
+    see it."""
 
-    # "image" or "audio"
+    # "image", "video" or "audio"
     modality: str
     # ProcessedMedia.digest: where it is the same, the features are.
     digest: bytes

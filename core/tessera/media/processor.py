@@ -1,5 +1,5 @@
-"""transformers' processor of a model, for images and sounds alone: from one of them to the inputs of the model's tower,
-and to the text that stands for it in a prompt.
+"""transformers' processor of a model, for images, videos and sounds alone: from one of them to the inputs of the
+model's tower, and to the text that stands for it in a prompt.
 
 Each is processed by itself, so that its inputs are the same whatever else a prompt holds. Processors whose outcome for
 one depends on the others of its prompt (LLaVA-OneVision does not cut the images of a prompt with several into tiles;
@@ -25,15 +25,24 @@ from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
 from tessera.media import voxtral
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
-from tessera.media.kinds import IMAGE, SOUND, MediaKind
+from tessera.media.kinds import IMAGE, SOUND, VIDEO, MediaKind
 from tessera.media.messages import MAX_SECONDS
+from tessera.media.video import SeenFrames, VideoFacts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _NAMING_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 # What a request may not choose: how the outcome is held, and where it is computed.
-_OWN_OPTIONS = frozenset({"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"})
+_OWN_OPTIONS = frozenset(
+    {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping", "return_metadata"}
+    | {"video_metadata"}
+)
+_SAMPLING = ("do_sample_frames", "fps", "num_frames")
+_FRAMES_PER_SECOND = 2
+"""That a model sees, if its processor takes all unless it is told otherwise."""
+_MOST_FRAMES = 8
+"""The same, of a model that does not say how many it takes."""
 _MOST_OPTION_BYTES = 4096
 _MOST_MESSAGE_CHARS = 300
 _PROBE_SIZE = (96, 64)
@@ -57,8 +66,10 @@ class _Part:
     token_id: str
     # The part itself, by the first of its names that there is.
     part: tuple[str, ...]
-    # What arrays it makes: those for sounds are written for torch alone.
+    # What arrays it makes: those for videos and sounds are written for torch alone.
     tensors: str
+    # What place its contents have among those of prepare_inputs_layout().
+    place: int
 
     def loaded(self, processor: Any) -> Any:
         return next((own for name in self.part if (own := getattr(processor, name, None)) is not None), None)
@@ -68,11 +79,15 @@ _PARTS: Mapping[str, _Part] = MappingProxyType(
     {
         "image": _Part(
             IMAGE, "images", "images_kwargs", "_process_images", "replace_image_token", "image_token",
-            "image_token_ids", "image_token_id", ("image_processor",), "np",
+            "image_token_ids", "image_token_id", ("image_processor",), "np", 0,
+        ),
+        "video": _Part(
+            VIDEO, "videos", "videos_kwargs", "_process_videos", "replace_video_token", "video_token",
+            "video_token_ids", "video_token_id", ("video_processor",), "pt", 2,
         ),
         "audio": _Part(
             SOUND, "audio", "audio_kwargs", "_process_audio", "replace_audio_token", "audio_token",
-            "audio_token_ids", "audio_token_id", ("audio_processor", "feature_extractor"), "pt",
+            "audio_token_ids", "audio_token_id", ("audio_processor", "feature_extractor"), "pt", 3,
         ),
     }
 )  # fmt: skip
@@ -121,6 +136,36 @@ class MediaProcessor:
             )
         return self._media(_PARTS["audio"], samples, dict(options or {}))
 
+    def chosen_frames(self, facts: VideoFacts, options: Mapping[str, Any] | None = None) -> list[int]:
+        """Which frames of a video the model sees: those that transformers' processor chooses, or all that it takes of
+        frames without times. Raises RequestError."""
+        processor, said = self._processor.video_processor, {**self._options, **(options or {})}
+        self._check_options(said)
+        asked = {name: said[name] for name in _SAMPLING if said.get(name) is not None}
+        if not asked and not processor.do_sample_frames:
+            if facts.rate is None:
+                return list(range(facts.frames))
+            if hasattr(processor, "max_frames"):
+                asked["fps"] = _FRAMES_PER_SECOND
+            else:
+                asked["num_frames"] = min(facts.frames, _MOST_FRAMES)
+        if asked.get("do_sample_frames") is False:
+            return list(range(facts.frames))
+        try:
+            asked.pop("do_sample_frames", None)
+            numbers: list[int] = self._processor.sampled(facts, asked)
+        except MemoryError:
+            raise
+        except ZeroDivisionError:
+            return []
+        except Exception as error:
+            raise RequestError(f"The model's processor does not take this video: {_one_line(error)}") from error
+        return numbers
+
+    def video(self, seen: SeenFrames, options: Mapping[str, Any] | None = None) -> ProcessedMedia:
+        """As image(), of the frames that chosen_frames() says."""
+        return self._media(_PARTS["video"], seen, dict(options or {}))
+
     def _media(self, part: _Part, content: Any, options: Mapping[str, Any]) -> ProcessedMedia:
         self._check_options(options)
         noun = part.kind.noun
@@ -147,7 +192,7 @@ class MediaProcessor:
         names = set(processed).difference(
             self._processor.unused_input_names, self._own_names.get(part.kind.modality, ())
         )
-        return {name: np.asarray(processed[name]) for name in sorted(names)}, replacement
+        return {name: _array(processed[name]) for name in sorted(names)}, replacement
 
     def _tokens(self, text: str) -> list[int]:
         tokens: list[int] = self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -169,6 +214,10 @@ class MediaProcessor:
             return np.sin(np.arange(rate, dtype=np.float32) / 25) / 2
         import PIL.Image
 
+        if part.kind is VIDEO:
+            frames = np.arange(4 * _PROBE_SIZE[0] * _PROBE_SIZE[1] * 3).astype(np.uint8)
+            facts = VideoFacts(4, 2.0, *_PROBE_SIZE)
+            return SeenFrames(frames.reshape(4, *_PROBE_SIZE, 3), range(4), facts)
         return PIL.Image.linear_gradient("L").resize(_PROBE_SIZE).convert("RGB")
 
     def _check(self, part: _Part) -> None:
@@ -178,7 +227,7 @@ class MediaProcessor:
         try:
             whole = self._processor(
                 text=[self.ready.places[part.kind.modality].placeholder],
-                **{part.argument: [content], **self._options, "return_tensors": part.tensors},
+                **self._processor.arguments_of(part, content, self._options),
             )
             processed, replacement = self._processed(part, content, {})
             self._own_names[part.kind.modality] = frozenset(processed).difference(whole)
@@ -232,11 +281,12 @@ class MediaProcessor:
                 )
 
     def _known_options(self) -> tuple[str, set[str]]:
-        """Those of the image processor; parts for sounds have none that a request could choose."""
-        if "image" not in self._parts:
+        """Those of the image and the video processor; parts for sounds have none that a request could choose."""
+        parts = [self._parts[name].loaded(self._processor) for name in ("image", "video") if name in self._parts]
+        if not parts:
             return type(self._processor).__name__, set()
-        image_processor = self._processor.image_processor
-        return type(image_processor).__name__, set(image_processor.valid_kwargs.__annotations__) - _OWN_OPTIONS
+        known = {name for part in parts for name in part.valid_kwargs.__annotations__}
+        return " and ".join(type(part).__name__ for part in parts), known - _OWN_OPTIONS
 
 
 class _SomeParts:
@@ -246,6 +296,7 @@ class _SomeParts:
     modalities: Sequence[str]
     get_attributes: Any
     prepare_inputs_layout: Any
+    video_processor: Any
     _merge_kwargs: Any
 
     @classmethod
@@ -258,6 +309,8 @@ class _SomeParts:
                 arguments.append(AutoTokenizer.from_pretrained(path, **_LOCAL))
             elif name == "image_processor" and "image" in cls.modalities:
                 arguments.append(AutoImageProcessor.from_pretrained(path, backend="pil", **_LOCAL))
+            elif name == "video_processor" and "video" in cls.modalities:
+                arguments.append(_video_processor(path))
             elif name in _PARTS["audio"].part and "audio" in cls.modalities:
                 arguments.append(AutoFeatureExtractor.from_pretrained(path, **_LOCAL))
             else:
@@ -279,14 +332,69 @@ class _SomeParts:
     def process_part(self, part: _Part, content: Any, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         """What the processor makes of an image or a sound, and the text for it, before it makes tokens of a prompt."""
         tokenizer = getattr(self, "tokenizer", None)
+        arguments = self.arguments_of(part, content, options)
+        contents = self.prepare_inputs_layout(text=None, **{part.argument: arguments.pop(part.argument)})[part.place]
         merged = self._merge_kwargs(
-            tokenizer_init_kwargs={} if tokenizer is None else tokenizer.init_kwargs,
-            **{**options, "return_tensors": part.tensors},
+            tokenizer_init_kwargs={} if tokenizer is None else tokenizer.init_kwargs, **arguments
         )
-        laid = self.prepare_inputs_layout(text=None, **{part.argument: [content]})  # images, text, videos, sounds
-        contents = laid[3 if part.kind is SOUND else 0]
         processed, (replacement,) = getattr(self, part.method)(contents, **merged[part.arguments])
         return processed, replacement
+
+    def arguments_of(self, part: _Part, content: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        """For the processor as a whole."""
+        known = getattr(part.loaded(self), "valid_kwargs", None)
+        own = dict(options) if known is None else {name: options[name] for name in options if name in _names(known)}
+        if part.kind is VIDEO:
+            own = {name: value for name, value in own.items() if name not in _SAMPLING}
+            own |= {"do_sample_frames": False, "video_metadata": [_metadata(content.facts, content.numbers)]}
+            content = content.pixels
+        return {part.argument: [content], **own, "return_tensors": part.tensors}
+
+    def sampled(self, facts: VideoFacts, options: Mapping[str, Any]) -> list[int]:
+        """The numbers of the frames that the video processor chooses. Raises what it raises."""
+        processor = self.video_processor
+        own = {name: getattr(processor, name, None) for name in _names(processor.valid_kwargs)}
+        if options:
+            own |= {"fps": None, "num_frames": None, **options}
+        others = {name: value for name, value in own.items() if name not in _NOT_SAMPLING}
+        numbers = processor.sample_frames(metadata=_metadata(facts, range(facts.frames)), **others)
+        return sorted(int(number) for number in numbers)
+
+
+_NOT_SAMPLING = frozenset({"input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata"})
+"""What transformers keeps from sample_frames()."""
+
+
+def _names(fields: Any) -> set[str]:
+    """Of a typed dictionary's fields."""
+    return set(fields.__annotations__)
+
+
+def _metadata(facts: VideoFacts, numbers: Sequence[int]) -> Any:
+    """As load_video() describes a video with these frames."""
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(
+        total_num_frames=facts.frames,
+        fps=facts.rate,
+        duration=facts.seconds if facts.rate else None,
+        video_backend="pyav",
+        height=facts.height,
+        width=facts.width,
+        frames_indices=list(numbers),
+    )
+
+
+def _video_processor(path: str) -> Any:
+    from transformers import AutoVideoProcessor
+
+    return AutoVideoProcessor.from_pretrained(path, **_LOCAL)
+
+
+def _array(value: Any) -> Array:
+    """Numbers of Python, as torch would have them."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _check_libraries(part: _Part) -> None:

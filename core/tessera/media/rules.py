@@ -14,13 +14,13 @@ class MediaRules:
 
     domains: tuple[str, ...] = flag(
         (),
-        "Hosts that images and sounds are fetched from by http(s), such as example.com,*.example.org; * is any public "
-        "one.",
+        "Hosts that images, videos and sounds are fetched from by http(s), such as example.com,*.example.org; * is any "
+        "public one.",
         name="allowed_media_domains", metavar="HOSTS", shown_default="none: nothing is fetched",
     )  # fmt: skip
     local_path: str = flag(
-        "", "Folder below which requests may name images and sounds by file:// URLs.", name="allowed_local_media_path",
-        metavar="FOLDER", shown_default="none: no file is read",
+        "", "Folder below which requests may name images, videos and sounds by file:// URLs.",
+        name="allowed_local_media_path", metavar="FOLDER", shown_default="none: no file is read",
     )  # fmt: skip
     # of a file
     max_bytes: int = 20 * 2**20

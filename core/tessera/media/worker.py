@@ -1,7 +1,8 @@
-"""The media worker's process: makes the inputs of a model's towers of images and sounds, one at a time, within limits.
+"""The media worker's process: makes the inputs of a model's towers of images, videos and sounds, one at a time,
+within limits.
 
-An image or a sound is a small program for a decoder: a few bytes can ask for any amount of memory and time, and
-decoders crash.
+An image, a video or a sound is a small program for a decoder: a few bytes can ask for any amount of memory and time,
+and decoders crash.
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ import msgspec
 from tessera.arrays import Array
 from tessera.media.image import read_image
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
-from tessera.media.messages import MEDIA, MediaDone, MediaJob, MediaStart, WaveformJob, pixel_limits, sound_limits
+from tessera.media.messages import (
+    MEDIA,
+    MediaDone,
+    MediaJob,
+    MediaStart,
+    WaveformJob,
+    pixel_limits,
+    sound_limits,
+    video_limits,
+)
 from tessera.media.processor import MediaProcessor
 from tessera.media.sound import read_sound
 from tessera.media.speech_processor import SpeechProcessor
+from tessera.media.video import SeenFrames, VideoFacts, read_video
 from tessera.processes.job_limits import MIB, JobLimits
 from tessera.processes.job_loop import run
 
@@ -51,8 +62,18 @@ class _MediaFiles:
         if job.modality == "audio":
             return self._processor.sound(self._sound(job.data, self.ready.places["audio"].rate), job.options)
         assert isinstance(self._processor, MediaProcessor), "an encoder reads sounds"
+        if job.modality == "video":
+            return self._processor.video(self._frames(self._processor, job), job.options)
         image = read_image(job.data, self._max_pixels, lambda pixels: pixel_limits(pixels).apply())
         return self._processor.image(image, job.options)
+
+    def _frames(self, processor: MediaProcessor, job: MediaJob) -> SeenFrames:
+        def choose(facts: VideoFacts) -> list[int]:
+            return processor.chosen_frames(facts, job.options)
+
+        return read_video(
+            job.data, choose, self._max_pixels, self._max_seconds, lambda all_, seen: video_limits(all_, seen).apply()
+        )
 
     def _sound(self, data: bytes, rate: int) -> Array:
         return read_sound(data, rate, self._max_seconds, lambda seconds: sound_limits(seconds).apply())
@@ -61,8 +82,12 @@ class _MediaFiles:
 def _load(start: bytearray) -> _MediaFiles:
     """Raises ModelError, RequestError or MemoryError."""
     said = msgspec.msgpack.decode(start, type=MediaStart)
-    if "audio" in said.modalities:
+    if "audio" in said.modalities or "video" in said.modalities:
         _WITH_TORCH.apply()
+        if "video" in said.modalities:
+            from tessera.media.frame_transforms import stand_in  # not at the top: it loads torch
+
+            stand_in()
     else:
         # transformers then loads neither torch nor torchvision, which take seconds and 300 MB. What it does to images
         # is done by Pillow and NumPy.

@@ -46,14 +46,16 @@ class MediaWorkers:
             if self._has_encoder:
                 raise
             none = ", ".join(f'"{modality}": 0' for modality in self._modalities)
+            others = "without videos it is served with --limit-mm-per-prompt '{\"video\": 0}', "
             raise ModelError(
-                f"{error.message.rstrip('.')}; the text model alone is served with --limit-mm-per-prompt '{{{none}}}'."
+                f"{error.message.rstrip('.')}; {others if self._modalities[1:] == ('video',) else ''}the text model "
+                f"alone is served with --limit-mm-per-prompt '{{{none}}}'."
             ) from error
 
     async def process(
         self, modality: str, data: bytes, options: Mapping[str, Any] | None = None, owner: str = ""
     ) -> ProcessedMedia:
-        """What the model takes of an image or a sound. data: a file, of which nothing is kept. options: arguments of
+        """What the model takes of an image, a video or a sound. data: a file, of which nothing is kept. options: of
         the processor. owner: the client, who takes turns with the others. Raises RequestError, MediaLimitError,
         MediaWorkerError or OverloadedError."""
         if modality not in self._modalities:

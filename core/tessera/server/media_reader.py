@@ -1,4 +1,4 @@
-"""The images and sounds of chats: from what a request has of them to what the model takes."""
+"""The images, videos and sounds of chats: from what a request has of them to what the model takes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class MediaSource(NamedTuple):
-    """An image or a sound as a request has it."""
+    """An image, a video or a sound as a request has it."""
 
-    # "image" or "audio"
+    # "image", "video" or "audio"
     modality: str
     # Where its file is; "" for one that the request holds.
     url: str = ""
@@ -32,7 +32,7 @@ class MediaSource(NamedTuple):
 
 
 class MediaReader:
-    """Reads and processes images and sounds for one model."""
+    """Reads and processes images, videos and sounds for one model."""
 
     def __init__(self, workers: MediaWorkers, rules: MediaRules, model: ModelConfig) -> None:
         """Raises ConfigError."""

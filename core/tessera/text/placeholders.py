@@ -1,4 +1,4 @@
-"""Where the images and sounds of a prompt stand in its text."""
+"""Where the images, videos and sounds of a prompt stand in its text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The towers of a model that reads images or sounds: transformers' code makes features of one, with this engine's
-matrix products."""
+"""The towers of a model that reads images, videos or sounds: transformers' code makes features of one, with this
+engine's matrix products."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ from tessera.ops.tensors import torch_dtype
 _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration": "multi_modal_projector"})
 """Where a model's forward takes its last states further than get_image_features(): the module behind them."""
 
-_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head", "video_tower")
+_OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head")
 """Parts that make no features."""
 _OF_SOUNDS = ("audio_tower", "embed_audio")
 """Parts that make features of sounds alone."""
@@ -34,11 +35,15 @@ _TOKENIZES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Types whose features are the embeddings of tokens that stand for an image's parts, and what they do not need for
 that."""
+_OF_VIDEOS = "video_tower"
+"""A part that makes them of videos alone."""
+KEPT = "video_compression_mask"
+"""The name of what says which of a video's features its tokens stand for, among its inputs."""
 
 
 class Tower:
-    """Makes features of images or sounds. hidden_size: of the text model, which is the features'. levels: how many
-    features a token has. depths: the layers of the text model behind which the last ones of them are added, -1 for
+    """Makes features of images, videos or sounds. hidden_size: of the text model, which is the features'. levels: how
+    many features a token has. depths: the layers of the text model behind which the last ones of them are added, -1 for
     ahead of all; a first one that has none takes the place of the token's embedding."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
@@ -61,25 +66,36 @@ class Tower:
         architecture = str(checkpoint["architectures"][0])
         named = {module: name for name, module in whole.named_modules()}
         unused = [named.get(whole.get_output_embeddings(), ""), *_unused(whole, architecture, text)]
-        _remove(whole, unused, () if "audio" in build.modalities else _OF_SOUNDS)
+        others = () if "audio" in build.modalities else _OF_SOUNDS
+        _remove(whole, unused, others if "video" in build.modalities else (*others, _OF_VIDEOS))
         behind = _BEHIND.get(architecture)
         self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
         exchange(build, names, whole)
 
     def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the processor made of an image or a sound, by name -> its features [n, levels * hidden_size], in the
-        order of the tokens that stand for them."""
+        """What the processor made of an image, a video or a sound, by name -> its features [n, levels * hidden_size],
+        in the order of the tokens that stand for them."""
         moved = {name: self._moved(value) for name, value in inputs.items()}
         if modality == "audio":
             heard = _joined(self._of_sound(self.model, moved))
             return pad(heard, (0, (self.levels - 1) * self.hidden_size))  # at other depths nothing is added
-        made: Any = self.model.get_image_features(**moved, return_dict=True)
+        if modality == "video":
+            made, kept = self._videos(moved), moved.get(KEPT)
+        else:
+            made, kept = self.model.get_image_features(**moved, return_dict=True), None
         if self._by_depth:
             return torch.cat([_joined(level) for _, level in made.deepstack_features], dim=-1)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
         others = made.deepstack_features if self.depths else ()
-        return torch.cat([_joined(level) for level in (features, *others)], dim=-1)
+        whole = torch.cat([_joined(level) for level in (features, *others)], dim=-1)
+        return whole if kept is None else whole[kept]
+
+    def _videos(self, inputs: Mapping[str, Tensor]) -> Any:
+        """What the method does not name says which features are kept, and which positions tokens have."""
+        known = inspect.signature(self.model.get_video_features).parameters
+        own = {name: value for name, value in inputs.items() if name in known}
+        return self.model.get_video_features(**own, return_dict=True)
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)

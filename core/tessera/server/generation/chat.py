@@ -52,9 +52,15 @@ class AudioUrl(msgspec.Struct):
     url: str
 
 
+class VideoUrl(msgspec.Struct):
+    """url: of http(s), or data:video/mp4;base64,..."""
+
+    url: str
+
+
 class ContentPart(msgspec.Struct):
-    """type: text, image_url where the model takes images, input_audio or audio_url where it takes sounds, or in an
-    assistant's message also refusal."""
+    """type: text, image_url where the model takes images, video_url where it takes videos, input_audio or audio_url
+    where it takes sounds, or in an assistant's message also refusal."""
 
     type: str
     text: str | None = None
@@ -62,6 +68,7 @@ class ContentPart(msgspec.Struct):
     image_url: ImageUrl | str | None = None
     input_audio: InputAudio | None = None
     audio_url: AudioUrl | str | None = None
+    video_url: VideoUrl | str | None = None
 
 
 class FunctionCall(msgspec.Struct):

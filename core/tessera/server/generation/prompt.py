@@ -40,7 +40,9 @@ _ASSISTANT = "assistant"
 # developer is OpenAI's newer name for the system role, which few templates know; function is the older one of tool.
 _RENAMED_ROLES = {"developer": "system", "function": "tool"}
 _EFFORTS = ("reasoning_effort", "verbosity")
-_MODALITIES: Mapping[str, str] = MappingProxyType({"image_url": "image", "input_audio": "audio", "audio_url": "audio"})
+_MODALITIES: Mapping[str, str] = MappingProxyType(
+    {"image_url": "image", "video_url": "video", "input_audio": "audio", "audio_url": "audio"}
+)
 """By the type of a part that is not text."""
 
 
