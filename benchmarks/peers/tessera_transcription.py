@@ -28,7 +28,7 @@ class Tessera:
         command = [sys.executable, "-m", "tessera.cli", "serve", task.weights, "--host", HOST, "--port", str(port)]
         command += ["--threads", str(task.threads), "--max-num-seqs", str(max(task.streams))]
         command += ["--kv-cache-memory-bytes", KV_CACHE, "--disable-log-requests"]
-        command += ["--dtype", "float32", "--quantization", "int8"] if quantized else ["--dtype", task.precision]
+        command += ["--dtype", "bfloat16", "--quantization", "int8"] if quantized else ["--dtype", task.precision]
         self._server = subprocess.Popen(command)  # ends with this process's group
         self._url = f"http://{HOST}:{port}"
         self.version = tessera.__version__
