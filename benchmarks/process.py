@@ -3,6 +3,7 @@ library, since it runs in each peer's environment."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -20,20 +21,39 @@ def claim_stdout() -> TextIO:
 def peak_bytes(root: int | None = None) -> int:
     """The sum of peak resident memory of a process (default: this one) and its descendants, each at its own peak."""
     first = os.getpid() if root is None else root
-    parents, peaks = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # the process has ended
-            continue
-        if "VmHWM" in fields:  # kernel threads have no memory
-            number = int(fields["Pid"])
-            parents[number] = int(fields["PPid"])
-            peaks[number] = int(fields["VmHWM"].split()[0]) * 1024
+    peaks = {}
+    for number in _tree(first):
+        with contextlib.suppress(OSError):  # the process has ended
+            fields = dict(line.split(":", 1) for line in Path(f"/proc/{number}/status").read_text().splitlines())
+            if "VmHWM" in fields:
+                peaks[number] = int(fields["VmHWM"].split()[0]) * 1024
     if first not in peaks:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    ours = {first}
+    return sum(peaks.values())
+
+
+def processor_seconds(root: int) -> float:
+    """What a process and its descendants that still run have used."""
+    used = 0
+    for number in _tree(root):
+        with contextlib.suppress(OSError):  # the process has ended
+            used += sum(map(int, _fields(number)[11:13]))
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(root: int) -> set[int]:
+    """The ids of a process and its descendants."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            parents[int(folder.name)] = int(_fields(int(folder.name))[1])
+    ours = {root}
     while more := {number for number, parent in parents.items() if parent in ours} - ours:
         ours |= more
-    return sum(peaks[number] for number in ours)
+    return ours
+
+
+def _fields(number: int) -> list[str]:
+    """Those of a process's stat file from its state on."""
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()

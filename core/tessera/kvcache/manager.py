@@ -253,11 +253,13 @@ class KVCacheManager:
             pool.leave(self.tables.live_blocks(group, row))
 
     def free(self, row: int) -> None:
-        """Frees the blocks of a row that left, last block first, so that prefixes stay cached longer."""
+        """Frees the blocks of a row that left: of tokens last block first, so that prefixes stay cached longer, but of
+        an encoder in order, so that another row's follow one another in memory too."""
         for group, pool in enumerate(self.pools):
             blocks = self.tables.live_blocks(group, row)
             self._copies.withdraw(group, blocks)
-            pool.free(blocks[::-1].copy(), soon=group in self._states)
+            freed = blocks.copy() if group in self._crossing else blocks[::-1].copy()
+            pool.free(freed, soon=group in self._states)
         self.tables.clear(row)
         self.covered[row] = 0
         self._sharing.forked.discard(row)

@@ -31,7 +31,8 @@ def product_parameters(
 ) -> list[tuple[LinearSpec, Parameter]]:
     """The specs to bind and the registered parameters: one of each, or several whose outputs are one after the other,
     if parts of the weight are stored differently. module: the class that holds the weight in the model's original code;
-    "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
+    "Conv1D" stores it as [k, n], "Convolution" as [n, channels, width]. keep: the reason why it must not be quantized,
+    if any."""
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
         build.weights.skip(weight[0][0].name.removesuffix(".weight"), keep)
@@ -53,6 +54,8 @@ def _product_parameter(
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
         if module == "Conv1D":
             raw["weight"] = raw["weight"].T.contiguous()
+        if module == "Convolution":
+            raw["weight"] = raw["weight"].flatten(1)
         if chosen.convert is not None:
             chosen.convert(raw)
         return build.ops.prepare("linear", chosen.spec, raw, into)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tessera.config import EngineConfig
-from tessera.features.transcription import FREE, RULES, TIMED
+from tessera.config.speech import SpeechConfig
+from tessera.features.transcription import FREE, RULES, TIMED, UNTIMED
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
@@ -38,12 +39,11 @@ class TranscriptionInWorker(WorkerFeature):
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         speech, target = self._speech, ops.device.target
-        tokens = torch.arange(self._vocab_size)
-        self._tokens = arena.hold(tokens.to(target))
-        # [vocabulary] bool: of tokens, whether they are never written, and never written first.
-        never = torch.isin(tokens, torch.tensor([*speech.suppressed, speech.no_timestamps]))
-        self._never = arena.hold(never.to(target))
-        self._never_first = arena.hold(torch.isin(tokens, torch.tensor([*speech.suppressed_first])).to(target))
+        # [states, vocabulary] bfloat16: what is added to a row's logits in each of the states that _state() numbers, 0
+        # or, for what is not written then, minus infinity. Whole tables, since one sum is cheaper than many masks.
+        self._added = arena.hold(_added(speech, self._vocab_size).to(target))
+        # [times]: the steps of each.
+        self._steps = arena.hold(torch.arange(self._vocab_size - speech.first_time).to(target))
         rows = (self._num_rows,)
         # By row: what the answer ends with.
         self._place = arena.hold(torch.zeros(rows, dtype=torch.int32, device=target))
@@ -70,23 +70,16 @@ class TranscriptionInWorker(WorkerFeature):
         return False
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        rules, rows = launch.columns[RULES][:, None], launch.rows.long()
-        place, time = self._place[rows][:, None], self._time[rows][:, None]
-        first = self._speech.first_time
-        begins, is_time = place == BEGIN, self._tokens >= first
-        steps = self._tokens - first
-        banned = self._never | (begins & self._never_first)
+        rules, rows = launch.columns[RULES], launch.rows.long()
+        place, time, timed = self._place[rows], self._time[rows], rules == TIMED
+        logits = logits + self._added[_state(rules, place)].to(logits.dtype)
+        texts, times = logits[:, : self._speech.first_time], logits[:, self._speech.first_time :]
         # A pair of times ends one text and begins the next, so the second may equal the first.
-        too_early = is_time & (steps < torch.where(place == TIME, time, time + 1))
-        untimely = too_early | (is_time & (place == PAIR))
-        untimely |= (place == TIME) & (self._tokens < self._speech.end)
-        untimely |= begins & ~is_time
-        if self._speech.most_first_time is not None:
-            untimely |= begins & (steps > self._speech.most_first_time)
-        logits = logits.masked_fill((rules != FREE) & (banned | ((rules == TIMED) & untimely)), -torch.inf)
-        scores = logits.float()
-        timely = scores[:, first:].logsumexp(-1) > scores[:, :first].amax(-1)
-        return logits.masked_fill((rules == TIMED) & timely[:, None] & ~is_time, -torch.inf)
+        least = torch.where(timed, torch.where(place == TIME, time, time + 1), 0)
+        times.masked_fill_(self._steps < least[:, None], -torch.inf)
+        timely = timed & (times.float().logsumexp(-1) > texts.amax(-1).float())
+        texts += torch.where(timely, -torch.inf, 0.0).to(logits.dtype)[:, None]
+        return logits
 
     def after(self, launch: Launch, sampled: Tensor) -> None:
         rows = launch.rows.long()
@@ -103,3 +96,24 @@ class TranscriptionInWorker(WorkerFeature):
         if token < self._speech.first_time:
             return TEXT, time
         return (TIME if place == TEXT else PAIR), token - self._speech.first_time
+
+
+def _state(rules: Tensor, place: Tensor) -> Tensor:
+    """[R] each -> [R] int64: 0 for FREE, 1 and 2 for UNTIMED, if the answer has a beginning or has none, and from 3 on
+    the places of TIMED."""
+    untimed = torch.where(place == BEGIN, 2, 1)
+    return torch.where(rules == TIMED, 3 + place, torch.where(rules == UNTIMED, untimed, 0)).long()
+
+
+def _added(speech: SpeechConfig, vocab_size: int) -> Tensor:
+    """[states, vocab_size]: what an answer's place rules out, whatever its last time is."""
+    tokens = torch.arange(vocab_size)
+    is_time = tokens >= speech.first_time
+    never = torch.isin(tokens, torch.tensor([*speech.suppressed, speech.no_timestamps]))
+    never_first = never | torch.isin(tokens, torch.tensor([*speech.suppressed_first]))
+    begin = never_first | ~is_time
+    if speech.most_first_time is not None:
+        begin |= tokens > speech.first_time + speech.most_first_time
+    timed = {BEGIN: begin, TEXT: never, TIME: never | (tokens < speech.end), PAIR: never | is_time}
+    banned = torch.stack([torch.zeros_like(never), never, never_first, *(timed[place] for place in sorted(timed))])
+    return torch.zeros(banned.shape, dtype=torch.bfloat16).masked_fill_(banned, -torch.inf)

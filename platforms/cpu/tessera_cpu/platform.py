@@ -23,6 +23,7 @@ from tessera.platform import (
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.cross import CrossAttention
+from tessera_cpu.cross_products import CrossProducts
 from tessera_cpu.delta_net import GatedDeltaNet
 from tessera_cpu.encoder import EncoderAttention
 from tessera_cpu.latent import LatentAttention, SparseLatentAttention
@@ -73,7 +74,8 @@ class CpuPlatform(Platform):
     def attention_backends(self) -> Sequence[MixerBackend[Any]]:
         native = library()
         if native is None:
-            return (SdpaAttention(),)
-        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native), CrossAttention(native)
+            return SdpaAttention(), CrossProducts()
+        attention = PagedAttention(native), SdpaAttention(), EncoderAttention(native)
+        crossing = CrossAttention(native), CrossProducts()
         latent = LatentAttention(native), SparseLatentAttention(native)
-        return *attention, *latent, GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)
+        return *attention, *crossing, *latent, GatedDeltaNet(native), Mamba2(native), ShortConvolution(native)

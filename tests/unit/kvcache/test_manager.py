@@ -385,3 +385,13 @@ def test_what_an_encoder_made_is_held_from_start_to_end_and_shared_for_good():
     assert not cache.has(cache.blocks_to_start(hit, 5, 13))
     assert cache.has(cache.blocks_to_start(hit, 5, 10), 3 * cache.grows)
     cache.check([1], [], [])
+
+
+def test_the_blocks_of_an_encoder_follow_one_another_also_after_others_had_them():
+    cache = manager(PAGED, CROSS)
+    for row in (0, 1, 0, 1):
+        cache.open(row, cache.get_computed_blocks(None, int32([1])), 9)
+        first, *others = cache.tables.row_blocks(1, row).tolist()
+        assert others == [first + 1, first + 2]
+        cache.leave(row)
+        cache.free(row)

@@ -50,6 +50,35 @@ class BoundProduct(nn.Module):
         return self.products(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], self.n)
 
 
+class BoundConvolution(nn.Module):
+    """[B, k, length] -> [B, n, length after it]: a convolution over one axis as a bound linear op of what each place
+    sees. Libraries' convolutions in 16 bits are slow where the processor does not multiply in them."""
+
+    def __init__(self, build: Build, names: CheckpointNames, module: nn.Conv1d) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = module.kernel_size, module.stride, module.padding  # code asks too
+        self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
+        parts = {"weight": names.joins(module.weight)[0]}
+        if module.bias is not None:
+            parts["bias"] = names.joins(module.bias)[0]
+        k = module.in_channels * module.kernel_size[0]
+        asked = LinearSpec(module.out_channels, k, build.dtype, bias=module.bias is not None)
+        self.products = Products(build, asked, parts, module="Convolution", keep="a convolution")
+
+    @staticmethod
+    def computes(module: nn.Module) -> bool:
+        """Whether it can take a module's place."""
+        if type(module) is not nn.Conv1d or module.padding_mode != "zeros" or isinstance(module.padding, str):
+            return False
+        return module.groups == 1 and module.dilation == (1,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = nn.functional.pad(x, (int(self.padding[0]),) * 2)
+        seen = padded.unfold(-1, self.kernel_size[0], self.stride[0]).transpose(1, 2)  # [B, length after it, k, width]
+        made = self.products(seen.flatten(2).flatten(0, 1))
+        return made.view(len(x), seen.shape[1], -1).transpose(1, 2)
+
+
 class TokenEmbedding:
     """[T] -> [T, n]."""
 

@@ -19,7 +19,7 @@ from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.skeleton import compute_buffers, is_product, text_name
 from tessera.models.through_transformers.sounds import sound_features
-from tessera.models.through_transformers.surgery import BoundProduct, keep_weights
+from tessera.models.through_transformers.surgery import BoundConvolution, BoundProduct, keep_weights
 from tessera.models.through_transformers.types import config_fields, first_line
 from tessera.ops.tensors import torch_dtype
 
@@ -154,10 +154,11 @@ def _remove(whole: nn.Module, names: Sequence[str], keys: Sequence[str]) -> None
 
 
 def exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
-    """Puts this engine's products in, and registers the other weights."""
+    """Puts this engine's products in, for convolutions over one axis too, and registers the other weights."""
     for name, module in list(model.named_modules()):
-        if is_product(module) and module.weight.dtype == torch_dtype(build.dtype):
+        kind = BoundProduct if is_product(module) else BoundConvolution if BoundConvolution.computes(module) else None
+        if kind is not None and module.weight.dtype == torch_dtype(build.dtype):
             owner, _, key = name.rpartition(".")
-            setattr(model.get_submodule(owner), key, BoundProduct(build, names, module))
+            setattr(model.get_submodule(owner), key, kind(build, names, module))
     for name, module in model.named_modules():
         keep_weights(build, names, name, module)
