@@ -55,9 +55,13 @@ def test_images_that_displace_each_other(seen):
     assert found.ok, found
 
 
-def test_each_stage_knows_places_in_images(seen):
-    folder, answers = seen("qwen2-vl")
-    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, depth=2, pipeline_parallel_size=2) as run:
+@pytest.mark.parametrize(
+    ("family", "division"), [("qwen2-vl", "pipeline_parallel_size"), ("gemma3-vision", "tensor_parallel_size")]
+)
+def test_divided_models(seen, family, division):
+    """Each stage turns tokens by their axes; features are added once, also where every rank has the whole sum."""
+    folder, answers = seen(family)
+    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, depth=2, **{division: 2}) as run:
         for answer in answers:
             run.add(answer.prompt, len(answer.answer), media=answer.media, temperature=0.0, ignore_eos=True)
         run.finish()

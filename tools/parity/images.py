@@ -73,14 +73,14 @@ class Images:
     # Tokens of text around images, in turn.
     texts: Sequence[int] = TEXT
 
-    def known(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
+    def contents(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
         """All that prompts may hold, each with the kind that it is of."""
         return [(self, self.make(draw, number)) for number in range(DIFFERENT)]
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
         """vocab: the token that stands for a feature is the last one of it."""
         draw = random.Random(0)
-        known = self.known(draw)
+        known = self.contents(draw)
         prompts, media = [], []
         for number in range(count):
             ids: list[int] = []

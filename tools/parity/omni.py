@@ -36,9 +36,9 @@ class ImagesAndSounds(Images):
     # Of sounds alone.
     sounds: Images | None = None
 
-    def known(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
+    def contents(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
         assert self.sounds is not None, "a family of both"
-        return [*chain.from_iterable(zip(super().known(draw), self.sounds.known(draw), strict=True))]
+        return [*chain.from_iterable(zip(super().contents(draw), self.sounds.contents(draw), strict=True))]
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         assert self.sounds is not None, "a family of both"

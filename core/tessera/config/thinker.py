@@ -17,7 +17,7 @@ _THINKERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Architectures of the whole to those of the thinker."""
-_KEPT = ("quantization_config", "dtype", "torch_dtype")
+_COMMON_FIELDS = ("quantization_config", "dtype", "torch_dtype")
 """Fields of the whole that are the thinker's too."""
 
 
@@ -29,4 +29,4 @@ def thinker_alone(config: dict[str, Any]) -> dict[str, Any]:
     thinker = config.get(_PART)
     if not isinstance(thinker, Mapping):
         raise ModelError(f"{_PART} in config.json is not an object.")
-    return {**{name: config[name] for name in _KEPT if name in config}, **thinker, "architectures": [named]}
+    return {**{name: config[name] for name in _COMMON_FIELDS if name in config}, **thinker, "architectures": [named]}

@@ -159,7 +159,7 @@ class Safetensors:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         if name in self._experts:
             place = self._experts[name]
-            return place.of(self._stored(place.tensor))
+            return place.view(self._stored(place.tensor))
         file = self._where[name]
         try:
             return self._open(file).get_slice(self._own_names.get(name, name))

@@ -23,7 +23,7 @@ class RenamedPlace:
     # the tensor's name
     tensor: str
 
-    def of(self, stored: Any) -> Any:
+    def view(self, stored: Any) -> Any:
         """The weight, of the slice of its tensor."""
         return stored
 
@@ -32,7 +32,7 @@ class RenamedPlace:
 class ExchangedPlace(RenamedPlace):
     """A matrix stored with columns before rows."""
 
-    def of(self, stored: Any) -> Any:
+    def view(self, stored: Any) -> Any:
         return _Exchanged(stored)
 
 
@@ -42,7 +42,7 @@ class RowPlace(RenamedPlace):
 
     row: int
 
-    def of(self, stored: Any) -> Any:
+    def view(self, stored: Any) -> Any:
         return _Row(stored, self.row)
 
 

@@ -44,7 +44,7 @@ class ExpertPlace:
     # whether the parts' rows alternate; otherwise one part is behind the other
     alternating: bool = False
 
-    def of(self, stored: Any) -> Expert:
+    def view(self, stored: Any) -> Expert:
         """The matrix, of the slice of its tensor."""
         return Expert(stored, self)
 

@@ -88,12 +88,12 @@ class TextStage:
 
 
 class MultimodalModel(TextStage):
-    """slots: [features, hidden of all levels] on the device, the encoder cache. first: whether this is the rank among
-    those that sum their embeddings which adds the features."""
+    """slots: [features, hidden of all levels] on the device, the encoder cache. adds: whether this rank adds the
+    features: the first of those that sum their embeddings, or each where all have the whole sum."""
 
     def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
         super().__init__(text, build)
-        self.tower, self.first = tower, build.group.rank == 0
+        self.tower, self.adds = tower, build.group.rank == 0 or text.facts.stage_tensors == 1
         self.slots: Tensor | None = None
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:
@@ -118,7 +118,7 @@ class MultimodalModel(TextStage):
         assert self.slots is not None
         slots = launch.columns[SLOT]
         features = self.slots.index_select(0, slots.clamp(min=0))
-        return (slots >= 0)[:, None], features if self.first else torch.zeros_like(features)
+        return (slots >= 0)[:, None], features if self.adds else torch.zeros_like(features)
 
 
 class DeepstackModel(MultimodalModel):
