@@ -29,7 +29,7 @@ _OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation
 """Parts that make no features."""
 _OF_VIDEOS = "video_tower"
 """A part that makes them of videos alone."""
-KEPT = "video_compression_mask"
+COMPRESSION = "video_compression_mask"
 """The name of what says which of a video's features its tokens stand for, among its inputs."""
 
 
@@ -70,7 +70,7 @@ class Tower:
         if modality == "audio":
             return _joined(self._of_sound(self.model, moved))
         if modality == "video":
-            made, kept = self._videos(moved), moved.get(KEPT)
+            made, kept = self._videos(moved), moved.get(COMPRESSION)
         else:
             made, kept = self.model.get_image_features(**moved, return_dict=True), None
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
