@@ -62,6 +62,7 @@ def test_the_numbers_of_models_are_those_of_the_tables() -> None:
     ("modality", "title", "number"),
     [
         ("image", "Models that read images", r"(\d+)\s+architectures\s+read\s+images"),
+        ("video", "Models that watch videos", r"(\d+)\s+watch\s+videos"),
         ("audio", "Models that hear", r"(\d+)\s+hear"),
     ],
 )

@@ -35,15 +35,11 @@ from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 from tools.parity.videos import WITH_VIDEOS
 from tools.parity.vision import WITH_IMAGES
 
-KNOWN = {
-    **FAMILIES,
-    **WITH_IMAGES,
-    **WITH_VIDEOS,
-    **WITH_SOUNDS,
-    **WITH_BOTH,
-    **ENCODER_DECODERS,
-    **THROUGH_TRANSFORMERS,
-}
+_TABLES = (
+    FAMILIES, WITH_IMAGES, WITH_VIDEOS, WITH_SOUNDS, WITH_BOTH, ENCODER_DECODERS, THROUGH_TRANSFORMERS,
+)  # fmt: skip
+EVERY_FAMILY = {name: family for table in _TABLES for name, family in table.items()}
+assert len(EVERY_FAMILY) == sum(map(len, _TABLES)), "two families have one name"
 COLUMNS = (
     "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
     "", "ok",
@@ -75,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
     """Measures the family's cells. Saves its model in folder."""
     _progress(f"{family}: asking transformers")
-    asked = KNOWN[family]
+    asked = EVERY_FAMILY[family]
     model = save_model(asked, folder)
     answers = ask_family(asked, model, options.prompts)
     cells: list[Any] = []
@@ -171,7 +167,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"positions of the logits' root mean square error is at most {MOST_TYPICAL} times transformers' and positions "
         f"beyond {FAR:g} times that are at most {MORE_FAR:.0%} of all more than transformers'.",
     )
-    parser.add_argument("--family", action="append", choices=[*KNOWN], help="may be repeated; default: all native ones")
+    families = [*EVERY_FAMILY]
+    parser.add_argument("--family", action="append", choices=families, help="may be repeated; default: all native ones")
     parser.add_argument(
         "--through-transformers", action="store_true", help="all types that run through transformers' code instead"
     )

@@ -23,11 +23,11 @@ _IMAGE = 1
 Make = Callable[[random.Random, int], Image]
 
 
-def _in_frames(size: int, features: int, more: int = 0, frames: int = _FRAMES) -> Make:
-    """features: of a frame. more: behind all frames."""
+def _in_frames(size: int, features: int, newlines: int = 0, frames: int = _FRAMES) -> Make:
+    """features: of a frame. newlines: tokens behind all frames."""
 
     def make(draw: random.Random, number: int) -> Image:
-        tokens = [12, *[_VIDEO] * (frames * features + more), 13]
+        tokens = [12, *[_VIDEO] * (frames * features + newlines), 13]
         values = pixels(draw, 1, frames, 3, size, size)
         return Image(tokens, {"pixel_values_videos": values}, "video", _VIDEO)
 
@@ -72,7 +72,7 @@ def _watching(name: str, make: Make) -> Family:
 WITH_VIDEOS = {
     family.name: family
     for family in (
-        _watching("llava-onevision", _in_frames(10, 1, more=1)),
+        _watching("llava-onevision", _in_frames(10, 1, newlines=1)),
         _watching("llava-next-video", _in_frames(10, 1)),
         _watching("video-llava", _in_frames(14, 5, frames=2)),
         _watching("videollama3", _compressed),

@@ -106,7 +106,7 @@ WITH_IMAGES = {
             images=Images(kinds.TOKEN, kinds.anyres_shrunk, among=kinds.whole_among),
         ),
         Family(
-            "llama4",
+            "llama4-vision",
             _maker(
                 "llama4",
                 _text(

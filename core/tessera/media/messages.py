@@ -103,9 +103,10 @@ def video_limits(decoded: int, seen: int) -> JobLimits:
 
 
 def _limits(_job_bytes: int) -> JobLimits:
-    """The most; the worker narrows them once it knows how large the image, or how long the sound is."""
+    """The most; the worker narrows them once it knows how large the image or the video, or how long the sound is."""
     known = pixel_limits(MAX_PIXELS), sound_limits(MAX_SECONDS), video_limits(MAX_SEEN_PIXELS, MAX_SEEN_PIXELS)
-    return JobLimits(MAX_VIDEO_TIME, max(limits.memory_bytes for limits in known))
+    seconds = max(MAX_VIDEO_TIME, *(limits.seconds for limits in known))
+    return JobLimits(seconds, max(limits.memory_bytes for limits in known))
 
 
 def _encode(message: Any) -> bytes:

@@ -141,18 +141,16 @@ class MediaProcessor:
         frames without times. Raises RequestError."""
         processor, said = self._processor.video_processor, {**self._options, **(options or {})}
         self._check_options(said)
-        asked = {name: said[name] for name in _SAMPLING if said.get(name) is not None}
-        if not asked and not processor.do_sample_frames:
-            if facts.rate is None:
-                return list(range(facts.frames))
-            if hasattr(processor, "max_frames"):
-                asked["fps"] = _FRAMES_PER_SECOND
-            else:
-                asked["num_frames"] = min(facts.frames, _MOST_FRAMES)
-        if asked.get("do_sample_frames") is False:
+        chooses, *rates = _SAMPLING
+        asked = {name: said[name] for name in rates if said.get(name) is not None}
+        own = any(getattr(processor, name, None) is not None for name in rates)
+        without_times = facts.rate is None and not asked and not processor.do_sample_frames
+        if said.get(chooses) is False or (said.get(chooses) is None and without_times):
             return list(range(facts.frames))
+        if not asked and not own:
+            by_time = hasattr(processor, "max_frames")
+            asked = {"fps": _FRAMES_PER_SECOND} if by_time else {"num_frames": min(facts.frames, _MOST_FRAMES)}
         try:
-            asked.pop("do_sample_frames", None)
             numbers: list[int] = self._processor.sampled(facts, asked)
         except MemoryError:
             raise

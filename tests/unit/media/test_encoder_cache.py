@@ -131,6 +131,22 @@ def test_tokens_of_an_image_have_positions_of_its_grid_and_text_goes_on_behind_t
         AxisPositions.from_media(11, [image("a", 2, 5, (1, 4, 6))], 2)
 
 
+def video(places: list[int], **inputs: object) -> PlacedMedia:
+    return PlacedMedia("video", b"v", int32(places), {name: np.array(value) for name, value in inputs.items()})
+
+
+def test_tokens_of_a_video_have_positions_in_time_and_text_goes_on_behind_its_height_and_width() -> None:
+    whole = video([1, 2, 3, 4], video_grid_thw=[[4, 2, 2]], second_per_grid_ts=[0.7])
+    frames = AxisPositions.from_media(7, [whole], 2)
+    assert frames.prompt.tolist() == [[0, 1, 2, 3, 4, 2, 3], [0, 1, 1, 1, 1, 2, 3], [0, 1, 1, 1, 1, 2, 3]]
+    assert AxisPositions.from_media(7, [whole], 2, 2.0).prompt[0].tolist() == [0, 1, 2, 3, 5, 2, 3]
+    apart = AxisPositions.from_media(8, [video([1, 2, 5, 6], video_grid_thw=[[2, 2, 4]])], 2)
+    assert apart.prompt.tolist() == [[0, 1, 1, 3, 4, 5, 5, 7], [0, 1, 1, 3, 4, 5, 5, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
+    for places in ([1, 2, 3, 5], [1, 3, 5, 6], [1, 2, 3]):
+        with pytest.raises(RequestError, match="A video of the prompt has another number of tokens"):
+            AxisPositions.from_media(8, [video(places, video_grid_thw=[[2, 2, 4]])], 2)
+
+
 def sound(name: str) -> PlacedMedia:
     return PlacedMedia("audio", name.encode(), int32(()), {}, length=6)
 

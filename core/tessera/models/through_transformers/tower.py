@@ -37,7 +37,7 @@ _TOKENIZES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 that."""
 _OF_VIDEOS = "video_tower"
 """A part that makes them of videos alone."""
-KEPT = "video_compression_mask"
+COMPRESSION = "video_compression_mask"
 """The name of what says which of a video's features its tokens stand for, among its inputs."""
 
 
@@ -81,7 +81,7 @@ class Tower:
             heard = _joined(self._of_sound(self.model, moved))
             return pad(heard, (0, (self.levels - 1) * self.hidden_size))  # at other depths nothing is added
         if modality == "video":
-            made, kept = self._videos(moved), moved.get(KEPT)
+            made, kept = self._videos(moved), moved.get(COMPRESSION)
         else:
             made, kept = self.model.get_image_features(**moved, return_dict=True), None
         if self._by_depth:
