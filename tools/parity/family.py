@@ -113,7 +113,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if isinstance(family.images, Images):
-            head_of(model).weight[family.images.token] = 0.0  # so that no answer has it
+            head_of(model).weight[list(family.images.tokens)] = 0.0  # so that no answer has one of them
         if padded(model.config):
             head_of(model).bias[-1] = -100.0  # so that no answer has it
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))

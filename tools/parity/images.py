@@ -56,6 +56,10 @@ class Images:
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
     # The name of an argument that has 1 for each such token, and 0 for others; "" for none.
     kinds: str = ""
+    # Further tokens that stand for features: those ahead of it in the vocabulary.
+    marks: Sequence[int] = ()
+    # Inputs that transformers' model does not take, which knows from the tokens what they say.
+    own: frozenset[str] = frozenset()
     # The fewest images of a prompt.
     least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
@@ -64,8 +68,9 @@ class Images:
     modality: str = "image"
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
-        """vocab: the token that stands for a feature is the last one of it."""
+        """vocab: the tokens that stand for features are the last ones of it."""
         draw = random.Random(0)
+        vocab -= len(self.marks)
         known = [self.make(draw, number) for number in range(DIFFERENT)]
         prompts, media = [], []
         for number in range(count):
@@ -75,7 +80,7 @@ class Images:
             for part in range(images):
                 ids += _text(draw, vocab, TEXT[(number + part) % len(TEXT)])
                 image = self.among(known[(number // 2 + part) % len(known)], images)
-                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == self.token]
+                features = [len(ids) + at for at, token in enumerate(image.tokens) if token in self.tokens]
                 ids += image.tokens
                 placed.append(PlacedMedia(self.modality, digest_of(image.inputs), int32(features), image.inputs))
             ids += _text(draw, vocab, TEXT[(number * 2 + 1) % len(TEXT)] if placed else 5)
@@ -83,9 +88,14 @@ class Images:
             media.append(placed)
         return prompts, media
 
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All that stand for a feature."""
+        return (self.token, *self.marks)
+
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes the images of a text. length: in tokens."""
-        names = dict.fromkeys(name for one in media for name in one.inputs)
+        names = dict.fromkeys(name for one in media for name in one.inputs if name not in self.own)
         parts = {name: [one.inputs[name] for one in media if name in one.inputs] for name in names}
         joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:

@@ -64,6 +64,7 @@ _READ_IMAGES = (
     "MuseGlimmerForConditionalGeneration",
     "MuseSparkForConditionalGeneration",
     "NemotronH_Omni_Reasoning_V3",
+    "Ovis2ForConditionalGeneration",
     "QianfanOCRForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
     "Step3p7ForConditionalGeneration",

@@ -47,7 +47,6 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "MistralLarge4ForConditionalGeneration": _INDEXED,
         "MllamaForConditionalGeneration": _CROSS,
         "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
-        "Ovis2ForConditionalGeneration": "its tower has a table of its own for the tokens around features",
         "PaddleOCRVLForConditionalGeneration": _AXES,
         "PaliGemmaForConditionalGeneration": "all tokens of a prompt see each other",
         "PerceptionLMForConditionalGeneration": _TIMM,
