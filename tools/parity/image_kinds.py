@@ -298,7 +298,7 @@ def in_padded_patches(values: int, pooled: int) -> Callable[[random.Random, int]
         count, most = len(places), 8 * pooled**2
         patches = np.zeros((1, most, values), np.float32)
         patches[0, :count] = pixels(draw, count, values)
-        inputs = {
+        inputs: dict[str, Array] = {
             "pixel_values": patches,
             "image_position_ids": np.array([[*places, *[[-1, -1]] * (most - count)]], np.int64),
         }

@@ -61,7 +61,7 @@ class _MediaFiles:
 def _load(start: bytearray) -> _MediaFiles:
     """Raises ModelError, RequestError or MemoryError."""
     said = msgspec.msgpack.decode(start, type=MediaStart)
-    if "audio" in said.modalities:
+    if "audio" in said.modalities or said.with_torch:
         _WITH_TORCH.apply()
     else:
         # transformers then loads neither torch nor torchvision, which take seconds and 300 MB. What it does to images
