@@ -38,6 +38,8 @@ class ProcessorFolder:
     model: Mapping[str, Any] = field(default_factory=dict)
     # Whether the inputs of several images or sounds are those of each, one after the other.
     joins: bool = True
+    # The texts of further tokens that get a feature.
+    marks: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,9 @@ class ProcessorFolder:
         tokenizer = tokenizers.Tokenizer(BPE({letter: token for token, letter in enumerate(alphabet)}, []))
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
         tokenizer.decoder = ByteLevelDecoder()
-        tokenizer.add_special_tokens(["<s>", "</s>", *dict.fromkeys((self.placeholder, self.feature, *self.tokens))])
+        tokenizer.add_special_tokens(
+            ["<s>", "</s>", *dict.fromkeys((self.placeholder, self.feature, *self.tokens, *self.marks))]
+        )
         (folder / "tokenizer.json").write_text(tokenizer.to_str())
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -204,6 +208,40 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {"processor_class": "Gemma3Processor", "image_seq_length": 4},
         ("<end_of_image>",),
         {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
+    ),
+    "gemma4": ProcessorFolder(
+        "<|image|>",
+        "<|image|>",
+        {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2},
+        {"processor_class": "Gemma4Processor"},
+        ("<boi>", "<eoi>", "<boa>", "<eoa>", "<|audio|>", "<|video|>"),
+        {
+            "image_token": "<|image|>",
+            "boi_token": "<boi>",
+            "eoi_token": "<eoi>",
+            "audio_token": "<|audio|>",
+            "boa_token": "<boa>",
+            "eoa_token": "<eoa>",
+            "video_token": "<|video|>",
+        },
+    ),
+    "deepseek_ocr2": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "DeepseekOcr2ImageProcessor",
+            "size": {"height": 64, "width": 64},
+            "tile_size": 32,
+        },
+        {"processor_class": "DeepseekOcr2Processor", "patch_size": 4, "downsample_ratio": 2},
+        joins=False,
+    ),
+    "ovis2": ProcessorFolder(
+        "<image>",
+        "<IMG_ATOM>",
+        {"image_processor_type": "Ovis2ImageProcessor", "size": _SQUARE, "crop_to_patches": True, "max_patches": 4},
+        {"processor_class": "Ovis2Processor", "image_seq_length": 4},
+        marks=("<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"),
     ),
     "internvl": ProcessorFolder(
         "<IMG_CONTEXT>",

@@ -129,8 +129,9 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             if name in saved and name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
         if isinstance(family.images, Images):
+            unwritten = [*family.images.others, *family.images.marks]
             head_of(model).weight[-family.images.reserved :] = 0.0  # so that no answer has them
-            head_of(model).weight[[*family.images.others]] = 0.0
+            head_of(model).weight[unwritten] = 0.0
         if padded(model.config):
             _avoid_last(head_of(model))
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))

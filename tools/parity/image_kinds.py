@@ -248,7 +248,7 @@ def in_views(
 
 def in_masked_tiles(draw: random.Random, number: int) -> Image:
     """Of Granite Docling: tiles in rows and then the whole, and which of the tiles there are."""
-    count = (3, 1, 1, 3)[number]
+    count = (2, 1, 1, 2)[number]
     tokens = [_BEGIN, *[_TILE, *[TOKEN] * 4] * count, _END]
     inputs: dict[str, Array] = {
         "pixel_values": pixels(draw, 1, count, 3, 40, 40),
@@ -271,6 +271,21 @@ def in_lines(draw: random.Random, number: int) -> Image:
     rows, columns = 2, 3
     inputs = {"pixel_values": pixels(draw, 1, 3, 2 * rows, 2 * columns), "image_sizes": _whole(2 * rows, 2 * columns)}
     return Image([_BEGIN, *[TOKEN] * (rows * (columns + 1)), _END], inputs)
+
+
+MARKS = tuple(range(TOKEN - 5, TOKEN))
+"""Of Ovis2: the tokens at the beginning of an image, ahead of its parts, between two in a row, between rows, and at its
+end."""
+
+
+def in_marked_tiles(draw: random.Random, number: int) -> Image:
+    """Of Ovis2: the whole, and then two parts in a row, or none."""
+    start, grid, column, _, end = MARKS
+    parts = (2, 0, 0, 2)[number]
+    each = [TOKEN] * 4
+    tokens = [start, *each, grid, *([*each, column, *each] if parts else []), end]
+    inputs = {"pixel_values": pixels(draw, parts + 1, 3, 20, 20), "image_tokens": np.array(tokens, np.int64)}
+    return Image(tokens, inputs)
 
 
 def in_padded_patches(values: int, pooled: int) -> Callable[[random.Random, int], Image]:

@@ -60,8 +60,12 @@ class Images:
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
     # The name of an argument that has 1 for each such token of an image, 2 of a video, and 0 for others; "" for none.
     kinds: str = ""
-    # Further tokens that stand for features.
+    # Further tokens that stand for features, of other modalities.
     others: tuple[int, ...] = ()
+    # Further tokens that stand for features of the same image.
+    marks: Sequence[int] = ()
+    # Inputs that transformers' model does not take, which knows from the tokens what they say.
+    own: frozenset[str] = frozenset()
     # The fewest images of a prompt.
     least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
@@ -78,7 +82,7 @@ class Images:
         return [(self, self.make(draw, number)) for number in range(DIFFERENT)]
 
     def prompts(self, vocab: int, count: int) -> tuple[list[tuple[int, ...]], list[list[PlacedMedia]]]:
-        """vocab: the token that stands for a feature is the last one of it."""
+        """vocab: the tokens that stand for features are the last ones of it."""
         draw = random.Random(0)
         known = self.contents(draw)
         prompts, media = [], []
@@ -90,8 +94,9 @@ class Images:
                 ids += self._text(draw, vocab, self.texts[(number + part) % len(self.texts)])
                 kind, image = known[(number // 2 + part) % len(known)]
                 image = kind.among(image, images)
-                own, modality = kind.token if image.token < 0 else image.token, image.modality or kind.modality
-                features = [len(ids) + at for at, token in enumerate(image.tokens) if token == own]
+                own = (kind.token, *kind.marks) if image.token < 0 else (image.token,)
+                modality = image.modality or kind.modality
+                features = [len(ids) + at for at, token in enumerate(image.tokens) if token in own]
                 ids += image.tokens
                 placed.append(PlacedMedia(modality, digest_of(image.inputs), int32(features), image.inputs))
             ids += self._text(draw, vocab, self.texts[(number * 2 + 1) % len(self.texts)] if placed else 5)
@@ -100,12 +105,13 @@ class Images:
         return prompts, media
 
     def _text(self, draw: random.Random, vocab: int, length: int) -> list[int]:
-        known = [token for token in range(vocab - self.reserved) if token not in self.others]
+        standing = {*self.others, *self.marks}
+        known = [token for token in range(vocab - self.reserved) if token not in standing]
         return [known[draw.randrange(len(known))] for _ in range(length)]
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes the images of a text. length: in tokens."""
-        names = dict.fromkeys(name for one in media for name in one.inputs)
+        names = dict.fromkeys(name for one in media for name in one.inputs if name not in self.own)
         parts = {name: [one.inputs[name] for one in media if name in one.inputs] for name in names}
         joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:

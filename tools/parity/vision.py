@@ -517,6 +517,18 @@ WITH_IMAGES = {
             ),
             images=Images(kinds.TOKEN, kinds.on_flat_grid),
         ),
+        Family(
+            "ovis2",
+            _maker(
+                "ovis2",
+                _text("qwen2"),
+                {**_QUARTERED, "vocab_size": 25, "hidden_stride": 2},
+                vocab_size=101,
+                hidden_size=72,
+                visual_indicator_token_ids=list(kinds.MARKS),
+            ),
+            images=Images(kinds.TOKEN, kinds.in_marked_tiles, marks=kinds.MARKS, own=frozenset({"image_tokens"})),
+        ),
         *QWEN,
         *ON_AXES,
         *WHOLES,

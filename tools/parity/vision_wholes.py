@@ -94,7 +94,13 @@ WHOLES = (
         "granite-4-vision",
         maker(
             "granite4_vision",
-            text("granite4_vision_text", num_hidden_layers=4, embedding_multiplier=3.0, logits_scaling=2.0),
+            text(
+                "granite4_vision_text",
+                num_hidden_layers=4,
+                max_position_embeddings=128,
+                embedding_multiplier=3.0,
+                logits_scaling=2.0,
+            ),
             {
                 **CLIP,
                 "hidden_size": 64,
@@ -110,6 +116,7 @@ WHOLES = (
             qformer_config={"num_hidden_layers": 1, "intermediate_size": 44},
         ),
         images=Images(kinds.TOKEN, kinds.anyres_twice),
+        max_model_len=128,
     ),
     Family(
         "granite-docling",

@@ -35,6 +35,8 @@ class TowerType:
     # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
     # without modalities reads the prompt's text.
     encoder_length: str = ""
+    # Whether transformers has a processor of images for torchvision alone, and none for Pillow.
+    torchvision: bool = False
 
 
 _READ_IMAGES = (
@@ -66,22 +68,21 @@ _READ_IMAGES = (
     "LlavaOnevisionForConditionalGeneration",
     "MiniCPMOcrForConditionalGeneration",
     "MiniCPMV4_6ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
-    "MuseGlimmerForConditionalGeneration",
-    "MuseSparkForConditionalGeneration",
-    "NemotronH_Omni_Reasoning_V3",
+    "Ovis2ForConditionalGeneration",
     "QianfanOCRForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
     "VideoLlama3ForConditionalGeneration",
     "VideoLlavaForConditionalGeneration",
     "VipLlavaForConditionalGeneration",
 )
 
-_READ_IMAGES_WHOLE = (
-    "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",
+_READ_IMAGES_THROUGH_TORCHVISION = (
+    "MiniMaxM3SparseForConditionalGeneration",
+    "MuseGlimmerForConditionalGeneration",
+    "MuseSparkForConditionalGeneration",
+    "NemotronH_Omni_Reasoning_V3",
+    "Step3p7ForConditionalGeneration",
 )
 
 _READ_IMAGES_BY_AXIS = (
@@ -141,8 +142,10 @@ _WATCH_VIDEOS = (
 
 _TOWERS: Mapping[str, TowerType] = (
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
-    | dict.fromkeys(_READ_IMAGES_WHOLE, TowerType(whole=True, any_text=True))
+    | {"Gemma4ForConditionalGeneration": TowerType(whole=True, any_text=True)}
+    | {"Gemma4UnifiedForConditionalGeneration": TowerType(whole=True, any_text=True, torchvision=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
+    | dict.fromkeys(_READ_IMAGES_THROUGH_TORCHVISION, TowerType(any_text=True, torchvision=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
@@ -180,8 +183,17 @@ def missing_libraries(modality: str) -> str | None:
     return None if all(map(find_spec, names)) else message
 
 
-def why_not_processed(folder: Path, modality: str) -> str | None:
-    """Why files of a modality cannot be processed for the model in this folder; None if they can."""
+def needs_torchvision(config: Mapping[str, Any]) -> bool:
+    """TowerType.torchvision of the type that config.json names."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and tower.torchvision
+
+
+def why_not_processed(folder: Path, config: Mapping[str, Any], modality: str) -> str | None:
+    """Why files of a modality cannot be processed for the model in this folder; None if they can. config: of its
+    config.json."""
+    if modality == "image" and needs_torchvision(config) and find_spec("torchvision") is None:
+        return "torchvision is not installed, without which transformers has no processor of images for this model"
     if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
         return f"the model's folder has no {' or '.join(_PROCESSOR_FILES)}"
     return missing_libraries(modality)

@@ -88,7 +88,7 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
         return served
     processed: list[str] = []
     for modality in served:
-        reason = why_not_processed(checkpoint.folder, modality)
+        reason = why_not_processed(checkpoint.folder, checkpoint.config, modality)
         if reason is None:
             processed.append(modality)
         else:

@@ -41,7 +41,6 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "MistralLarge4ForConditionalGeneration": _INDEXED,
         "MllamaForConditionalGeneration": _CROSS,
         "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
-        "Ovis2ForConditionalGeneration": "its tower has a table of its own for the tokens around features",
         "PaliGemmaForConditionalGeneration": "all tokens of a prompt see each other",
         "PerceptionLMForConditionalGeneration": _TIMM,
         "PI0ForConditionalGeneration": "it answers with movements",

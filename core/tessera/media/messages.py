@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.arrays import decode_array, encoder
-from tessera.config.modalities import encoder_length
+from tessera.config.modalities import encoder_length, needs_torchvision
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.video import MAX_SEEN_PIXELS
@@ -44,6 +44,8 @@ class MediaStart(msgspec.Struct):
     max_seconds: float = MAX_SECONDS
     # Whether the model's encoder reads sounds, which no text of a prompt stands for.
     has_encoder: bool = False
+    # Whether the model's processor of images runs with torch.
+    with_torch: bool = False
 
     @classmethod
     def from_model(cls, model: ModelConfig) -> MediaStart | None:
@@ -51,8 +53,13 @@ class MediaStart(msgspec.Struct):
         served = tuple(name for name in model.modalities if model.most_media(name))
         if not served:
             return None
-        has_encoder = encoder_length(model.checkpoint) > 0
-        return cls(model.path, dict(model.mm_processor_kwargs or {}), served, has_encoder=has_encoder)
+        return cls(
+            model.path,
+            dict(model.mm_processor_kwargs or {}),
+            served,
+            has_encoder=encoder_length(model.checkpoint) > 0,
+            with_torch=needs_torchvision(model.checkpoint),
+        )
 
 
 class MediaJob(msgspec.Struct, tag="media"):

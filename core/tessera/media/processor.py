@@ -23,7 +23,7 @@ import numpy as np
 from tessera.arrays import Array, encode_array
 from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
-from tessera.media import voxtral
+from tessera.media import ovis2, voxtral
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
 from tessera.media.kinds import IMAGE, SOUND, VIDEO, MediaKind
 from tessera.media.messages import MAX_SECONDS
@@ -234,7 +234,10 @@ class MediaProcessor:
                 raise ValueError(
                     f"the inputs of {part.kind.with_article} are not those that it makes of {noun} and text"
                 )
-            if self._processor.tokenizer(replacement)["input_ids"] != np.asarray(whole["input_ids"])[0].tolist():
+            tokenizer, ids = self._processor.tokenizer, np.asarray(whole["input_ids"])[0].tolist()
+            tokens = tokenizer(replacement)["input_ids"]
+            # Some put the token that begins a text in front; here a chat template does.
+            if tokens != ids and [tokenizer.bos_token_id, *tokens] != ids:
                 raise ValueError(
                     f"the tokens of {part.kind.with_article} are not those that it makes of {noun} and text"
                 )
@@ -409,6 +412,8 @@ def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
     if known.__name__ == voxtral.NAME:
         bases = (_SomeParts, voxtral.VoxtralSounds, known)
         fields["window"] = voxtral.window_of(folder)
+    if known.__name__ == ovis2.NAME:
+        bases = (_SomeParts, ovis2.Ovis2Images, known)
     some_parts: Any = type(known.__name__, bases, fields)
     return some_parts.from_pretrained(str(folder), **_LOCAL)
 

@@ -82,7 +82,7 @@ class _MediaFiles:
 def _load(start: bytearray) -> _MediaFiles:
     """Raises ModelError, RequestError or MemoryError."""
     said = msgspec.msgpack.decode(start, type=MediaStart)
-    if "audio" in said.modalities or "video" in said.modalities:
+    if said.with_torch or "audio" in said.modalities or "video" in said.modalities:
         _WITH_TORCH.apply()
         if "video" in said.modalities:
             from tessera.media.frame_transforms import stand_in  # not at the top: it loads torch

@@ -43,7 +43,8 @@ def test_each_image_alone_is_what_the_whole_processor_makes_of_it(kind: str, tmp
     reference: Any = processor._processor
     tokenizer = reference.tokenizer
     assert processor.ready.places["image"].placeholder == known.placeholder
-    assert processor.ready.places["image"].feature_ids == (tokenizer.convert_tokens_to_ids(known.feature),)
+    features = tokenizer.convert_tokens_to_ids([known.feature, *known.marks])
+    assert list(processor.ready.places["image"].feature_ids) == features
     pictures = images()
     done = [processor.image(image) for image in pictures]
     for image, media in zip(pictures, done, strict=True):

@@ -55,6 +55,8 @@ class Tower:
                 "sounds change the weights of its text model (has_lora_adapter), which is served alone with "
                 "--limit-mm-per-prompt '{\"audio\": 0}'"
             )
+        if getattr(getattr(whole.config, "vision_config", None), "tokenize_function", "") == "gumbel_argmax":
+            raise RefusedTypeError("its features are drawn at random (gumbel_argmax)")
         self.hidden_size = int(whole.config.get_text_config().hidden_size)
         self.depths, self._by_depth = _depths(whole.config)
         self.levels = len(self.depths) + (not self._by_depth)
@@ -83,7 +85,10 @@ class Tower:
         if modality == "video":
             made, kept = self._videos(moved), moved.get(COMPRESSION)
         else:
+            tokens = moved.pop("image_tokens", None)
             made, kept = self.model.get_image_features(**moved, return_dict=True), None
+            if tokens is not None:
+                return self._with_indicators(made, tokens)
         if self._by_depth:
             return torch.cat([_joined(level) for _, level in made.deepstack_features], dim=-1)
         features = made.pooler_output if self._behind is None else self._behind(made.last_hidden_state)
@@ -96,6 +101,18 @@ class Tower:
         known = inspect.signature(self.model.get_video_features).parameters
         own = {name: value for name, value in inputs.items() if name in known}
         return self.model.get_video_features(**own, return_dict=True)
+
+    def _with_indicators(self, made: Any, tokens: Tensor) -> Tensor:
+        """Of Ovis2: in the order of all tokens with features, [n] int64, some of which stand for rows of the tower's
+        table."""
+        rows = {token: row for row, token in enumerate(self.model.visual_indicator_token_ids)}
+        features = _joined(made.pooler_output)
+        result = features.new_empty(len(tokens), features.shape[-1])
+        indicators = torch.isin(tokens, torch.tensor([*rows], device=tokens.device))
+        result[~indicators] = features
+        chosen = [rows[token] for token in tokens[indicators].tolist()]
+        result[indicators] = made.visual_indicator_features[chosen]
+        return result
 
     def _moved(self, value: Tensor) -> Tensor:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
