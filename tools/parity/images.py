@@ -65,7 +65,7 @@ class Images:
     # Further tokens that stand for features of the same image.
     marks: Sequence[int] = ()
     # Inputs that transformers' model does not take, which knows from the tokens what they say.
-    own: frozenset[str] = frozenset()
+    processor_inputs: frozenset[str] = frozenset()
     # The fewest images of a prompt.
     least: int = 0
     # What it makes of an image that is one of so many of a prompt, of what it makes of it alone.
@@ -111,7 +111,7 @@ class Images:
 
     def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
         """As transformers' model takes the images of a text. length: in tokens."""
-        names = dict.fromkeys(name for one in media for name in one.inputs if name not in self.own)
+        names = dict.fromkeys(name for one in media for name in one.inputs if name not in self.processor_inputs)
         parts = {name: [one.inputs[name] for one in media if name in one.inputs] for name in names}
         joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:

@@ -527,7 +527,9 @@ WITH_IMAGES = {
                 hidden_size=72,
                 visual_indicator_token_ids=list(kinds.MARKS),
             ),
-            images=Images(kinds.TOKEN, kinds.in_marked_tiles, marks=kinds.MARKS, own=frozenset({"image_tokens"})),
+            images=Images(
+                kinds.TOKEN, kinds.in_marked_tiles, marks=kinds.MARKS, processor_inputs=frozenset({"image_tokens"})
+            ),
         ),
         *QWEN,
         *ON_AXES,

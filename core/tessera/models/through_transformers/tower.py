@@ -102,16 +102,16 @@ class Tower:
         own = {name: value for name, value in inputs.items() if name in known}
         return self.model.get_video_features(**own, return_dict=True)
 
-    def _with_indicators(self, made: Any, tokens: Tensor) -> Tensor:
+    def _with_indicators(self, output: Any, tokens: Tensor) -> Tensor:
         """Of Ovis2: in the order of all tokens with features, [n] int64, some of which stand for rows of the tower's
         table."""
         rows = {token: row for row, token in enumerate(self.model.visual_indicator_token_ids)}
-        features = _joined(made.pooler_output)
+        features = _joined(output.pooler_output)
         result = features.new_empty(len(tokens), features.shape[-1])
         indicators = torch.isin(tokens, torch.tensor([*rows], device=tokens.device))
         result[~indicators] = features
         chosen = [rows[token] for token in tokens[indicators].tolist()]
-        result[indicators] = made.visual_indicator_features[chosen]
+        result[indicators] = output.visual_indicator_features[chosen]
         return result
 
     def _moved(self, value: Tensor) -> Tensor:
