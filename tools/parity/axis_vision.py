@@ -114,6 +114,11 @@ ON_AXES = (
         ),
         images=ByModality(TOKEN, _one_frame, kinds="mm_token_type_ids", reserved=3),
     ),
+    Family(
+        "cosmos3-omni",
+        _maker("cosmos3_omni", {**VISION, **QWEN3_VISION}, num_hidden_layers=4, head_dim=12),
+        images=IMAGES,
+    ),
     Family("glm-4v", _maker("glm4v", _GLM_VISION, **_HALF_TURNED), images=IMAGES),
     Family("glm-4v-moe", _maker("glm4v_moe", _GLM_VISION, **_GLM_EXPERTS), images=IMAGES),
     Family(

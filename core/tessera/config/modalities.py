@@ -87,6 +87,7 @@ _READ_IMAGES_THROUGH_TORCHVISION = (
 
 _READ_IMAGES_BY_AXIS = (
     "CohereCompassForConditionalGeneration",
+    "Cosmos3OmniForConditionalGeneration",
     "Glm46VForConditionalGeneration",
     "Glm4vForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration",

@@ -19,7 +19,6 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "BlipForConditionalGeneration": _CROSS,
         "ChameleonForConditionalGeneration": "its head forbids the tokens of images",
         "Cosmos3EdgeForConditionalGeneration": _AXES,
-        "Cosmos3OmniForConditionalGeneration": _AXES,
         "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens by diffusion",
         "Dots3NoteForConditionalGeneration": _INDEXED,
         "EvollaForProteinText2Text": "it reads proteins",

@@ -155,6 +155,8 @@ class Safetensors:
 
     def _stored(self, name: str) -> Any:
         """A tensor in its file; none of it is read yet."""
+        if name not in self._where and self._own_names.get(f"{BASE}{name}") == name:
+            name = f"{BASE}{name}"  # of a tower beside a decoder that was saved without its own beginning
         if name not in self._where:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         if name in self._experts:

@@ -10,6 +10,7 @@ from tessera.layers.attention import AttentionShape
 from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig
 from tessera.layers.mlp import ExpertNames
+from tessera.layers.qkv import Apart
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder
 from tessera.models.deepstack import DeepstackDecoder
 from tessera.models.fields import Checkpoint, ConfigFields
@@ -68,6 +69,9 @@ _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last
 """Of reward models."""
 
 
+_DIFFUSERS = Apart("to_out", "to_q", "to_k", "to_v")
+
+
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN)
     return _qwen2(build, fields, read_attention(fields, max_model_len, bias=True))
@@ -101,7 +105,20 @@ def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 def qwen3_vl(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """The text model of Qwen 3 VL."""
     fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
-    shape = in_images(build, fields, _qwen3_attention(fields, max_model_len), (24, 20, 20), interleaved)
+    return _qwen3_vl(build, fields, _qwen3_attention(fields, max_model_len))
+
+
+def cosmos3_omni(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """The text model that reasons in Cosmos 3: Qwen 3 VL's, in later checkpoints with names of its own."""
+    fields = ConfigFields(checkpoint, {**_QWEN3, "rope_theta": 5e5})
+    shape = _qwen3_attention(fields, max_model_len)
+    if build.stored is not None and build.stored.holds("model.layers.0.self_attn.to_q.weight"):
+        shape = replace(shape, layout=_DIFFUSERS, norm_names=("norm_q", "norm_k"))
+    return _qwen3_vl(build, fields, shape)
+
+
+def _qwen3_vl(build: Build, fields: ConfigFields, shape: AttentionShape) -> Decoder:
+    shape = in_images(build, fields, shape, (24, 20, 20), interleaved)
     config = read_decoder(fields, windowed(shape, _upper_layers(fields)))
     return build_decoder(build, config, decoder=DeepstackDecoder)
 

@@ -72,6 +72,7 @@ NATIVE_MODELS: Mapping[str, str] = {
 TEXT_MODELS: Mapping[str, str] = {
     "BartForConditionalGeneration": "tessera.models.bart:bart",
     "CohereCompassForConditionalGeneration": "tessera.models.cohere:cohere_compass",
+    "Cosmos3OmniForConditionalGeneration": "tessera.models.qwen:cosmos3_omni",
     "Ernie4_5_VLMoeForConditionalGeneration": "tessera.models.ernie:ernie4_5_vl_moe",
     "Gemma3ForConditionalGeneration": NATIVE_MODELS["Gemma3ForCausalLM"],
     "Glm46VForConditionalGeneration": "tessera.models.glm4v:glm46v",

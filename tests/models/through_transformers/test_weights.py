@@ -97,7 +97,7 @@ def test_kernels_are_given_the_dtype_of_the_layer():
     step, sight = Step(), Sight(None, ahead=False)
     step.begin(SimpleNamespace(plans=[None]), {})
     call = AttentionCall(2, 2, head_dim=8, value_dim=8, scale=1.0, sight=sight, softcap=None, sinks=True)
-    attention = BoundAttention(build, "attention", call, step)
+    attention = BoundAttention(build, "attention", call, step, "none")
     attention.mixer = SimpleNamespace(write=lambda *_: None, attend=lambda q, *_: q)
     heads = torch.zeros(1, 2, 3, 8)
     result = attention(torch.nn.Module(), heads, heads, heads, None, {SINKS: torch.zeros(2)})
