@@ -177,12 +177,13 @@ def test_tessera_chat_shows_an_image(folder: Path, llm: LLM, tmp_path: Path) -> 
             {"prompt": "no place", "multi_modal_data": {"image": PICTURES[0]}},
             "1 images, and its prompt has places for 0",
         ),
-        ({"prompt": "<image>", "multi_modal_data": {"video": 1}}, 'takes {"image"'),
+        ({"prompt": "<image>", "multi_modal_data": {"video": b"1"}}, "No videos are taken here"),
+        ({"prompt": "<image>", "multi_modal_data": {"smell": 1}}, 'takes {"image"'),
         ({"prompt": "<image>", "multi_modal_data": {"image": b"no picture"}}, "image"),
         ({"prompt": "<image>" * 17, "multi_modal_data": {"image": [PICTURES[0]] * 17}}, "at most 16 images"),
         ({"prompt_token_ids": [1], "multi_modal_data": {"image": PICTURES[0]}}, 'needs its text, "prompt"'),
     ],
-    ids=["no placeholder", "video", "no image", "too many", "token ids"],
+    ids=["no placeholder", "video", "no modality", "no image", "too many", "token ids"],
 )
 def test_what_cannot_be_read_is_refused_in_a_line(llm: LLM, prompt: Any, said: str) -> None:
     with pytest.raises(RequestError) as refused:

@@ -521,7 +521,7 @@ WITH_IMAGES = {
             "ovis2",
             _maker(
                 "ovis2",
-                _text("qwen2"),
+                _text("qwen2", max_position_embeddings=128),
                 {**_QUARTERED, "vocab_size": 25, "hidden_stride": 2},
                 vocab_size=101,
                 hidden_size=72,
@@ -530,6 +530,7 @@ WITH_IMAGES = {
             images=Images(
                 kinds.TOKEN, kinds.in_marked_tiles, marks=kinds.MARKS, processor_inputs=frozenset({"image_tokens"})
             ),
+            max_model_len=128,
         ),
         *QWEN,
         *ON_AXES,

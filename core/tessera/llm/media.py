@@ -58,6 +58,12 @@ class MediaTaken(NamedTuple):
         """modalities: of each image and sound of a prompt. Raises RequestError for too many."""
         for modality, count in Counter(modalities).items():
             limit = self.limits.get(modality, 0)
+            if limit == 0:
+                raise RequestError(
+                    f"No {NOUNS[modality]}s are taken here: the model has no tower for them, or --limit-mm-per-prompt "
+                    "refuses them.",
+                    param="prompts",
+                )
             if count > limit:
                 raise RequestError(
                     f"A prompt has at most {limit} {NOUNS[modality]}s here, and this one has {count} "
