@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 _AXES = "tokens of its images have positions on several axes, which its text model is not given"
 _CROSS = "its decoder sees what it reads through cross attention of a kind that is not served"
-_INDEXED = "its text model has layers of indexed_attention"
+_INDEXED = "its text model has layers of a kind that is not served (indexed_attention)"
 _PROMPT = "features of an image depend on the text of the prompt"
 _SOUND = "it answers with sound"
 _TIMM = "its tower is of the package timm"
@@ -30,8 +30,8 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "Glm5NextForConditionalGeneration": "its text model keeps a state and several streams of residuals",
         "HunYuanVLForConditionalGeneration": "it turns elements of a pair by the positions of different axes",
         "IdeficsForVisionText2Text": _CROSS,
-        "Inkling2ForConditionalGeneration": "its text model has layers of hybrid",
-        "InklingForConditionalGeneration": "its text model has layers of hybrid",
+        "Inkling2ForConditionalGeneration": "its text model has layers of a kind that is not served (hybrid)",
+        "InklingForConditionalGeneration": "its text model has layers of a kind that is not served (hybrid)",
         "InstructBlipForConditionalGeneration": _PROMPT,
         "InstructBlipVideoForConditionalGeneration": _PROMPT,
         "Kosmos2ForConditionalGeneration": _UNPLACED,
@@ -48,7 +48,7 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "Qwen4ExpForConditionalGeneration": "its text model keeps a state beside keys and values",
         "T5Gemma2ForConditionalGeneration": _PROMPT,
         "UdopForConditionalGeneration": _PROMPT,
-        "UnlimitedOcrForConditionalGeneration": "its text model has layers of reference_sliding_attention",
+        "UnlimitedOcrForConditionalGeneration": "its text model has layers of a kind that is not served (reference_sliding_attention)",
         "VisionEncoderDecoderModel": _CROSS,
         # ---- sounds
         "CanaryForConditionalGeneration": _CROSS,
