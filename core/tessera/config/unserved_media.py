@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 _AXES = "tokens of its images have positions on several axes, which its text model is not given"
 _CROSS = "its decoder sees what it reads through cross attention of a kind that is not served"
-_INDEXED = "its text model has layers of a kind that is not served (indexed_attention)"
+_NO_LAYER = "its text model has layers of a kind that is not served ({})"
 _PROMPT = "features of an image depend on the text of the prompt"
 _SOUND = "it answers with sound"
 _TIMM = "its tower is of the package timm"
@@ -20,7 +20,7 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "ChameleonForConditionalGeneration": "its head forbids the tokens of images",
         "Cosmos3EdgeForConditionalGeneration": _AXES,
         "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens by diffusion",
-        "Dots3NoteForConditionalGeneration": _INDEXED,
+        "Dots3NoteForConditionalGeneration": _NO_LAYER.format("indexed_attention"),
         "EvollaForProteinText2Text": "it reads proteins",
         "FastVlmForConditionalGeneration": _TIMM,
         "Florence2ForConditionalGeneration": _PROMPT,
@@ -30,14 +30,14 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "Glm5NextForConditionalGeneration": "its text model keeps a state and several streams of residuals",
         "HunYuanVLForConditionalGeneration": "it turns elements of a pair by the positions of different axes",
         "IdeficsForVisionText2Text": _CROSS,
-        "Inkling2ForConditionalGeneration": "its text model has layers of a kind that is not served (hybrid)",
-        "InklingForConditionalGeneration": "its text model has layers of a kind that is not served (hybrid)",
+        "Inkling2ForConditionalGeneration": _NO_LAYER.format("hybrid"),
+        "InklingForConditionalGeneration": _NO_LAYER.format("hybrid"),
         "InstructBlipForConditionalGeneration": _PROMPT,
         "InstructBlipVideoForConditionalGeneration": _PROMPT,
         "Kosmos2ForConditionalGeneration": _UNPLACED,
         "Kosmos2_5ForConditionalGeneration": _UNPLACED,
         "MiniCPMV4_7ForConditionalGeneration": "positions depend on the tokens between the slices of an image",
-        "MistralLarge4ForConditionalGeneration": _INDEXED,
+        "MistralLarge4ForConditionalGeneration": _NO_LAYER.format("indexed_attention"),
         "MllamaForConditionalGeneration": _CROSS,
         "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
         "PaliGemmaForConditionalGeneration": "all tokens of a prompt see each other",
@@ -48,7 +48,7 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "Qwen4ExpForConditionalGeneration": "its text model keeps a state beside keys and values",
         "T5Gemma2ForConditionalGeneration": _PROMPT,
         "UdopForConditionalGeneration": _PROMPT,
-        "UnlimitedOcrForConditionalGeneration": "its text model has layers of a kind that is not served (reference_sliding_attention)",
+        "UnlimitedOcrForConditionalGeneration": _NO_LAYER.format("reference_sliding_attention"),
         "VisionEncoderDecoderModel": _CROSS,
         # ---- sounds
         "CanaryForConditionalGeneration": _CROSS,
