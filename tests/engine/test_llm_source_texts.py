@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import MBartForConditionalGeneration
 
-from tessera import LLM, SamplingParams
+from tessera import LLM, BeamSearchParams, SamplingParams
 from tessera.errors import ModelError, RequestError
 from tests.platforms.tiny_models import VOCAB, save_tokenizer, text_of
 from tools.parity.encoder_decoders import BART, ENCODER_DECODERS
@@ -59,6 +59,17 @@ def test_answers_are_transformers_own(llm: LLM, folder: Path) -> None:
     outputs = llm.generate([text_of(prompt) for prompt in PROMPTS], params)
     assert [output.prompt_token_ids for output in outputs] == PROMPTS
     assert [output.outputs[0].token_ids for output in outputs] == [expected(folder, prompt) for prompt in PROMPTS]
+
+
+def test_beams_are_transformers_own(llm: LLM, folder: Path) -> None:
+    prompt, width = PROMPTS[0], 3
+    model = MBartForConditionalGeneration.from_pretrained(folder).eval()
+    made = model.generate(
+        torch.tensor([prompt]), num_beams=width, num_return_sequences=width, do_sample=False, max_new_tokens=7,
+        max_length=None, bad_words_ids=[[NEVER]], length_penalty=1.0, early_stopping=False,
+    )  # fmt: skip
+    (output,) = llm.beam_search([text_of(prompt)], BeamSearchParams(beam_width=width, max_tokens=6))
+    assert [beam.tokens for beam in output.sequences] == made.tolist()
 
 
 def test_what_is_refused_is_one_line(llm: LLM, folder: Path) -> None:

@@ -162,3 +162,12 @@ async def test_what_prompts_may_hold_is_said() -> None:
         (card,) = (await api.client.get("/v1/models")).json()["data"]
         assert card["input_modalities"] == ["text", "image"]
         assert "vision" in (await api.post("/api/show", {"model": MODEL})).json()["capabilities"]
+
+
+async def test_each_beam_has_the_images_of_its_prompt() -> None:
+    made = engine()
+    async with in_process(made) as api:
+        body = {**chat("what", image(b"xyz")), "use_beam_search": True, "n": 2, "max_tokens": 2}
+        assert (await api.client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert len(made.calls) == 1 + 2
+    assert all(len(call.media) == 1 and call.media[0].size == 3 for call in made.calls)

@@ -24,6 +24,7 @@ from tessera.sampling_params import RequestOutputKind, SamplingParams
 if TYPE_CHECKING:
     from tessera.config import ModelConfig
     from tessera.engine.async_engine import AsyncEngine
+    from tessera.media.placed import PlacedMedia
     from tessera.text import Vocabulary
 
 MAX_WIDTH = 63
@@ -127,6 +128,8 @@ class BeamSearch:
     max_tokens: int
     # The least number of alternatives to return for each token of a beam.
     num_logprobs: int = 0
+    # The prompt's, in order of their places.
+    media: Sequence[PlacedMedia] = ()
     _running: list[_Beam] = field(default_factory=lambda: [_Beam()])
     _finished: list[tuple[float, _Beam]] = field(default_factory=list)
 
@@ -216,7 +219,8 @@ async def beam_search(engine: AsyncEngine, search: BeamSearch, request_id: str, 
     numbers = itertools.count()
 
     async def answer(ids: list[int]) -> RequestOutput:
-        stream = engine.generate(ids, search.sampling, f"{request_id}/{next(numbers)}", **options)
+        prompt = await engine.prepare_prompt(ids, search.sampling, media=search.media)
+        stream = engine.generate(prompt, search.sampling, f"{request_id}/{next(numbers)}", **options)
         async with aclosing(stream) as outputs:
             return [output async for output in outputs][-1]
 

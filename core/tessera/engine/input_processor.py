@@ -105,6 +105,9 @@ class InputProcessor:
         bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         check_samples(self._model)
         source = self._model.source_text
+        if source is not None and source.never:
+            banned = [*(params.bad_words_ids or ()), *([token] for token in source.never)]
+            params = changed(params, bad_words_ids=tuple(banned))
         if source is not None and not media:
             return self._prepare_source(source, ids, params, text)
         self._check_vocabulary(params)
@@ -128,16 +131,14 @@ class InputProcessor:
         self._check_vocabulary(params)
         if params.prompt_logprobs is not None:
             raise RequestError(
-                "This model's encoder reads the prompt, so its tokens have no log probabilities; remove it.",
+                "This model's encoder reads the prompt, so its tokens have no log probabilities; leave out "
+                "prompt_logprobs, or one of echo and logprobs.",
                 param="prompt_logprobs",
             )
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, source.length)
         checked = self._checked(limit.apply(ids), source.length)
         begin = np.asarray(source.begin, np.int32)
         max_tokens = self._bounded(begin.size, params.max_tokens)
-        if source.never:
-            banned = [*(params.bad_words_ids or ()), *([token] for token in source.never)]
-            params = changed(params, bad_words_ids=tuple(banned))
         params = resolved(params, self._model)
         return Prompt(text, checked, max_tokens, params, self._stop_strings(params), (source_text(checked),), begin)
 

@@ -83,7 +83,10 @@ class OfflineEngine:
         going = list(searches)
         while going:
             prompts = [(search, ids) for search in going for ids in search.pending_prompts()]
-            jobs = [self.job(self.front.prepare(ids, search.sampling), search.sampling) for search, ids in prompts]
+            jobs = [
+                self.job(self.front.prepare(ids, search.sampling, media=search.media), search.sampling)
+                for search, ids in prompts
+            ]
             answers = iter(self.run(jobs, _unheard))
             for search in going:
                 search.advance(

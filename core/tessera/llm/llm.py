@@ -337,7 +337,10 @@ class LLM:
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
         texts = prompts_of(prompts, None)
         prepared = self._all_prepared(texts, [asked] * len(texts))
-        searches = [BeamSearch(prompt.ids.tolist(), params, eos, prompt.max_tokens) for prompt in prepared]
+        searches = [
+            BeamSearch(prompt.decoded.tolist(), params, eos, prompt.max_tokens, media=prompt.media)
+            for prompt in prepared
+        ]
         with ProgressBar(len(searches), use_tqdm) as bar:
             self._offline.search(searches, bar.ended)
         return [search.output(self._offline.front.vocabulary) for search in searches]

@@ -78,12 +78,13 @@ async def _answers(
     **owner: Any,
 ) -> AsyncGenerator[RequestOutput, None]:
     """As AsyncEngine.generate, but a single output. owner: RequestOwner.arguments. Closing it ends the search."""
-    prompt, logprobs = prepared.ids.tolist(), prepared.params.logprobs or 0
-    search = BeamSearch(prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, logprobs)
+    prompt, logprobs = prepared.decoded.tolist(), prepared.params.logprobs or 0
+    eos = engine.config.model.eos_token_ids
+    search = BeamSearch(prompt, beams, eos, prepared.max_tokens, logprobs, prepared.media)
     cached = await beam_search(engine, search, request_id, **owner)
     best = search.output(None).sequences[: params.n]
     answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
-    yield RequestOutput(request_id, None, prompt, answers, finished=True, num_cached_tokens=cached)
+    yield RequestOutput(request_id, None, prepared.ids.tolist(), answers, finished=True, num_cached_tokens=cached)
 
 
 def _answer(
