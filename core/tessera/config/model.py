@@ -15,7 +15,7 @@ from tessera.config.generation import eos_token_ids, generation_folder, sampling
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.modalities import NOUNS, encoder_length, modalities, reads_text, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
-from tessera.config.source_text import source_text_config
+from tessera.config.source_text import SourceTextConfig, source_text_config
 from tessera.config.speech import SpeechConfig, speech_config
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
@@ -37,7 +37,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     tokenizer = None if options.skip_tokenizer_init else tokenizer_of_model(folder, name, asked, hub)
     tasks = model_tasks(checkpoint, options)
     recommended = generation_folder(options.generation_config, folder)
-    source = source_text_config(checkpoint.config, _generation(recommended), checkpoint.vocab_size)
+    source = _source_text(checkpoint, recommended)
     authors = {} if named is None else named.sampling
     return record_of(
         ModelConfig,
@@ -66,6 +66,13 @@ def _speech(checkpoint: Checkpoint) -> SpeechConfig | None:
     if not encoder_length(checkpoint.config):
         return None
     return speech_config(checkpoint.config, _generation(checkpoint.folder), checkpoint.vocab_size)
+
+
+def _source_text(checkpoint: Checkpoint, recommended: Path | None) -> SourceTextConfig | None:
+    """recommended: the folder whose generation_config.json is used. Raises ModelError."""
+    if not reads_text(checkpoint.config):
+        return None
+    return source_text_config(checkpoint.config, _generation(recommended), checkpoint.vocab_size)
 
 
 def _generation(folder: Path | None) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.config.modalities import encoder_length, reads_text
+from tessera.config.modalities import encoder_length
 from tessera.errors import ModelError
 
 _START, _FORCED, _NEVER = "decoder_start_token_id", "forced_bos_token_id", "bad_words_ids"
@@ -27,10 +27,8 @@ class SourceTextConfig:
 
 def source_text_config(
     checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int
-) -> SourceTextConfig | None:
-    """checkpoint: config.json. generation: generation_config.json. None of other models. Raises ModelError."""
-    if not reads_text(checkpoint):
-        return None
+) -> SourceTextConfig:
+    """checkpoint: config.json of such a model. generation: its generation_config.json. Raises ModelError."""
     said = {**checkpoint, **{name: value for name, value in generation.items() if value is not None}}
     begin = [
         _token(said, name, vocab_size) for name in (_START, _FORCED) if name == _START or said.get(name) is not None

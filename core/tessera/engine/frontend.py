@@ -101,7 +101,7 @@ class FrontEnd:
             feature_args=feature_args,
         )
         ids = prompt.ids.tolist()
-        begin = prompt.decoded.tolist()
+        begin = ids if prompt.begin is None else prompt.begin.tolist()
         completions = [self._completion(index, params, begin, arrival, prompt.stops) for index in range(params.n)]
         scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.vocabulary)
         return self._track(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -259,8 +257,17 @@ def vocabulary_ends(
     if last or (first and tied):
         before = len(build.parameters)
         own_name = name if tied else head_name
-        biases: dict[str, Any] = {"bias": head_bias, "logits_bias": logits_bias}
-        head = Head(build, own_name, vocab, n, tied=tied, **biases, cap=logits_cap, scale=logits_scale)
+        head = Head(
+            build,
+            own_name,
+            vocab,
+            n,
+            tied=tied,
+            bias=head_bias,
+            logits_bias=logits_bias,
+            cap=logits_cap,
+            scale=logits_scale,
+        )
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             spec = head.rows_spec(embedding_scale)
             return PackedEmbedding(build, spec, head.parameter, whole=whole), head if last else None

@@ -23,6 +23,7 @@ class Ovis2Images:
         return ids
 
     def _process_images(self, images: Sequence[Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
-        processed, texts = super()._process_images(images, **options)  # type: ignore[misc]  # of what it is mixed into
+        mixed_into: Any = super()
+        processed, texts = mixed_into._process_images(images, **options)  # noqa: SLF001 - what it replaces
         tokens = np.array(self.tokenizer("".join(texts), add_special_tokens=False)["input_ids"], np.int64)
         return {**processed, "image_tokens": tokens[np.isin(tokens, self.image_token_ids)]}, texts

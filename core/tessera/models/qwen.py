@@ -65,11 +65,10 @@ _OMNI_MOE: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+_DIFFUSERS = Apart("to_out", "to_q", "to_k", "to_v")
+"""Diffusers' names."""
 _JUDGE = HeadConfig("score.2", dense="score.0", activation="relu", pooling="last")
 """Of reward models."""
-
-
-_DIFFUSERS = Apart("to_out", "to_q", "to_k", "to_v")
 
 
 def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

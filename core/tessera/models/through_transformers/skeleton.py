@@ -121,9 +121,8 @@ class Anatomy:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, *, generates: bool = True, text: str = "") -> Anatomy:
-        """generates: whether it has a head over the vocabulary. text: the name of the model below the head, if it is
-        no other. Raises RefusedTypeError for a model without the parts
-        that every model must have here."""
+        """generates: whether it has a head over the vocabulary. text: the name of the model below the head, if it
+        can be no other. Raises RefusedTypeError for a model without the parts that every model must have here."""
         head, embedding = model.get_output_embeddings() if generates else None, model.get_input_embeddings()
         if isinstance(head, nn.Linear) != generates or not isinstance(embedding, nn.Embedding):
             raise RefusedTypeError(f"it has no embedding {'and head ' if generates else ''}of the usual form")
