@@ -165,7 +165,8 @@ def test_checks_run_at_once_and_hang_alone(tmp_path: Path) -> None:
     with pytest.raises(FailedError, match="wrong ended with 1: it gives other numbers; stuck hung: begun"):
         checks.run(commands, 2.0, tmp_path, os.environ, notes)
     assert time.monotonic() - began < 30
-    assert [figure.partition(" after ")[0] for figure in notes.figures.values()] == ["passed", "ended with 1", "hung"]
+    ends = {name: figure.partition(" after ")[0] for name, figure in notes.figures.items()}
+    assert ends == {"right": "passed", "wrong": "ended with 1", "stuck": "hung"}
     assert notes.figures["right"].endswith("s: as loaded")
 
 
