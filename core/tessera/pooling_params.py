@@ -24,7 +24,7 @@ class PoolingParams(msgspec.Struct, frozen=True, array_like=True):
     truncation_side: str | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
+        if self.task not in (*TASKS, "align"):
             raise RequestError(f"task must be one of {', '.join(TASKS)}.", param="task")
         if self.dimensions is not None and not 1 <= self.dimensions <= MAX_DIMENSIONS:
             raise RequestError(f"dimensions must be 1 to {MAX_DIMENSIONS}, got {self.dimensions}.", param="dimensions")
@@ -43,5 +43,5 @@ class RequestPooling(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def from_config(cls, pooler: PoolerConfig, task: PoolingTask, start: int = 0) -> RequestPooling:
         """Of a model that pools like this. start: of the first token behind an instruction."""
-        every_token = task in ("token_embed", "token_classify") or pooler.pooling != "last"
+        every_token = task in ("token_embed", "token_classify", "align") or pooler.pooling != "last"
         return cls(task, every_token, 0 if pooler.include_prompt else start)

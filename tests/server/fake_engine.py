@@ -120,7 +120,10 @@ class PooledCall:
 
 
 def numbers(ids: Sequence[int], params: PoolingParams, pooler: PoolerConfig) -> Array:
-    """What the model's head makes of a prompt: each token adds a row of a table, and the sum is the text's."""
+    """What the model's head makes of a prompt: each token adds a row of a table, and the sum is the text's. Of the task
+    align, each token attends to one position of two."""
+    if params.task == "align":
+        return np.eye(2, dtype=np.float32)[np.arange(len(ids)) * 2 // len(ids)]
     vectors = params.task in ("embed", "token_embed")
     width = pooler.dimensions if vectors else max(len(pooler.labels), 1)
     table = np.random.default_rng(width).standard_normal((257, width)).astype(np.float32)
@@ -258,9 +261,10 @@ class FakeEngine:
         *,
         pooled_from: int = 0,
         columns: Mapping[str, float] = NO_COLUMNS,
+        media: Sequence[PlacedMedia] = (),
     ) -> PooledPrompt:
         inputs = InputProcessor(self.config, self.tokenizer, self.info.max_model_len)
-        return inputs.prepare_pooled(prompt, params, text=None, pooled_from=pooled_from, columns=columns)
+        return inputs.prepare_pooled(prompt, params, text=None, pooled_from=pooled_from, columns=columns, media=media)
 
     async def encode(
         self,

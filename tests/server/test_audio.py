@@ -10,6 +10,7 @@ import numpy as np
 import openai
 import pytest
 
+from tessera.config.pooler import PoolerConfig
 from tessera.config.speech import SpeechConfig
 from tessera.errors import RequestError
 from tessera.features.transcription import RULES, TIMED
@@ -52,7 +53,8 @@ def engine(speech: SpeechConfig | None = SPEECH) -> FakeEngine:
     media = FakeMedia()
     checkpoint = {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 2}
     script, shown = Script(pieces="ABC", first_id=FIRST), {"modalities": ("audio",), "checkpoint": checkpoint}
-    return FakeEngine(script=script, media=media, speech=speech, **shown)
+    pooler = PoolerConfig(("align",), "last", activation="identity")
+    return FakeEngine(script=script, media=media, speech=speech, pooler=pooler, **shown)
 
 
 async def send(api: Api, file: bytes = b"5", path: str = PATH, **fields: Any) -> Any:
@@ -84,6 +86,23 @@ async def test_openai_s_client_reads_every_form_of_a_transcript() -> None:
         assert ("".join(event.delta for event in events[:2]), events[2].text) == ("ABCABC", "ABCABC")
 
 
+async def test_times_of_words_are_found_by_a_request_of_their_own() -> None:
+    async with in_process(made := engine()) as api:
+        response = await send(
+            api, b"31", language="en", response_format="verbose_json", **{"timestamp_granularities[]": "word"}
+        )
+    said = response.json()
+    assert "segments" not in said
+    assert said["words"] == [
+        {"word": "ABC", "start": 0.0, "end": 0.02},
+        {"word": "ABC", "start": 30.0, "end": 30.02},
+    ]
+    prompts = [[*call.prompt.ids] for call in made.pooled]
+    assert prompts == [[200, 201, 203, 210, *range(FIRST, FIRST + 3), 199]] * 2
+    assert [call.params.task for call in made.pooled] == ["align"] * 2
+    assert [len(call.prompt.media) for call in made.pooled] == [1, 1]
+
+
 async def test_a_window_is_asked_as_its_model_is_asked() -> None:
     made = engine()
     async with in_process(made, ServerSettings()) as api:
@@ -111,7 +130,7 @@ async def test_a_window_is_asked_as_its_model_is_asked() -> None:
         ({"response_format": "pdf"}, "response_format is wrong"),
         ({"temperature": "9"}, "temperature must be 0 to 2"),
         ({"temperature": "hot"}, "temperature is wrong"),
-        ({"timestamp_granularities[]": "word"}, "Times of words are not served"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities is of response_format verbose_json"),
         ({"stream": "true", "response_format": "srt"}, "A stream has response_format json"),
         ({"include[]": "logprobs"}, "include is not supported here"),
         ({"prompt": "x" * 2**17}, "have at most 65536 bytes"),

@@ -16,7 +16,7 @@ from tessera.config.locate import HubAccess, locate_model, named_model, tokenize
 from tessera.config.modalities import NOUNS, encoder_length, modalities, reads_text, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
 from tessera.config.source_text import SourceTextConfig, source_text_config
-from tessera.config.speech import SpeechConfig, speech_config
+from tessera.config.speech import SpeechConfig, aligner, speech_config
 from tessera.config.tasks import model_tasks
 from tessera.errors import ConfigError, ModelError, printable
 
@@ -38,6 +38,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     tasks = model_tasks(checkpoint, options)
     recommended = generation_folder(options.generation_config, folder)
     source = _source_text(checkpoint, recommended)
+    speech = _speech(checkpoint) if tasks.generates else None
     authors = {} if named is None else named.sampling
     return record_of(
         ModelConfig,
@@ -48,11 +49,11 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
         max_model_len=_max_model_len(checkpoint, options.max_model_len, tasks.max_tokens),
-        pooler=tasks.pooler,
+        pooler=tasks.pooler if speech is None else aligner(checkpoint.config, _generation(checkpoint.folder)),
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
-        speech=_speech(checkpoint) if tasks.generates else None,
+        speech=speech,
         source_text=source,
         modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "align"]
 """embed: a vector for the text. classify: a number for each label; a reranker has one label. token_embed and
-token_classify: the same for each token."""
-TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
+token_classify: the same for each token. align: how much each token attends to each position of a sound, which this
+engine asks itself to time words."""
+TASKS: tuple[PoolingTask, ...] = tuple(task for task in get_args(PoolingTask) if task != "align")
+"""Those that a request may name."""
+
+ALIGNED = "aligned_tokens"
+"""The column: of a request of the task align, how many tokens its prompt has; 0 for others."""
 
 Pooling = Literal["last", "cls", "mean", "max", "weighted_mean", "mean_sqrt_len"]
 """Which hidden states of a text become its vector: that of the last token or the first, or of all tokens their mean,
@@ -69,6 +74,8 @@ class PoolerConfig:
     step_token: int | None = None
     # What gives the number of the only label, if the model is a language model that ranks.
     token_score: TokenScore | None = None
+    # Of the task align, (layer, head) of a decoder's cross attention, those that follow what is said; in order.
+    alignment_heads: tuple[tuple[int, int], ...] = ()
     # The tokens whose logits are the labels' numbers, if the model is a language model that classifies.
     label_tokens: tuple[int, ...] = ()
     # Whether it classifies because --convert says so, and its head may be missing.

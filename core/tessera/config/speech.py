@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.config.pooler import PoolerConfig
 from tessera.errors import ModelError
 
 _MARK = "no_timestamps_token_id"
@@ -34,7 +35,7 @@ class SpeechConfig:
     suppressed_first: tuple[int, ...] = ()
     # How late the first time of an answer may be, as a number of steps of `resolution`; None: as late as any.
     most_first_time: int | None = None
-    # Seconds between two times.
+    # Seconds between two times, and between two positions of the encoder.
     resolution: float = 0.02
     # Seconds that the encoder takes at once.
     window: float = 30.0
@@ -85,6 +86,13 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
     )
 
 
+def aligner(checkpoint: Mapping[str, Any], generation: Mapping[str, Any]) -> PoolerConfig | None:
+    """What words are timed by; None where the files do not say what heads there are. The arguments are those of
+    speech_config(). Raises ModelError."""
+    heads = _TokenFields({**checkpoint, **generation}, 0).heads("alignment_heads")
+    return None if not heads else PoolerConfig(("align",), "last", activation="identity", alignment_heads=heads)
+
+
 class _TokenFields:
     """Reads tokens. Raises ModelError."""
 
@@ -110,6 +118,30 @@ class _TokenFields:
         if not isinstance(values, dict) or len(values) > _MOST_TOKENS:
             raise ModelError(f"{name} in generation_config.json must be tokens by name.")
         return {key: self.checked(name, value) for key, value in values.items()}
+
+    def heads(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Without any, all heads of the last half of the layers, as openai-whisper has it for a model that it does not
+        know."""
+        layers, heads = (self._values.get(f"decoder_{what}") for what in ("layers", "attention_heads"))
+        if type(layers) is not int or type(heads) is not int:
+            return ()
+        pairs = self._values.get(name)
+        if pairs is None:
+            return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
+        if (
+            not isinstance(pairs, list)
+            or not 0 < len(pairs) <= layers * heads
+            or not all(
+                isinstance(pair, list)
+                and len(pair) == 2
+                and all(type(number) is int for number in pair)
+                and 0 <= pair[0] < layers
+                and 0 <= pair[1] < heads
+                for pair in pairs
+            )
+        ):
+            raise ModelError(f"{name} in generation_config.json must be a list of [layer, head] of the decoder.")
+        return tuple(sorted({(layer, head) for layer, head in pairs}))
 
     def limit(self, name: str) -> int | None:
         value = self._values.get(name)

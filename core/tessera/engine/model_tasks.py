@@ -23,6 +23,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "classify": "classify texts",
         "token_embed": "embed tokens",
         "token_classify": "classify tokens",
+        "align": "align texts with sounds",
     }
 )
 _CONVERTED = ("embed", "token_embed")

@@ -19,8 +19,9 @@ _VECTORS = ("embed", "token_embed")
 
 def check_pooling(params: PoolingParams, model: ModelConfig) -> PoolerConfig:
     """Returns the model's pooler. Raises RequestError if it has none, or not for this task or number of dimensions."""
-    check_pools(model, [params.task])
     pooler = model.pooler
+    if pooler is None or params.task not in pooler.tasks:
+        check_pools(model, [params.task])
     assert pooler is not None, "it has been checked that the model pools"
     if params.dimensions is not None:
         _check_dimensions(params.dimensions, params.task, pooler)

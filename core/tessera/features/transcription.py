@@ -1,15 +1,18 @@
-"""The rules for the answers of models that write down speech, the engine's half, which only says where they hold. The
-workers' half is runner/transcription.py."""
+"""The rules for the answers of models that write down speech, the engine's half, which only says where they hold, and
+which requests time words. The workers' half is runner/transcription.py."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tessera.config.pooler import ALIGNED
 from tessera.errors import ConfigError
-from tessera.platform.feature import EngineFeature, Feature
+from tessera.platform.feature import EngineFeature, Feature, FeatureState
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.request import Request
 
 FEATURE = Feature(
     engine="tessera.features.transcription:TranscriptionInEngine",
@@ -34,3 +37,17 @@ class TranscriptionInEngine(EngineFeature):
                 "Models that write down speech are served without drafts; remove --speculative-config.",
                 param="speculative_config",
             )
+
+    def begin(self, request: Request) -> FeatureState | None:
+        aligned = request.pooling is not None and request.pooling.task == "align"
+        return Aligned(len(request.prompt)) if aligned else None
+
+
+class Aligned(FeatureState):
+    """A request of the task align, whose prompt has that many tokens."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+
+    def columns(self) -> Mapping[str, float]:
+        return {ALIGNED: self.num_tokens}

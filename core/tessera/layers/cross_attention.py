@@ -3,6 +3,7 @@ computed and written once, when a row begins. Heads are sharded over the ranks."
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -55,14 +56,20 @@ class CrossAttention:
         self.mixer = build.mixer(self.spec, {})
         # As it is bound: what is captured are the calls of `mixer`.
         self.bound = build.mixers[-1].mixer
+        # Is told the queries of a launch [T, H, D], while somebody wants them.
+        self.on_query: Callable[[Tensor], object] | None = None
 
-    def write(self, states: Tensor, launch: Launch, caches: Caches) -> None:
+    def write(self, states: Tensor, launch: Launch, caches: Caches) -> Tensor:
         """Computes and keeps the keys and values of what the encoders made of rows that begin in this launch. states
-        [N, hidden], as long as the slots of the cache group."""
+        [N, hidden], as long as the slots of the cache group. Returns the keys [N, H, D]."""
         assert isinstance(self.bound, CrossLayer), "the contract of cross_attention"
         k, v = self.keys_values(states).view(len(states), 2, self.heads, self.head_dim).unbind(1)
         self.bound.write(k, v, caches, launch.plans[self.spec.layer])
+        return k
 
     def __call__(self, x: Tensor, residual: Tensor, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
-        mixed = self.mixer.fused(self.query(x), launch.positions, caches, launch.plans[self.spec.layer])
+        query = self.query(x)
+        if self.on_query is not None:
+            self.on_query(query.view(len(query), self.heads, self.head_dim))
+        mixed = self.mixer.fused(query, launch.positions, caches, launch.plans[self.spec.layer])
         return mixed, residual

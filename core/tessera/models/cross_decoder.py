@@ -98,11 +98,10 @@ class CrossDecoder(Decoder):
         self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype)) if whole else None
         self.facts = replace(self.facts, stage_tensors=0, prefix_cacheable=False)
 
-    def write(self, states: Tensor, launch: Launch, caches: Caches) -> None:
+    def write(self, states: Tensor, launch: Launch, caches: Caches) -> list[Tensor]:
         """Keeps what tokens see of what the encoders made of the rows that begin in a launch: [N, hidden], as
-        CrossAttention.write()."""
-        for cross in self.crossed:
-            cross.write(states, launch, caches)
+        CrossAttention.write(). Returns the keys of each layer."""
+        return [cross.write(states, launch, caches) for cross in self.crossed]
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         positions = self.positions(launch.positions)

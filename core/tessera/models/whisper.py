@@ -10,6 +10,7 @@ from tessera.layers.build import Build
 from tessera.layers.cross_attention import CrossShape
 from tessera.layers.embedding import PositionEmbedding
 from tessera.layers.qkv import Apart
+from tessera.models.aligned_decoder import AlignedDecoder
 from tessera.models.cross_decoder import CrossBlock, CrossDecoder, CrossNames
 from tessera.models.decoder import Decoder, DecoderNames
 from tessera.models.encoder import BlockNames
@@ -42,6 +43,8 @@ _DECODER = "model.decoder"
 
 
 def whisper(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    heads = () if build.pooler is None else build.pooler.alignment_heads
+    decoder = partial(AlignedDecoder, heads=heads) if heads else CrossDecoder
     said = {name: value for name, value in checkpoint.items() if name not in _FIELDS.values()}
     fields = ConfigFields(renamed(said, _FIELDS), _WHISPER)
     shape = read_attention(fields, max_model_len, rope=None, eps=_EPS, bias=True, output_bias=True, layout=_LAYOUT)
@@ -68,5 +71,5 @@ def whisper(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
         lambda number, tables: CrossBlock(
             build, config, number, tables, _NAMES, crossed, CrossNames("encoder_attn", "encoder_attn_layer_norm")
         ),
-        decoder=partial(CrossDecoder, positions=positions),
+        decoder=partial(decoder, positions=positions),
     )

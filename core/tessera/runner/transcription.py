@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tessera.config import EngineConfig
+from tessera.config.pooler import ALIGNED
 from tessera.config.speech import SpeechConfig
 from tessera.features.transcription import FREE, RULES, TIMED, UNTIMED
 from tessera.platform.device import Arena
@@ -35,7 +36,7 @@ class TranscriptionInWorker(WorkerFeature):
         self._num_rows = config.scheduler.max_num_seqs + 1
 
     def columns(self) -> Sequence[Column]:
-        return (Column(RULES, "int32", default=FREE),)
+        return (Column(RULES, "int32", default=FREE), Column(ALIGNED, "int32", internal=True))
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         speech, target = self._speech, ops.device.target

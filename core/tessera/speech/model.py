@@ -58,6 +58,10 @@ class SpeechModel(Protocol):
         """An answer to a prompt. timed: whether it has times."""
         ...
 
+    async def align(self, tokens: Sequence[int], sound: PlacedMedia) -> Array:
+        """[tokens, heads, positions] float32: how much each token attends to each position of the encoder."""
+        ...
+
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens of text."""
         ...

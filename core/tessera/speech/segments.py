@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tessera.config.speech import SpeechConfig
+from tessera.speech.words import Word
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Segment:
     compression_ratio: float
     # The probability that nobody speaks in the window; None: unknown.
     no_speech_prob: float | None
+    # Those of its text, if they were wanted.
+    words: Sequence[Word] = ()
 
 
 def spans_of(tokens: Sequence[int], speech: SpeechConfig, seconds: float) -> tuple[list[TokenSpan], float]:

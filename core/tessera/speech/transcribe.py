@@ -8,14 +8,19 @@ what came before, unless a high temperature made it.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tessera.arrays import Array
 from tessera.media.placed import PlacedMedia
+from tessera.speech.alignment import token_starts
 from tessera.speech.model import SAMPLE_RATE, Heard, SpeechModel, Written
 from tessera.speech.segments import Segment, TokenSpan, spans_of, texts_of
+from tessera.speech.words import Word, words_of
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Those tried one after the other where none is chosen."""
@@ -43,12 +48,15 @@ class TranscriptionOptions:
     timed: bool = True
     # Whether the probability of silence is wanted of each window.
     hears_silence: bool = False
+    # Whether the times of words are wanted.
+    has_words: bool = False
 
 
 @dataclass(frozen=True)
 class WindowAnswer:
     """What was written of a window. heard: None if the model was not asked."""
 
+    sound: PlacedMedia
     written: Written
     text: str
     temperature: float
@@ -95,7 +103,8 @@ class Transcript:
                 spans = []
             elif self._options.timed:
                 spans, reached = spans_of(answer.written.tokens, speech, seconds)
-            for span in spans:
+            words = await self._words(answer, spans, at, seconds) if self._options.has_words else []
+            for number_of_span, span in enumerate(spans):
                 text = await self._model.decode(texts_of(span.tokens, speech)) if len(spans) > 1 else answer.text
                 if not text.strip() or span.start >= span.end:
                     continue
@@ -111,6 +120,7 @@ class Transcript:
                     avg_logprob=answer.mean_logprob,
                     compression_ratio=answer.compression,
                     no_speech_prob=None if answer.heard is None else answer.heard.no_speech,
+                    words=words[number_of_span] if words else (),
                 )
                 number += 1
             if answer.temperature > _STEADY:
@@ -130,10 +140,10 @@ class Transcript:
         for temperature in self._options.temperatures:
             written = await self._write(prompt, sound, temperature)
             text = await self._model.decode(texts_of(written.tokens, speech))
-            answer = WindowAnswer(written, text, temperature, heard)
+            answer = WindowAnswer(sound, written, text, temperature, heard)
             if heard is None and answer.mean_logprob < LEAST_LOGPROB:
                 heard = await self._model.detect(sound, language=False)
-                answer = WindowAnswer(written, text, temperature, heard)
+                answer = WindowAnswer(sound, written, text, temperature, heard)
             if answer.is_good or answer.is_silence:
                 break
         return answer
@@ -144,11 +154,36 @@ class Transcript:
             prompt, sound, temperature=temperature, max_tokens=most, timed=self._options.timed
         )
 
-    def _prompt(self) -> list[int]:
+    async def _words(
+        self, answer: WindowAnswer, spans: Sequence[TokenSpan], at: float, seconds: float
+    ) -> list[list[Word]]:
+        """Of each span of an answer. at: where its window begins, in seconds. seconds: of the window that are in the
+        recording."""
+        speech, texts = self._model.speech, [texts_of(span.tokens, self._model.speech) for span in spans]
+        tokens = [token for text in texts for token in text]
+        if not tokens:
+            return [[] for _ in spans]
+        begin = [*self._begin(), speech.no_timestamps]
+        attention = await self._model.align([*begin, *tokens, speech.end], answer.sound)
+        # The token before says where one begins, and the last one of the text where it ends.
+        rows, positions = attention[len(begin) - 1 : -1], max(1, round(seconds / speech.resolution))
+        times = await asyncio.to_thread(token_starts, rows, positions) * speech.resolution + at
+        own: list[list[Word]] = [[] for _ in spans]
+        ends = np.cumsum([len(text) for text in texts])
+        for word in await words_of(tokens, self.language, self._model.decode):
+            timed = replace(word, start=float(times[word.first]), end=float(times[word.last]))
+            own[int(np.searchsorted(ends, word.first, side="right"))].append(timed)
+        return own
+
+    def _begin(self) -> list[int]:
+        """The tokens that say what is wanted of the model."""
         speech = self._model.speech
-        begin = [speech.start]
-        if speech.languages:
-            begin += [speech.languages[self.language], speech.tasks[self._options.task]]
+        if not speech.languages:
+            return [speech.start]
+        return [speech.start, speech.languages[self.language], speech.tasks[self._options.task]]
+
+    def _prompt(self) -> list[int]:
+        speech, begin = self._model.speech, self._begin()
         if not self._options.timed:
             begin.append(speech.no_timestamps)
         before = self._before[-(self._model.max_model_len // 2 - 1) :]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.config.speech import speech_config
+from tessera.config.speech import aligner, speech_config
 from tessera.errors import ModelError
 
 FILE: dict[str, Any] = {
@@ -35,6 +35,20 @@ def test_a_model_of_english_alone_names_no_language() -> None:
     assert speech is not None
     assert (speech.start, speech.end, speech.languages, speech.translates) == (51, 50, {}, False)
     assert (speech.suppressed, speech.most_first_time) == ((), None)
+
+
+def test_words_are_timed_by_the_heads_that_the_file_names_or_else_by_the_last_ones() -> None:
+    sizes = {"decoder_layers": 3, "decoder_attention_heads": 2}
+    named = aligner(sizes, {"alignment_heads": [[2, 1], [0, 1], [2, 1]]})
+    last = aligner(sizes, {})
+    assert named is not None
+    assert last is not None
+    assert (named.tasks, named.alignment_heads) == (("align",), ((0, 1), (2, 1)))
+    assert last.alignment_heads == ((1, 0), (1, 1), (2, 0), (2, 1))
+    assert aligner({}, {}) is None
+    for wrong in ([], [[3, 0]], [[0, 2]], [[0]], ["01"], {"0": 1}, [[0, True]], [[0, 0]] * 7):
+        with pytest.raises(ModelError, match="alignment_heads"):
+            aligner(sizes, {"alignment_heads": wrong})
 
 
 def test_a_file_that_does_not_say_how_the_model_is_asked_is_none() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tessera.server.openapi import field_schema
 
@@ -26,13 +27,17 @@ class TranscriptionForm(msgspec.Struct, kw_only=True):
     response_format: AnswerFormat = "json"
     # 0: higher ones are tried where an answer is bad.
     temperature: float = 0.0
-    # Of verbose_json.
+    # Of verbose_json; []: segments.
     timestamp_granularities: list[Granularity] = []
     # Events with the text as it is written.
     stream: bool = False
     seed: int | None = None
     # Windows are as the model takes them, whatever it says.
     chunking_strategy: str | None = None
+
+    def wants(self, what: Granularity) -> bool:
+        """Whether verbose_json has their times."""
+        return what in (self.timestamp_granularities or ["segment"])
 
 
 class Duration(msgspec.Struct, kw_only=True):
@@ -65,6 +70,14 @@ class TranscriptionSegment(msgspec.Struct, kw_only=True):
     no_speech_prob: float
 
 
+class TranscriptionWord(msgspec.Struct, kw_only=True):
+    """Times in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class VerboseTranscription(msgspec.Struct, kw_only=True):
     """response_format verbose_json."""
 
@@ -74,7 +87,10 @@ class VerboseTranscription(msgspec.Struct, kw_only=True):
     # Of the recording, in seconds.
     duration: float
     text: str
-    segments: list[TranscriptionSegment]
+    # Unless the request wants times of words alone.
+    segments: list[TranscriptionSegment] | UnsetType = UNSET
+    # If the request wants their times.
+    words: list[TranscriptionWord] | UnsetType = UNSET
     usage: Duration
 
 

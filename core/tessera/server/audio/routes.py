@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +24,7 @@ from tessera.server.audio.protocol import (
     Transcription,
     TranscriptionForm,
     TranscriptionSegment,
+    TranscriptionWord,
     VerboseTranscription,
 )
 from tessera.server.audio.speech_model import ServedSpeechModel
@@ -39,6 +41,7 @@ from tessera.speech.model import SAMPLE_RATE
 from tessera.speech.segments import Segment
 from tessera.speech.subtitles import srt, vtt
 from tessera.speech.transcribe import TEMPERATURES, Transcript, TranscriptionOptions
+from tessera.speech.words import Word
 
 Task = Literal["transcribe", "translate"]
 PATHS: Mapping[Task, str] = MappingProxyType(
@@ -87,6 +90,8 @@ class TranscriptionEndpoint:
         model = context.model(form.model)
         check_hears(model.engine.config.model, self._task, TASK_ROUTES)
         _check(form)
+        if form.wants("word") and model.engine.config.model.pooler is None:
+            raise RequestError("This model does not time words; leave word out.", param="timestamp_granularities")
         speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), form.seed)
         options = await _options(form, self._task, speech)
         samples = await speech.samples(bytes(received.data))
@@ -122,7 +127,8 @@ class Recording:
                 language=self._transcript.language,
                 duration=self._seconds,
                 text=_text(segments),
-                segments=[_segment_of(segment) for segment in segments],
+                segments=[_segment_of(segment) for segment in segments] if self._form.wants("segment") else UNSET,
+                words=[_word_of(word) for one in segments for word in one.words] if self._form.wants("word") else UNSET,
                 usage=self._usage,
             )
         )
@@ -140,10 +146,9 @@ def _check(form: TranscriptionForm) -> None:
     """Raises RequestError."""
     if not 0 <= form.temperature <= MOST_TEMPERATURE:
         raise RequestError(f"temperature must be 0 to {MOST_TEMPERATURE:g}.", param="temperature")
-    if "word" in form.timestamp_granularities:
+    if form.timestamp_granularities and form.response_format != "verbose_json":
         raise RequestError(
-            "Times of words are not served; leave timestamp_granularities out for those of segments.",
-            param="timestamp_granularities",
+            "timestamp_granularities is of response_format verbose_json; leave it out.", param="timestamp_granularities"
         )
     if form.stream and form.response_format not in ("json", "text"):
         raise RequestError("A stream has response_format json; leave it out.", param="response_format")
@@ -164,6 +169,7 @@ async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechMode
         prompt=await speech.tokens(form.prompt) if form.prompt and form.prompt.strip() else (),
         temperatures=(form.temperature,) if form.temperature else TEMPERATURES,
         hears_silence=form.response_format == "verbose_json",
+        has_words=form.wants("word"),
     )
 
 
@@ -189,3 +195,7 @@ def _segment_of(segment: Segment) -> TranscriptionSegment:
         compression_ratio=segment.compression_ratio,
         no_speech_prob=segment.no_speech_prob or 0.0,
     )
+
+
+def _word_of(word: Word) -> TranscriptionWord:
+    return TranscriptionWord(word=word.text.strip(), start=round(word.start, 3), end=round(word.end, 3))

@@ -15,6 +15,7 @@ from tessera.errors import EngineStepError, RequestError
 from tessera.features.transcription import RULES, TIMED, UNTIMED
 from tessera.media.placed import PlacedMedia
 from tessera.media.sound import wav_file
+from tessera.pooling_params import PoolingParams
 from tessera.request import CompletionOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
@@ -88,6 +89,13 @@ class ServedSpeechModel:
         answer = await self._answer(prompt, sound, params)
         tokens = [token for token in answer.token_ids if token != self.speech.end]
         return Written(tokens, answer.cumulative_logprob or 0.0, len(answer.token_ids))
+
+    async def align(self, tokens: Sequence[int], sound: PlacedMedia) -> Array:
+        engine, name = self._engine, f"{self._name}-{next(self._numbers)}"
+        prompt = await engine.prepare_pooled(tokens, PoolingParams("align"), media=[sound])
+        with self._admission.admit(self._owner.tenant, 1):
+            output = await engine.encode(prompt, prompt.params, name, **self._owner.arguments)
+        return output.outputs.data.reshape(len(tokens), -1, self._length)
 
     async def decode(self, tokens: Sequence[int]) -> str:
         return self._text.vocabulary.decode([*tokens])
