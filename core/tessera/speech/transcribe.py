@@ -87,7 +87,7 @@ class Transcript:
     def __init__(self, model: SpeechModel, options: TranscriptionOptions) -> None:
         self._model, self._options = model, options
         self.language = options.language or ("" if model.speech.languages else ENGLISH)
-        # Tokens of text so far, of which the model is shown the last.
+        # Tokens so far, of which the model is shown the last: with their times, without which it would write none either.
         self._before = [*options.prompt]
 
     async def segments(self, samples: Array) -> AsyncGenerator[Segment, None]:
@@ -108,7 +108,7 @@ class Transcript:
                 text = await self._model.decode(texts_of(span.tokens, speech)) if len(spans) > 1 else answer.text
                 if not text.strip() or span.start >= span.end:
                     continue
-                self._before += texts_of(span.tokens, speech)
+                self._before += span.tokens
                 yield Segment(
                     id=number,
                     seek=round(at * 100),

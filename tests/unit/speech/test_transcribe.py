@@ -100,7 +100,7 @@ def test_a_window_begins_where_the_last_whole_segment_ended() -> None:
     assert [round(one.avg_logprob, 6) for one in segments] == [-0.2, -0.2, -0.3]
     assert {one.no_speech_prob for one in segments} == {None}
     assert model.asked[0] == {"prompt": BEGIN, "temperature": 0.0, "max_tokens": 32, "timed": True}
-    before = words(" One. Two.")
+    before = [at(0), *words(" One."), at(8), at(9), *words(" Two."), at(20)]
     assert model.asked[1]["prompt"] == [PREVIOUS, *before, *BEGIN]
 
 
@@ -108,7 +108,7 @@ def test_what_was_said_before_is_shown_as_far_as_it_fits() -> None:
     model = Model([([at(0), *words(ascii_letters[:40]), at(30)], -0.1), ([at(0), *words("y"), at(1)], -0.1)])
     transcribed(model, 31, prompt=words("z" * 50))
     assert model.asked[0]["prompt"] == [PREVIOUS, *words("z" * 31), *BEGIN]
-    assert model.asked[1]["prompt"] == [PREVIOUS, *words(ascii_letters[9:40]), *BEGIN]
+    assert model.asked[1]["prompt"] == [PREVIOUS, *words(ascii_letters[10:40]), at(30), *BEGIN]
     assert model.asked[1]["max_tokens"] == 64 - 35
 
 
