@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "Qwen2": "gte-Qwen2 where it is causal",
         "Qwen3": "Qwen3-Embedding, Qwen3-Reranker",
         "Roberta": "all-distilroberta",
+        "T5Encoder": "sentence-t5, GTR",
         "XLMRoberta": "BGE-M3, multilingual-E5, bge-reranker-v2-m3",
     }
 )

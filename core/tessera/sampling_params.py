@@ -40,6 +40,7 @@ MAX_WHITESPACE_CHARS = 256
 TRUNCATION_SIDES = ("left", "right")
 MAX_EXTRA_ARGS = 64
 MAX_EXTRA_ARG_CHARS = 64
+MAX_LANGUAGE_CHARS = 64
 MOST_PENALTY = 2.0
 MOST_REPETITION = 1e6
 GREEDY_BELOW = 1e-5
@@ -248,6 +249,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     # leaves room for the answer.
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None  # "left" or "right"
+    # Of a model whose encoder reads the prompt: the language in which its answer is, as the tokenizer names it.
+    target_language: str | None = None
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
@@ -360,6 +363,7 @@ def check(params: SamplingParams) -> None:
     _check_stops(params)
     _check_words(params)
     check_side(params.truncation_side)
+    _check_language(params.target_language)
     if params.allowed_token_ids is not None:
         _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, min_ids=1)
     if params.logprob_token_ids is not None:
@@ -427,6 +431,13 @@ def _check_words(params: SamplingParams) -> None:
         if not 1 <= len(ids) <= MAX_BAD_WORD_TOKENS:
             _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, min_ids=1)
     _check_each("bad_words_ids", tuple(chain.from_iterable(lists)))
+
+
+def _check_language(name: Any) -> None:
+    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= MAX_LANGUAGE_CHARS):
+        raise RequestError(
+            f"target_language must be a name of 1 to {MAX_LANGUAGE_CHARS} characters.", param="target_language"
+        )
 
 
 def _structured_outputs(value: Any) -> StructuredOutputsParams:

@@ -100,6 +100,12 @@ async def test_the_side_that_is_cut_may_be_the_right_one(api):
     check_error(await api.chat(truncation_side=1), 400, "truncation_side")
 
 
+async def test_the_engine_is_told_the_language_of_an_answer(api):
+    assert (await api.complete(target_language="fra_Latn")).status_code == 200
+    assert api.engine.calls[-1].params.target_language == "fra_Latn"
+    check_error(await api.complete(target_language="a" * 65), 400, "target_language")
+
+
 @pytest.mark.parametrize("prompt", ["x" * 5000, [1] * 5000])
 async def test_minus_one_keeps_what_leaves_room_for_the_answer(api, prompt):
     assert (await api.complete(prompt=prompt, max_tokens=5, truncate_prompt_tokens=-1)).status_code == 200

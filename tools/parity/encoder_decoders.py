@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -13,10 +14,16 @@ from transformers import (
     MarianMTModel,
     MBartConfig,
     MBartForConditionalGeneration,
+    MT5Config,
+    MT5ForConditionalGeneration,
     PegasusConfig,
     PegasusForConditionalGeneration,
     PLBartConfig,
     PLBartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+    UMT5ForConditionalGeneration,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
@@ -74,6 +81,38 @@ def _bart(config_class: Any, model_class: Any, **differs: Any) -> Family:
     )
 
 
+T5: dict[str, Any] = {
+    "vocab_size": SIZES["vocab_size"],
+    "d_model": 72,
+    "d_kv": 14,
+    "d_ff": 84,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 12,
+    "relative_attention_max_distance": 29,
+    "n_positions": MAX_POSITIONS,
+    "decoder_start_token_id": 2,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "attn_implementation": "eager",
+}
+"""Buckets of one distance, of several, and keys beyond the farthest."""
+
+
+def _t5(config_class: Any, model_class: Any, *, untied: bool = False, name: str = "", **differs: Any) -> Family:
+    """untied: the head has a weight of its own, as in the files of all but the first T5."""
+
+    def make() -> Any:
+        model = model_class(config_class(**{**T5, **differs}))
+        if untied:
+            model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+        return model
+
+    name = name or f"{config_class.model_type}-seq2seq"
+    return Family(name, make, max_model_len=MAX_POSITIONS, images=TEXTS)
+
+
 ENCODER_DECODERS = {
     family.name: family
     for family in (
@@ -84,5 +123,16 @@ ENCODER_DECODERS = {
         _bart(MBartConfig, MBartForConditionalGeneration),
         _bart(PLBartConfig, PLBartForConditionalGeneration),
         _bart(PegasusConfig, PegasusForConditionalGeneration, scale_embedding=True),
+        _t5(T5Config, T5ForConditionalGeneration),
+        _t5(
+            T5Config,
+            T5ForConditionalGeneration,
+            untied=True,
+            name="t5-v1.1-seq2seq",
+            tie_word_embeddings=False,
+            feed_forward_proj="gated-gelu",
+        ),
+        _t5(MT5Config, MT5ForConditionalGeneration, untied=True),
+        _t5(UMT5Config, UMT5ForConditionalGeneration),
     )
 }

@@ -146,9 +146,12 @@ class ModelConfig:
         """The most tokens of a prompt."""
         return self.max_model_len if self.source_text is None else self.source_text.length
 
-    def decoded_tokens(self, num_prompt_tokens: int) -> int:
-        """How many tokens are before an answer in the context."""
-        return num_prompt_tokens if self.source_text is None else len(self.source_text.begin)
+    def decoded_tokens(self, num_prompt_tokens: int, *, in_language: bool = False) -> int:
+        """How many tokens are before an answer in the context. in_language: of a request that names a language."""
+        source = self.source_text
+        if source is None:
+            return num_prompt_tokens
+        return len(source.begin_in(0) if in_language else source.begin)
 
     def most_media(self, modality: str) -> int:
         """Of a prompt."""

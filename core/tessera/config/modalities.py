@@ -127,6 +127,7 @@ _READ_TEXTS = (
     "PLBartForConditionalGeneration",
     "PegasusForConditionalGeneration",
 )
+_READ_TEXTS_BY_DISTANCE = ("MT5ForConditionalGeneration", "T5ForConditionalGeneration", "UMT5ForConditionalGeneration")
 _WATCH_VIDEOS = (
     "LlavaNextVideoForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
@@ -153,6 +154,7 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
+    | dict.fromkeys(_READ_TEXTS_BY_DISTANCE, TowerType((), encoder_length="n_positions"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
 )
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
@@ -161,8 +163,11 @@ TOWERS: Mapping[str, TowerType] = MappingProxyType(
 """Architectures that are served with their towers."""
 
 
-_ENCODER_LENGTHS: Mapping[str, int] = MappingProxyType({"max_position_embeddings": 1024, "max_source_positions": 1500})
-"""transformers' defaults of the fields of TowerType.encoder_length."""
+_ENCODER_LENGTHS: Mapping[str, int] = MappingProxyType(
+    {"max_position_embeddings": 1024, "max_source_positions": 1500, "n_positions": 1024}
+)
+"""transformers' defaults of the fields of TowerType.encoder_length; where it has no bound, as for mT5, what the model
+was trained with."""
 MAX_ENCODER_LENGTH = 65536
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")

@@ -24,6 +24,10 @@ class SourceTextConfig:
     # Tokens that no answer has.
     never: tuple[int, ...] = ()
 
+    def begin_in(self, language: int) -> tuple[int, ...]:
+        """What an answer in a language begins with. language: the token that stands for it."""
+        return self.begin[0], language
+
 
 def source_text_config(
     checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int

@@ -36,7 +36,7 @@ _NAMED: Mapping[str, Pooling] = MappingProxyType({"avg": "mean", "cls": "cls", "
 """By `pooling` in config.json of these."""
 _PICKLED = ("sparse_linear.pt", "colbert_linear.pt")
 """Further heads of BGE-M3."""
-_WIDTHS = ("hidden_size", "dim", "n_embd")
+_WIDTHS = ("hidden_size", "dim", "n_embd", "d_model")
 _EMBED: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
 

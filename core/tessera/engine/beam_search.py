@@ -48,6 +48,8 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     length_penalty: float = 1.0
     # Keep the end-of-text token at the end of the tokens.
     include_stop_str_in_output: bool = False
+    # As in SamplingParams.
+    target_language: str | None = None
 
     def __post_init__(self) -> None:
         _check("beam_width", self.beam_width, 1, MAX_WIDTH)

@@ -112,6 +112,10 @@ class InputProcessor:
             params = changed(params, bad_words_ids=tuple(banned))
         if source is not None and not media:
             return self._prepare_source(source, ids, params, text)
+        if params.target_language is not None:
+            raise RequestError(
+                "target_language is for models whose encoder reads the prompt; remove it.", param="target_language"
+            )
         self._check_vocabulary(params)
         truncation = Truncation.from_params(
             params.truncate_prompt_tokens,
@@ -138,10 +142,29 @@ class InputProcessor:
             )
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, source.length)
         checked = self._checked(limit.apply(ids), source.length)
-        begin = np.asarray(source.begin, np.int32)
+        begin = np.asarray(self._begin(source, params), np.int32)
         max_tokens = self._bounded(begin.size, params.max_tokens)
         params = resolved(params, self._model)
         return Prompt(text, checked, max_tokens, params, self._stop_strings(params), (source_text(checked),), begin)
+
+    def _begin(self, source: SourceTextConfig, params: SamplingParams) -> tuple[int, ...]:
+        """What the decoder begins with."""
+        name, param = params.target_language, "target_language"
+        if name is None:
+            return source.begin
+        if self._vocabulary is None:
+            raise RequestError(
+                "No tokenizer is loaded (skip_tokenizer_init), so target_language cannot be found; remove it.",
+                param=param,
+            )
+        language = self._vocabulary.language_id(name)
+        if language is None or language >= self._model.vocab_size:
+            usual = self._vocabulary.added_token_texts.get(source.begin[-1]) if len(source.begin) > 1 else None
+            example = "" if usual is None else f", such as {usual[:40]!r}"
+            raise RequestError(
+                f"{name!r} is no language of this model; name one as its tokenizer does{example}.", param=param
+            )
+        return source.begin_in(language)
 
     def _check_vocabulary(self, params: SamplingParams) -> None:
         if params.stop and self._vocabulary is None:

@@ -397,6 +397,8 @@ def _kind(shape: AttentionShape) -> str:
         return "chunked_attention"
     if shape.lookahead:
         return "lookahead_attention"
+    if shape.relative_reach:
+        return "relative_attention"
     return "alibi_attention" if shape.slopes else "attention"
 
 

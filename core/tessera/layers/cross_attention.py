@@ -27,6 +27,8 @@ class CrossShape:
     # What the checkpoint calls its projections.
     layout: Apart
     bias: bool
+    # Of scores; None: that of the head's size.
+    scale: float | None = None
 
 
 class CrossAttention:
@@ -49,7 +51,7 @@ class CrossAttention:
             num_heads=self.heads,
             num_kv_heads=self.heads,
             head_dim=shape.head_dim,
-            scale=shape.head_dim**-0.5,
+            scale=shape.head_dim**-0.5 if shape.scale is None else shape.scale,
             dtype=build.dtype,
             cache=CrossSpec(self.heads, shape.head_dim, build.dtype, length=shape.length),
         )

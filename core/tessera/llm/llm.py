@@ -334,7 +334,8 @@ class LLM:
         the same errors as generate()."""
         refuse_others("beam_search", others)
         self._offline.check_usable()
-        eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
+        eos = self._offline.config.model.eos_token_ids
+        asked = SamplingParams(max_tokens=params.max_tokens, target_language=params.target_language)
         texts = prompts_of(prompts, None)
         prepared = self._all_prepared(texts, [asked] * len(texts))
         searches = [

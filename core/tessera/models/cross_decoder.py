@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from tessera.layers.attention import RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.cross_attention import CrossAttention, CrossShape
 from tessera.layers.norm import AddLayerNorm
-from tessera.models.decoder import Decoder, DecoderConfig
+from tessera.models.decoder import Block, Decoder, DecoderConfig
 from tessera.models.encoder import BlockNames
 from tessera.models.sequential import SequentialBlock
 from tessera.ops import AddSpec
@@ -76,18 +76,26 @@ class PostNormCrossBlock(CrossBlock):
         return self.mlp_norm(self.mlp(x), x)[0], None
 
 
+class CrossingBlock(Block, Protocol):
+    """A block with cross attention."""
+
+    @property
+    def cross(self) -> CrossAttention: ...
+
+
 class CrossDecoder(Decoder):
-    """positions: added to the embedding of tokens. embedding_norm: of the sum, if there is one. whole: without one, the
-    sum is complete on every rank, as blocks need that do not begin with a norm. It is not divided into stages, since
-    each would need the encoder; and prefixes are not cached, since the same tokens follow from other sounds."""
+    """positions: added to the embedding of tokens, if there are some. embedding_norm: of the sum, if there is one.
+    whole: without one, the sum is complete on every rank, as blocks need that do not begin with a norm. It is not
+    divided into stages, since each would need the encoder; and prefixes are not cached, since the same tokens follow
+    from other sounds."""
 
     def __init__(
         self,
         build: Build,
         config: DecoderConfig,
         *,
-        positions: Callable[[Tensor], Tensor],
-        blocks: Sequence[CrossBlock],
+        blocks: Sequence[CrossingBlock],
+        positions: Callable[[Tensor], Tensor] | None = None,
         embedding_norm: AddLayerNorm | None = None,
         whole: bool = False,
         **parts: Any,
@@ -104,6 +112,8 @@ class CrossDecoder(Decoder):
         return [cross.write(states, launch, caches) for cross in self.crossed]
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if self.positions is None:
+            return super().forward(x, launch, caches)
         positions = self.positions(launch.positions)
         if self.embedding_norm is not None:
             return super().forward(self.embedding_norm(x, positions)[0], launch, caches)

@@ -99,8 +99,9 @@ class LayerSpec:
 
     # number among the layers of the model, or of its pipeline stage, that mix tokens
     layer: int
-    # "attention"; "alibi_attention", the same with `slopes`; "chunked_attention", the same with `chunk`;
-    # "lookahead_attention", where a token also sees as many tokens after it as launch.columns[AHEAD] says;
+    # "attention"; "alibi_attention", the same with `slopes`; "relative_attention", the same with `relative_reach`;
+    # "chunked_attention", the same with `chunk`; "lookahead_attention", where a token also sees as many tokens after
+    # it as launch.columns[AHEAD] says;
     # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too;
     # "cross_attention", where each token sees all positions of its row's encoder and no token; or the name of a state
     # mixer
@@ -133,7 +134,7 @@ class LayerSpec:
     # constants of a state mixer, by name
     options: tuple[tuple[str, float], ...] = ()
     # how many distances between a query and a key, from 0 on, the weight "relative_bias" tells apart, in
-    # encoder_attention; 0: nothing is added to scores
+    # encoder_attention and relative_attention (T5, arXiv:1910.10683); 0: nothing is added to scores
     relative_reach: int = 0
     # in alibi_attention, of each head of queries on this rank: what is added to scores after soft cap, for each token
     # that a query comes after its key, is minus this (ALiBi, arXiv:2108.12409)
@@ -536,6 +537,7 @@ class AttentionBackend(MixerBackend[LayerSpec]):
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         """Binds one layer. weights: those that the spec has of "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary
         dim] float32 (cosines, then sines), "sinks" [H] of the layer's dtype, "k_scale" and "v_scale" [1] float32 for a
-        cache in KV_FP8, and "relative_bias" [H, 2 reach - 1] float32, which is added to scores after soft cap: entry
-        key - query + reach - 1, where larger distances count as reach - 1. They may be filled until the model is
-        loaded, so look them up in the hot call."""
+        cache in KV_FP8, and "relative_bias" float32, [H, 2 reach - 1] or, in relative_attention, where no key comes
+        after its query, [H, reach]. It is added to scores after soft cap: entry key - query + reach - 1, where larger
+        distances count as reach - 1. They may be filled until the model is loaded, so look them up in the hot
+        call."""

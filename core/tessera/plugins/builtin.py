@@ -82,6 +82,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "Llama4ForConditionalGeneration": NATIVE_MODELS["Llama4ForCausalLM"],
     "M2M100ForConditionalGeneration": "tessera.models.bart:m2m_100",
     "MBartForConditionalGeneration": "tessera.models.bart:mbart",
+    "MT5ForConditionalGeneration": "tessera.models.t5:mt5",
     "MarianMTModel": "tessera.models.bart:marian",
     "Mistral3ForConditionalGeneration": NATIVE_MODELS["MistralForCausalLM"],
     "PLBartForConditionalGeneration": "tessera.models.bart:plbart",
@@ -95,6 +96,8 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
+    "T5ForConditionalGeneration": "tessera.models.t5:t5",
+    "UMT5ForConditionalGeneration": "tessera.models.t5:umt5",
     "WhisperForConditionalGeneration": "tessera.models.whisper:whisper",
 }
 """Architectures with a tower or an encoder beside a model of text, of which core serves the model of text."""
@@ -140,6 +143,9 @@ POOLING_MODELS: Mapping[str, str] = {
     **{f"{name}{head}": path for name, path in _ENCODERS.items() for head in _HEADS},
     **{f"{name}{head}": path for name, path in _DECODERS.items() for head in _HEADS[1:]},
     **{f"{name}ForPreTraining": _ENCODERS[name] for name in ("Albert", "Bert", "Electra")},
+    "MT5EncoderModel": "tessera.models.t5:mt5_encoder",
+    "T5EncoderModel": "tessera.models.t5:t5_encoder",
+    "UMT5EncoderModel": "tessera.models.t5:umt5_encoder",
 }
 """Architectures that answer with numbers and that core implements."""
 

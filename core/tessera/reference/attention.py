@@ -84,12 +84,13 @@ class PagedPlan:
         return cls(grid, slots // size, slots % size, tables, query, last, key, filled)
 
 
-KINDS = "attention", "alibi_attention", "chunked_attention", "lookahead_attention"
+KINDS = "attention", "alibi_attention", "relative_attention", "chunked_attention", "lookahead_attention"
 """Of layers that keep the keys and values of each token."""
 
 
 class ReferenceAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries, windows, chunks, looks ahead, soft caps, sinks, linear biases."""
+    """Any head size, any block size, grouped queries, windows, chunks, looks ahead, soft caps, sinks, linear biases,
+    a bias by distance."""
 
     name = "reference"
     fallback = True
@@ -152,6 +153,8 @@ class ReferenceAttentionLayer(HeadsLayer):
             scores = torch.tanh(scores / spec.softcap) * spec.softcap
         if self.slopes is not None:
             scores = scores + self.slopes * (plan.key - plan.query)[:, None, None]
+        if spec.relative_reach:
+            scores = scores + self._relative_bias(plan.key - plan.query)
         scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
         peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that attend to nothing
         if spec.sinks:
@@ -169,6 +172,12 @@ class ReferenceAttentionLayer(HeadsLayer):
             return result
         sums = (peak + torch.log(total)).squeeze(-1).permute(0, 3, 1, 2).flatten(2)
         return result, sums[plan.grid.row, plan.grid.place]
+
+    def _relative_bias(self, distance: Tensor) -> Tensor:
+        """distance [R, W, K]: key - query -> [R, Hk, G, W, K] float32."""
+        last = self.spec.relative_reach - 1
+        bias = self.weights["relative_bias"].float().T[distance.clamp(-last, 0) + last]  # [R, W, K, H]
+        return bias.permute(0, 3, 1, 2).unflatten(1, (self.spec.num_kv_heads, -1))
 
 
 # ---- keys and values in a block: unquantized, int8 with a scale per token and head, or fp8 with a scale per layer

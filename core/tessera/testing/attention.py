@@ -88,6 +88,7 @@ class AttentionCase(LaunchCase):
     scale: float | None = None  # of scores; None: that of the head's size
     numbers: Numbers = "usual"  # how large they are
     alibi: bool = False  # whether scores have linear biases
+    relative_reach: int = 0  # distances that a bias of scores tells apart; 0: there is none
     chunk: int | None = None  # tokens of a chunk, of which a query sees its own alone
     together: int | None = None  # tokens of a group of those that a launch computes, which see each other
 
@@ -114,7 +115,8 @@ class AttentionCase(LaunchCase):
     def spec(self) -> LayerSpec:
         return LayerSpec(
             0, self.kind, self.heads, self.kv_heads, self.head_dim, self.factor, self.dtype, self.cache,
-            window=self.window, softcap=self.softcap, sinks=self.sinks, slopes=self.slopes, chunk=self.chunk,
+            window=self.window, softcap=self.softcap, sinks=self.sinks, relative_reach=self.relative_reach,
+            slopes=self.slopes, chunk=self.chunk,
         )  # fmt: skip
 
     @property
@@ -124,6 +126,8 @@ class AttentionCase(LaunchCase):
             return "chunked_attention"
         if self.together is not None:
             return "lookahead_attention"
+        if self.relative_reach:
+            return "relative_attention"
         return "alibi_attention" if self.alibi else "attention"
 
     def ahead(self, tokens: int) -> Array:
@@ -205,6 +209,20 @@ def alibi_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[
     yield "mixed-alibi-all-heads", replace(mixed, kv_heads=6, head_dim=20)
     yield "mixed-alibi-padded", replace(mixed, padding=3)
     yield "mixed-alibi-long", AttentionCase(_LONG, block_size, alibi=True, dtype=dtype)
+
+
+def relative_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
+    """Cases of attention with a bias by distance by name: every kind of launch, with keys beyond the last distance that
+    is told apart, and what biases meet in a layer."""
+    usual = AttentionCase((), block_size, relative_reach=11, dtype=dtype)
+    for kind, rows in rows_by_kind(block_size).items():
+        yield f"{kind}-relative", replace(usual, rows=rows, verifies=kind == "verify")
+    mixed = replace(usual, rows=rows_by_kind(block_size)["mixed"])
+    yield "mixed-relative-window-softcap", replace(mixed, window=23, softcap=0.7)
+    yield "mixed-relative-all-heads-unscaled", replace(mixed, kv_heads=6, head_dim=20, scale=1.0)
+    yield "mixed-relative-padded", replace(mixed, padding=3)
+    yield "mixed-relative-one-distance", replace(mixed, relative_reach=1)
+    yield "mixed-relative-long", replace(usual, rows=_LONG, relative_reach=129)
 
 
 def chunked_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
@@ -617,6 +635,7 @@ class AttentionTrial(BlockTrial):
         if case.numbers == "large":
             self._enlarge(random)
         self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
+        self.relative_bias = torch.randn(case.heads, case.relative_reach, generator=random)
 
     def columns(self, grants: list[Grant], starts: list[int], tokens: int) -> dict[str, Tensor]:
         if self.case.together is None:
@@ -648,9 +667,11 @@ class AttentionTrial(BlockTrial):
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The layer's weights: its sinks, and the scales of a cache in KV_FP8, by which some keys and values are out of
-        range."""
+        """The layer's weights: its sinks, its bias by distance, and the scales of a cache in KV_FP8, by which some keys
+        and values are out of range."""
         found = {"sinks": self.sinks.to(self.target)} if self.case.sinks else {}
+        if self.case.relative_reach:
+            found["relative_bias"] = self.relative_bias.to(self.target)
         if self.case.quant == KV_FP8:
             found |= {name: torch.full((1,), scale, device=self.target) for name, scale in KV_SCALES.items()}
         return found
@@ -717,6 +738,9 @@ class AttentionTrial(BlockTrial):
             ahead = torch.arange(len(kept)) - torch.arange(len(kept) - len(queries), len(kept))[:, None]
             if case.alibi:
                 scores = scores + torch.tensor(case.slopes, dtype=torch.float64)[:, None, None] * ahead
+            if case.relative_reach:
+                last = case.relative_reach - 1
+                scores = scores + self.relative_bias.double()[:, ahead.clamp(-last, 0) + last]
             unseen = ahead > torch.from_numpy(case.ahead(len(queries)))[:, None]
             if case.window is not None:
                 unseen = unseen | (ahead <= -case.window)

@@ -112,6 +112,16 @@ class Vocabulary:
             return frozenset()
         return frozenset(token for token in self.special_ids if self.added_token_texts[token] not in except_texts)
 
+    def language_id(self, name: str) -> int | None:
+        """The special token that stands for a language, which has the name itself (`fra_Latn`) or has it between
+        lines (`__fr__`); None if there is none."""
+        roles = self.special_tokens.values()
+        for token_id in self.special_ids:
+            text = self.added_token_texts[token_id]
+            if text in (name, f"__{name}__") and text not in roles:
+                return token_id
+        return None
+
     def token(self, token_id: int) -> str | None:
         """The piece as the vocabulary spells it (`Ġhello`, `▁hello`, `<0x0A>`); None for an id outside it."""
         return self._tokenizer.id_to_token(token_id)

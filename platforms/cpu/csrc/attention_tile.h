@@ -100,6 +100,16 @@ template <template <int> class Kept, int M> struct Tile {
     for (int64_t i = 0; i < padded; i++) scores[m][i] += slope * (float)(before + i);
   }
 
+  // Adds the biases of a pair's head to its scores, by distance. Keys that come after the query are masked.
+  void lean(int m, int64_t from, int64_t padded) {
+    const float *bias = layer.relative_bias + head_of(task, share, share.first + m) * layer.reach;
+    int64_t first = from - (end[m] - 1) + layer.reach - 1, far = -first, last = layer.reach - first;
+    far = far < 0 ? 0 : far < padded ? far : padded;
+    last = last < padded ? last : padded;
+    for (int64_t i = 0; i < far; i++) scores[m][i] += bias[0];
+    for (int64_t i = far; i < last; i++) scores[m][i] += bias[first + i];
+  }
+
   // Masks the scores of keys that a pair does not attend to. padded: count rounded up to whole vectors.
   void hide(int m, int64_t from, int64_t count, int64_t padded) {
     int64_t first = begin[m] - from, last = end[m] - from;
@@ -161,6 +171,7 @@ template <template <int> class Kept, int M> struct Tile {
     score(count);
     for (int m = 0; m < M; m++) {
       if (layer.slopes) tilt(m, from, padded);
+      if (layer.relative_bias) lean(m, from, padded);
       if (begin[m] > from || end[m] < from + padded) hide(m, from, count, padded);
       soften(m, padded);
     }

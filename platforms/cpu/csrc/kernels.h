@@ -310,6 +310,9 @@ struct Layer {
   int64_t chunk;          // a query sees keys of its own chunk of so many tokens; 0: no chunks
   const float *slopes;    // [heads]: for each token that a query comes after its key, its score is less by this; or null
   const bf16 *sinks;      // [heads]: a score of a key without a value; or null
+  const float *relative_bias;  // [heads, reach]: added to scores, the last entry where a query is its key's token, the first where
+                               // it comes reach - 1 tokens or more after it; or null
+  int64_t reach;
 };
 
 // The first key that the query in a position sees.

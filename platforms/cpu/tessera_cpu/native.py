@@ -362,6 +362,8 @@ class Layer(ctypes.Structure):
         ("chunk", c_int64),
         ("slopes", c_void_p),
         ("sinks", c_void_p),
+        ("relative_bias", c_void_p),
+        ("reach", c_int64),
     ]
 
 

@@ -36,7 +36,7 @@ from tessera_cpu.products import rows_apart
 TOKENS = 16  # keys are packed in groups of this many tokens
 BLOCK = 32  # tokens: one head's keys fill a memory page, and processors prefetch within a page
 WIDEST = 256  # the largest head dimension
-KINDS = "attention", "alibi_attention", "chunked_attention", "lookahead_attention"
+KINDS = "attention", "alibi_attention", "relative_attention", "chunked_attention", "lookahead_attention"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ class PagedLayer(HeadsLayer):
         super().__init__(spec, weights, ops)
         self.library, self.layer, self.in_order = library, native.Layer(), ops.batch_invariant
         self.standing: tuple[Tensor, ...] = ()  # the tensors that the layer's description points into
-        has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm, "sinks": spec.sinks or None}
+        has: dict[str, object] = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
+        has |= {"sinks": spec.sinks or None, "relative_bias": spec.relative_reach or None}
         self.names = tuple(name for name, what in has.items() if what is not None)
         self.slopes = torch.tensor(spec.slopes, dtype=torch.float32)  # as the kernel reads them
 
@@ -175,6 +176,8 @@ class PagedLayer(HeadsLayer):
             spec.chunk or 0,
             self.slopes.data_ptr() if spec.slopes else None,
             self._address("sinks"),
+            self._address("relative_bias"),
+            spec.relative_reach,
         )
         return self.layer
 

@@ -113,6 +113,26 @@ ENCODERS: Mapping[str, EncoderFamily] = {
 }
 """Models whose tokens see the whole text."""
 
+_T5 = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"), ...),
+    "max_position_embeddings": ...,
+    "d_model": 72,
+    "d_kv": 14,
+    "d_ff": 84,
+    "num_layers": 3,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 12,
+    "relative_attention_max_distance": 29,
+    "n_positions": POSITIONS,
+}
+
+WITHOUT_HEADS: Mapping[str, EncoderFamily] = {
+    "t5": EncoderFamily("T5", "EncoderModel", differs=_T5),
+    "mt5": EncoderFamily("MT5", "EncoderModel", differs=_T5),
+    "umt5": EncoderFamily("UMT5", "EncoderModel", differs=_T5),
+}
+"""Models whose tokens see the whole text, of which transformers has no class with a head."""
+
 DECODERS: Mapping[str, EncoderFamily] = {
     "llama": EncoderFamily("Llama", differs=_DECODER),
     "mistral": EncoderFamily("Mistral", differs={**_DECODER, "sliding_window": 14}),

@@ -14,7 +14,7 @@ from tessera.engine.engine import Engine
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.models.fields import ACTIVATIONS
-from tessera.models.mpnet import REACH, distance_buckets
+from tessera.models.mpnet import BUCKETS
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
 from tessera.plugins import load_path
@@ -114,13 +114,19 @@ def test_positions_of_padding_are_none_of_a_text(tmp_path, said, most):
 
 
 def test_distances_of_mpnet_are_counted_as_there():
-    far = torch.arange(-3 * REACH, 3 * REACH)
+    most = BUCKETS.reach - 1
+    far = torch.arange(-3 * most, 3 * most)
     theirs = MPNetEncoder.relative_position_bucket(far, num_buckets=32)
-    ours = distance_buckets()[far.clamp(1 - REACH, REACH - 1) + REACH - 1]
+    ours = BUCKETS.by_distance()[far.clamp(-most, most) + most]
     assert torch.equal(ours, theirs)
 
 
-NEEDED = {"Qwen3Moe": {"num_experts": 9}, "Gemma3Text": {"layer_types": ["sliding_attention", "full_attention"]}}
+_T5 = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4, "n_positions": 64}
+NEEDED = {
+    "Qwen3Moe": {"num_experts": 9},
+    "Gemma3Text": {"layer_types": ["sliding_attention", "full_attention"]},
+    **dict.fromkeys(("T5", "MT5", "UMT5"), _T5),
+}
 
 
 @pytest.mark.parametrize("architecture", POOLING_MODELS)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tessera.config.pooler import PoolingTask
-from tests.models.encoders.families import DECODERS, ENCODERS, hidden_states, logits, texts
+from tests.models.encoders.families import DECODERS, ENCODERS, WITHOUT_HEADS, hidden_states, logits, texts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
 
@@ -48,7 +48,7 @@ def assert_close(found: Sequence[np.ndarray], wanted: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("platform", ["cpu", "strict"])
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", [*ENCODERS, *WITHOUT_HEADS])
 def test_hidden_states(saved, family, platform):
     folder, model = saved(family, "Model")
     assert_close(pooled(folder, platform, "token_embed"), hidden_states(model, texts()))

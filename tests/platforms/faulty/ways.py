@@ -273,6 +273,47 @@ def DecodesWithoutBiases(base: Base) -> Base:
     return _instead(PlainAttention, _BiasesBehindPromptsAlone)(base)
 
 
+# ---- biases by distance
+
+
+class _RelativeBiasOfTheNext(ReferenceAttentionLayer):
+    def _relative_bias(self, distance: Tensor) -> Tensor:
+        return super()._relative_bias(distance).flatten(1, 2).roll(1, 1).unflatten(1, (self.spec.num_kv_heads, -1))
+
+
+class _DistancesOfTheLaunch(ReferenceAttentionLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        self._before = plan.query[:, :1]
+        return super().attend(q, caches, plan, out, lse)
+
+    def _relative_bias(self, distance: Tensor) -> Tensor:
+        return super()._relative_bias(distance + self._before)
+
+
+class _FarOnesUnbiased(ReferenceAttentionLayer):
+    def _relative_bias(self, distance: Tensor) -> Tensor:
+        near = distance > -self.spec.relative_reach
+        return super()._relative_bias(distance) * near[:, None, None]
+
+
+@platform("relative attention", "op", "relative")
+def RelativeBiasOfTheNextHead(base: Base) -> Base:
+    """the biases by distance of each head are those of the next"""
+    return _instead(PlainAttention, _RelativeBiasOfTheNext)(base)
+
+
+@platform("relative attention", "op", "relative")
+def DistancesFromTheFirstQuery(base: Base) -> Base:
+    """distances count queries from the first one of a launch"""
+    return _instead(PlainAttention, _DistancesOfTheLaunch)(base)
+
+
+@platform("relative attention", "op", "relative")
+def FarKeysUnbiased(base: Base) -> Base:
+    """keys farther than the last distance that is told apart have no bias"""
+    return _instead(PlainAttention, _FarOnesUnbiased)(base)
+
+
 # ---- attention within chunks
 
 

@@ -9,9 +9,9 @@ import torch
 
 from tessera.reference.attention import ReferenceAttention, read
 from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, attention_cases
-from tessera.testing.attention import alibi_cases, chunked_cases, lookahead_cases
+from tessera.testing.attention import alibi_cases, chunked_cases, lookahead_cases, relative_cases
 
-KINDS = attention_cases, alibi_cases, chunked_cases, lookahead_cases
+KINDS = attention_cases, alibi_cases, chunked_cases, lookahead_cases, relative_cases
 CASES = [
     pytest.param(case, id=f"{name}-{size}-{dtype}")
     for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))

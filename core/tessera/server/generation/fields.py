@@ -99,6 +99,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     logprob_token_ids: Annotated[list[int], field_schema(maxItems=most.MAX_LOGPROB_IDS)] | None = None
     truncate_prompt_tokens: Annotated[int, field_schema(minimum=-1)] | None = None
     truncation_side: Annotated[str, field_schema(enum=[*most.TRUNCATION_SIDES])] | None = None
+    target_language: Annotated[str, field_schema(minLength=1, maxLength=most.MAX_LANGUAGE_CHARS)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, field_schema(exclusiveMinimum=0, maximum=most.MOST_REPETITION)] | None = None

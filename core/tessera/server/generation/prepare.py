@@ -191,6 +191,7 @@ def _max_tokens(
 ) -> int | None:
     """The server's limit if the request sets none, and what the context has room for if it asks for more. The engine
     refuses a prompt that leaves no room."""
-    before = model.engine.config.model.decoded_tokens(len(prompt.token_ids))
+    in_language = params.target_language is not None
+    before = model.engine.config.model.decoded_tokens(len(prompt.token_ids), in_language=in_language)
     room = max(model.engine.info.max_model_len - before, 1)
     return settings.answers.unasked(room) if params.max_tokens is None else min(params.max_tokens, room)

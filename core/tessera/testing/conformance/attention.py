@@ -36,6 +36,7 @@ from tessera.testing.attention import (
     chunked_cases,
     lookahead_cases,
     poison,
+    relative_cases,
     rows_by_kind,
 )
 from tessera.testing.compare import TOLERANCES, difference
@@ -175,7 +176,7 @@ def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str
 
 @lru_cache(maxsize=16)
 def _cases(block_size: int, dtype: str) -> Mapping[str, AttentionCase]:
-    kinds = attention_cases, alibi_cases, chunked_cases, lookahead_cases
+    kinds = attention_cases, alibi_cases, chunked_cases, lookahead_cases, relative_cases
     return MappingProxyType({name: case for cases in kinds for name, case in cases(block_size, dtype)})
 
 

@@ -1,6 +1,6 @@
-"""Silver: a backend of attention with linear biases (ALiBi, arXiv:2108.12409), within chunks (Llama 4) or that looks
-ahead within an image (Gemma 3) against its definition, over a cache poisoned with NaN. Each is a kind of layer of its
-own, so a backend that does not take it has no such cases."""
+"""Silver: a backend of attention with linear biases (ALiBi, arXiv:2108.12409), with biases by distance (T5,
+arXiv:1910.10683), within chunks (Llama 4) or that looks ahead within an image (Gemma 3) against its definition, over a
+cache poisoned with NaN. Each is a kind of layer of its own, so a backend that does not take it has no such cases."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from tessera.testing.attention import AttentionCase, alibi_cases, chunked_cases, lookahead_cases
+from tessera.testing.attention import AttentionCase, alibi_cases, chunked_cases, lookahead_cases, relative_cases
 from tessera.testing.conformance.attention import check_attention, fitted, refusal
 from tessera.testing.conformance.case import Case
 from tessera.testing.conformance.target import Target
 
 Cases = Callable[[], Iterator[tuple[str, AttentionCase]]]
 KINDS: Mapping[str, Cases] = MappingProxyType(
-    {"alibi": alibi_cases, "chunked": chunked_cases, "lookahead": lookahead_cases}
+    {"alibi": alibi_cases, "chunked": chunked_cases, "lookahead": lookahead_cases, "relative": relative_cases}
 )
 """The cases of each kind, by what their names begin with."""
 
