@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,23 @@ _IDEFICS = ProcessorFolder(
         *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
     ),
     joins=False,
+)
+
+_GEMMA4 = ProcessorFolder(
+    "<|image|>",
+    "<|image|>",
+    {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2},
+    {"processor_class": "Gemma4Processor"},
+    ("<boi>", "<eoi>", "<boa>", "<eoa>", "<|audio|>", "<|video|>"),
+    {
+        "image_token": "<|image|>",
+        "boi_token": "<boi>",
+        "eoi_token": "<eoi>",
+        "audio_token": "<|audio|>",
+        "boa_token": "<boa>",
+        "eoa_token": "<eoa>",
+        "video_token": "<|video|>",
+    },
 )
 
 FOLDERS: Mapping[str, ProcessorFolder] = {
@@ -209,22 +226,7 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         ("<end_of_image>",),
         {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
     ),
-    "gemma4": ProcessorFolder(
-        "<|image|>",
-        "<|image|>",
-        {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2},
-        {"processor_class": "Gemma4Processor"},
-        ("<boi>", "<eoi>", "<boa>", "<eoa>", "<|audio|>", "<|video|>"),
-        {
-            "image_token": "<|image|>",
-            "boi_token": "<boi>",
-            "eoi_token": "<eoi>",
-            "audio_token": "<|audio|>",
-            "boa_token": "<boa>",
-            "eoa_token": "<eoa>",
-            "video_token": "<|video|>",
-        },
-    ),
+    "gemma4": _GEMMA4,
     "deepseek_ocr2": ProcessorFolder(
         "<image>",
         "<image>",
@@ -372,6 +374,122 @@ VIDEO_FOLDERS: Mapping[str, ProcessorFolder] = {
     ),
 }
 """Of models that read images and watch videos."""
+
+_MUSE = ProcessorFolder(
+    "<|patch|>",
+    "<|patch|>",
+    {"image_processor_type": "MuseGlimmerImageProcessor", "patch_size": 4, "max_image_tokens": 64},
+    {"processor_class": "MuseGlimmerProcessor"},
+    (
+        *("<|image_start|>", "<|image_end|>", "<|video|>", "<|vid_frame_separator|>", "<|vid_start|>", "<|vid_end|>"),
+        *("<|audio|>", "<|soft_audio_start|>", "<|soft_audio_end|>"),
+    ),
+)
+
+TORCH_FOLDERS: Mapping[str, ProcessorFolder] = {
+    "cohere2_vision": ProcessorFolder(
+        "<|IMG_PATCH|>",
+        "<|IMG_PATCH|>",
+        {
+            "image_processor_type": "Cohere2VisionImageProcessor",
+            "size": _SQUARE,
+            "crop_to_patches": True,
+            "max_patches": 4,
+            "patch_size": 2,
+        },
+        {"processor_class": "Cohere2VisionProcessor"},
+        ("<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>"),
+        {
+            "image_token": "<|IMG_PATCH|>",
+            "boi_token": "<|START_OF_IMG|>",
+            "eoi_token": "<|END_OF_IMG|>",
+            "img_line_break_token": "<|IMG_LINE_BREAK|>",
+        },
+    ),
+    "gemma4_unified": ProcessorFolder(
+        _GEMMA4.placeholder,
+        _GEMMA4.feature,
+        {"image_processor_type": "Gemma4UnifiedImageProcessor", "patch_size": 4, "pooling_kernel_size": 2},
+        {"processor_class": "Gemma4UnifiedProcessor"},
+        _GEMMA4.tokens,
+        _GEMMA4.named,
+    ),
+    "kimi_k25": ProcessorFolder(
+        "<|media_pad|>",
+        "<|media_pad|>",
+        {
+            "image_processor_type": "Kimi_K25ImageProcessor",
+            "patch_size": 4,
+            "max_patches": 256,
+            "size": {"max_height": 64, "max_width": 64},
+        },
+        {"processor_class": "Kimi_K25Processor"},
+        ("<|kimi_k25_video_placeholder|>",),
+    ),
+    "lfm2_vl": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "Lfm2VlImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "tile_size": 32,
+            "encoder_patch_size": 4,
+            "min_image_tokens": 4,
+            "max_image_tokens": 16,
+            "max_tiles": 4,
+        },
+        {"processor_class": "Lfm2VlProcessor"},
+        (
+            *("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
+            *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 5) for column in range(1, 5)),
+        ),
+    ),
+    "llama4": ProcessorFolder(
+        "<|image|>",
+        "<|patch|>",
+        {"image_processor_type": "Llama4ImageProcessor", "size": _SQUARE, "max_patches": 4},
+        {"processor_class": "Llama4Processor", "patch_size": 7},
+        ("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "minimax_m3_vl": ProcessorFolder(
+        "]<]image[>[",
+        "]<]image[>[",
+        {
+            "image_processor_type": "MiniMaxM3VLImageProcessor",
+            "patch_size": 4,
+            "size": {"shortest_edge": 256, "longest_edge": 4096},
+        },
+        {"processor_class": "MiniMaxM3VLProcessor"},
+        ("]<]video[>[", "]<]start of image[>[", "]<]end of image[>["),
+    ),
+    "muse_glimmer": _MUSE,
+    "muse_spark": replace(_MUSE, processor={"processor_class": "MuseSparkProcessor"}),
+    "nemotron_h_omni": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {
+            "image_processor_type": "NemotronH_Omni_Reasoning_V3ImageProcessor",
+            "patch_size": 4,
+            "min_num_patches": 16,
+            "max_num_patches": 256,
+        },
+        {"processor_class": "NemotronH_Omni_Reasoning_V3Processor"},
+        ("<img>", "</img>", "<video>", "<so_embedding>", "<so_start>", "<so_end>"),
+    ),
+    "step3p7": ProcessorFolder(
+        "<im_patch>",
+        "<im_patch>",
+        {
+            "image_processor_type": "Step3p7ImageProcessor",
+            "size": {"height": 64, "width": 64},
+            "patch_size": 32,
+            "vision_patch_size": 4,
+        },
+        {"processor_class": "Step3p7Processor"},
+        ("<patch_start>", "<patch_end>", "<patch_newline>", "<im_start>", "<im_end>"),
+    ),
+}
+"""Of models whose images transformers processes with torch alone."""
 
 _WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16, "chunk_length": 2}
 """Of two seconds, where published ones have 30."""

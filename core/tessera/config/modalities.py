@@ -35,15 +35,14 @@ class TowerType:
     # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
     # without modalities reads the prompt's text.
     encoder_length: str = ""
-    # Whether transformers has a processor of images for torchvision alone, and none for Pillow.
-    torchvision: bool = False
+    # Whether transformers processes its images with torch alone, and not with Pillow.
+    torch: bool = False
 
 
 _READ_IMAGES = (
     "AriaForConditionalGeneration",
     "AyaVisionForConditionalGeneration",
     "Blip2ForConditionalGeneration",
-    "Cohere2VisionForConditionalGeneration",
     "DeepseekOcr2ForConditionalGeneration",
     "DeepseekVLForConditionalGeneration",
     "DeepseekVLHybridForConditionalGeneration",
@@ -57,16 +56,12 @@ _READ_IMAGES = (
     "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "JanusForConditionalGeneration",
-    "Kimi_K25ForConditionalGeneration",
-    "Lfm2VlForConditionalGeneration",
     "Lfm3VlForConditionalGeneration",
     "LightOnOcrForConditionalGeneration",
-    "Llama4ForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "LlavaNextForConditionalGeneration",
     "LlavaNextVideoForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
-    "MiniCPMOcrForConditionalGeneration",
     "MiniCPMV4_6ForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Ovis2ForConditionalGeneration",
@@ -77,7 +72,12 @@ _READ_IMAGES = (
     "VipLlavaForConditionalGeneration",
 )
 
-_READ_IMAGES_THROUGH_TORCHVISION = (
+_READ_IMAGES_BY_TORCH = (
+    "Cohere2VisionForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "MiniCPMOcrForConditionalGeneration",
     "MiniMaxM3SparseForConditionalGeneration",
     "MuseGlimmerForConditionalGeneration",
     "MuseSparkForConditionalGeneration",
@@ -145,9 +145,9 @@ _WATCH_VIDEOS = (
 _TOWERS: Mapping[str, TowerType] = (
     {"Gemma3ForConditionalGeneration": TowerType(whole=True)}
     | {"Gemma4ForConditionalGeneration": TowerType(whole=True, any_text=True)}
-    | {"Gemma4UnifiedForConditionalGeneration": TowerType(whole=True, any_text=True, torchvision=True)}
+    | {"Gemma4UnifiedForConditionalGeneration": TowerType(whole=True, any_text=True, torch=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
-    | dict.fromkeys(_READ_IMAGES_THROUGH_TORCHVISION, TowerType(any_text=True, torchvision=True))
+    | dict.fromkeys(_READ_IMAGES_BY_TORCH, TowerType(any_text=True, torch=True))
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
@@ -189,17 +189,14 @@ def missing_libraries(modality: str) -> str | None:
     return None if all(map(find_spec, names)) else message
 
 
-def needs_torchvision(config: Mapping[str, Any]) -> bool:
-    """TowerType.torchvision of the type that config.json names."""
+def needs_torch(config: Mapping[str, Any]) -> bool:
+    """TowerType.torch of the type that config.json names."""
     tower = TOWERS.get(str(config["architectures"][0]))
-    return tower is not None and tower.torchvision
+    return tower is not None and tower.torch
 
 
-def why_not_processed(folder: Path, config: Mapping[str, Any], modality: str) -> str | None:
-    """Why files of a modality cannot be processed for the model in this folder; None if they can. config: of its
-    config.json."""
-    if modality == "image" and needs_torchvision(config) and find_spec("torchvision") is None:
-        return "torchvision is not installed, without which transformers has no processor of images for this model"
+def why_not_processed(folder: Path, modality: str) -> str | None:
+    """Why files of a modality cannot be processed for the model in this folder; None if they can."""
     if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
         return f"the model's folder has no {' or '.join(_PROCESSOR_FILES)}"
     return missing_libraries(modality)

@@ -13,7 +13,13 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
-from tessera.config.modalities import NOUNS, encoder_length, modalities, reads_text, why_not_processed
+from tessera.config.modalities import (
+    NOUNS,
+    encoder_length,
+    modalities,
+    reads_text,
+    why_not_processed,
+)
 from tessera.config.model_folder import is_gguf, read_json
 from tessera.config.source_text import SourceTextConfig, source_text_config
 from tessera.config.speech import SpeechConfig, aligner, speech_config
@@ -96,7 +102,7 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
         return served
     processed: list[str] = []
     for modality in served:
-        reason = why_not_processed(checkpoint.folder, checkpoint.config, modality)
+        reason = why_not_processed(checkpoint.folder, modality)
         if reason is None:
             processed.append(modality)
         else:

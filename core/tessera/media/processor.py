@@ -24,6 +24,7 @@ from tessera.arrays import Array, encode_array
 from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
 from tessera.media import ovis2, voxtral
+from tessera.media.image_processors import COMPLETIONS
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
 from tessera.media.kinds import IMAGE, SOUND, VIDEO, MediaKind
 from tessera.media.messages import MAX_SECONDS
@@ -66,13 +67,17 @@ class _Part:
     token_id: str
     # The part itself, by the first of its names that there is.
     part: tuple[str, ...]
-    # What arrays it makes: those for videos and sounds are written for torch alone.
+    # What arrays it makes: those for videos and sounds are written for torch alone, and some for images.
     tensors: str
     # What place its contents have among those of prepare_inputs_layout().
     place: int
 
     def loaded(self, processor: Any) -> Any:
         return next((own for name in self.part if (own := getattr(processor, name, None)) is not None), None)
+
+    def tensors_of(self, processor: Any) -> str:
+        """As transformers calls the arrays that a processor's part makes."""
+        return "pt" if getattr(self.loaded(processor), "backend", "") == "torchvision" else self.tensors
 
 
 _PARTS: Mapping[str, _Part] = MappingProxyType(
@@ -230,7 +235,7 @@ class MediaProcessor:
             processed, replacement = self._processed(part, content, {})
             self._own_names[part.kind.modality] = frozenset(processed).difference(whole)
             inputs = {name: array for name, array in processed.items() if name in whole}
-            if not all(np.array_equal(np.asarray(whole[name]), array) for name, array in inputs.items()):
+            if not all(np.array_equal(_array(whole[name]), array) for name, array in inputs.items()):
                 raise ValueError(
                     f"the inputs of {part.kind.with_article} are not those that it makes of {noun} and text"
                 )
@@ -349,7 +354,7 @@ class _SomeParts:
             own = {name: value for name, value in own.items() if name not in _SAMPLING}
             own |= {"do_sample_frames": False, "video_metadata": [_metadata(content.facts, content.numbers)]}
             content = content.pixels
-        return {part.argument: [content], **own, "return_tensors": part.tensors}
+        return {part.argument: [content], **own, "return_tensors": part.tensors_of(self)}
 
     def sampled(self, facts: VideoFacts, options: Mapping[str, Any]) -> list[int]:
         """The numbers of the frames that the video processor chooses. Raises what it raises."""
@@ -393,8 +398,8 @@ def _video_processor(path: str) -> Any:
 
 
 def _array(value: Any) -> Array:
-    """Numbers of Python, as torch would have them."""
-    array = np.asarray(value)
+    """Numbers of Python, as torch would have them, and those that NumPy lacks in float32."""
+    array = np.asarray(value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value)
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
@@ -414,6 +419,8 @@ def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
         fields["window"] = voxtral.window_of(folder)
     if known.__name__ == ovis2.NAME:
         bases = (_SomeParts, ovis2.Ovis2Images, known)
+    if known.__name__ in COMPLETIONS:
+        bases = (_SomeParts, COMPLETIONS[known.__name__], known)
     some_parts: Any = type(known.__name__, bases, fields)
     return some_parts.from_pretrained(str(folder), **_LOCAL)
 

@@ -84,13 +84,13 @@ def _load(start: bytearray) -> _MediaFiles:
     said = msgspec.msgpack.decode(start, type=MediaStart)
     if said.with_torch or "audio" in said.modalities or "video" in said.modalities:
         _WITH_TORCH.apply()
-        if "video" in said.modalities:
-            from tessera.media.frame_transforms import stand_in  # not at the top: it loads torch
+        if said.with_torch or "video" in said.modalities:
+            from tessera.media.pixel_transforms import stand_in  # not at the top: it loads torch
 
             stand_in()
     else:
-        # transformers then loads neither torch nor torchvision, which take seconds and 300 MB. What it does to images
-        # is done by Pillow and NumPy.
+        # transformers then does not load torch, which takes seconds and 300 MB. What it does to images is done by
+        # Pillow and NumPy.
         sys.modules["torch"] = None  # type: ignore[assignment]  # importlib's way to say that there is none
     return _MediaFiles(said)
 

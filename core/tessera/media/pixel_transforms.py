@@ -1,7 +1,8 @@
-"""What transformers' video processors call of torchvision, as few functions of torch.
+"""What transformers' processors of videos, and of images where they are written for it, call of torchvision, as few
+functions of torch.
 
-torchvision must be of the very build of torch beside it, and there is none for many devices' builds. Its functions for
-frames are thin: these give the same numbers on a CPU. They stand in its place in a media worker alone, also where it is
+torchvision must be of the very build of torch beside it, and there is none for many devices' builds. Its functions are
+thin: these give the same numbers on a CPU. They stand in its place in a media worker alone, also where it is
 installed, so that an answer does not depend on that.
 """
 
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -36,13 +37,24 @@ class InterpolationMode(Enum):
     LANCZOS = "lanczos"
 
 
+_BY_PILLOW = MappingProxyType(
+    {
+        0: InterpolationMode.NEAREST,
+        1: InterpolationMode.LANCZOS,
+        2: InterpolationMode.BILINEAR,
+        3: InterpolationMode.BICUBIC,
+        4: InterpolationMode.BOX,
+        5: InterpolationMode.HAMMING,
+    }
+)
+"""By Pillow's numbers, which some processors pass on."""
 _SMOOTH = (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
 
 
 def resize(
     frames: Tensor,
     size: Sequence[int],
-    interpolation: InterpolationMode = InterpolationMode.BILINEAR,
+    interpolation: InterpolationMode | int = InterpolationMode.BILINEAR,
     antialias: bool = True,
 ) -> Tensor:
     """[.., channels, height, width] of uint8 or floats -> [.., channels, *size]. Bytes are interpolated as bytes, if
@@ -50,14 +62,15 @@ def resize(
     *outer, channels, height, width = frames.shape
     if (height, width) == tuple(size):
         return frames
-    smooth = interpolation in _SMOOTH
-    as_bytes = not smooth or interpolation is not InterpolationMode.BILINEAR or _fast()
+    mode = interpolation if isinstance(interpolation, InterpolationMode) else _BY_PILLOW[interpolation]
+    smooth = mode in _SMOOTH
+    as_bytes = not smooth or mode is not InterpolationMode.BILINEAR or _fast()
     cast = not frames.is_floating_point() and not as_bytes
     flat = frames.reshape(-1, channels, height, width)
     resized = interpolate(
         flat.float() if cast else flat,
         size=list(size),
-        mode=interpolation.value,
+        mode=mode.value,
         align_corners=False if smooth else None,
         antialias=antialias and smooth,
     )
@@ -76,10 +89,18 @@ def normalize(frames: Tensor, mean: Any, std: Any, inplace: bool = False) -> Ten
     return (frames.sub_(shift) if inplace else frames.sub(shift)).div_(scale)
 
 
-def pad(frames: Tensor, padding: Sequence[int], fill: float = 0, padding_mode: str = "constant") -> Tensor:
-    """padding: left, top, right, bottom."""
+def pad(
+    frames: Tensor, padding: Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant"
+) -> Tensor:
+    """padding: left, top, right, bottom. fill: of all channels, or of each."""
     left, top, right, bottom = padding
-    return torch_pad(frames, [left, right, top, bottom], mode=padding_mode, value=float(fill))
+    fills = fill if isinstance(fill, Sequence) else [fill]
+    parts = frames.chunk(len(fills), dim=-3)
+    padded = [
+        torch_pad(part, [left, right, top, bottom], mode=padding_mode, value=float(own))
+        for part, own in zip(parts, fills, strict=True)
+    ]
+    return torch.cat(padded, dim=-3)
 
 
 def crop(frames: Tensor, row: int, column: int, height: int, width: int) -> Tensor:

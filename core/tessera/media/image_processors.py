@@ -1,0 +1,41 @@
+"""Processors whose methods for one image need more than others' do, or say less: here they are like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+
+class Lfm2VlImages:
+    """Mixed into LFM2-VL's, whose method asks to be told of tokens around an image, which all published models have."""
+
+    def _process_images(
+        self, images: Sequence[Any], use_image_special_tokens: bool = True, **options: Any
+    ) -> tuple[dict[str, Any], list[str]]:
+        mixed_into: Any = super()
+        done: tuple[dict[str, Any], list[str]] = mixed_into._process_images(  # noqa: SLF001 - what it replaces
+            images, use_image_special_tokens, **options
+        )
+        return done
+
+
+class Llama4Images:
+    """Mixed into Llama 4's, which names the token that stands for a whole image in a text, and not those of its
+    features."""
+
+    tokenizer: Any
+    img_patch_token: str
+
+    @property
+    def image_token_ids(self) -> list[int]:
+        return [self.tokenizer.convert_tokens_to_ids(self.img_patch_token)]
+
+
+COMPLETIONS: Mapping[str, type] = MappingProxyType(
+    {
+        "Lfm2VlProcessor": Lfm2VlImages,
+        "Llama4Processor": Llama4Images,
+    }
+)
+"""What is mixed into a class of processors, by its name."""
