@@ -52,7 +52,15 @@ _PADDED_POSITIONS = (
 # transformers' defaults for fields that published configurations omit; where it has no bound, as for Bloom, what the
 # model was trained with.
 _LEFT_OUT: Mapping[str, int] = MappingProxyType(
-    {"bloom": 2048, "falcon": 2048, "gemma3_text": 131072, "mpt": 2048, "recurrent_gemma": 8192}
+    {
+        "bloom": 2048,
+        "falcon": 2048,
+        "gemma": 8192,
+        "gemma2": 8192,
+        "gemma3_text": 131072,
+        "mpt": 2048,
+        "recurrent_gemma": 8192,
+    }
 )
 _VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType({"gemma3_text": 262208})
 

@@ -19,7 +19,6 @@ PALIGEMMA = {
     "text_config": {
         "model_type": "gemma",
         "vocab_size": 300,
-        "max_position_embeddings": 64,
         "use_bidirectional_attention": True,
     },
 }
@@ -43,7 +42,7 @@ def test_what_a_model_whose_prompts_see_themselves_does_not_do(tmp_path: Path) -
     (tmp_path / "tokenizer.json").write_text("{}")
     flags: dict[str, Any] = {"model": tmp_path, "load_format": "dummy", "platform": "a.module:Platform"}
     model = build_config(**flags, skip_tokenizer_init=True).model
-    assert (model.generates, model.modalities) == (True, ("image",))
+    assert (model.generates, model.modalities, model.max_model_len) == (True, ("image",), 8192)
     with pytest.raises(RequestError, match="beams cannot be continued"):
         check_beams(model)
     with pytest.raises(ConfigError, match="with its images alone; leave it out"):
