@@ -227,6 +227,13 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
     ),
     "gemma4": _GEMMA4,
+    "paligemma": ProcessorFolder(
+        "<image>",
+        "<image>",
+        {"image_processor_type": "SiglipImageProcessor", "size": _SQUARE, "image_seq_length": 4},
+        {"processor_class": "PaliGemmaProcessor"},
+        named={"image_token": "<image>"},
+    ),
     "deepseek_ocr2": ProcessorFolder(
         "<image>",
         "<image>",

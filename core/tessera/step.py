@@ -67,7 +67,7 @@ class MediaToEncode(msgspec.Struct, array_like=True):
 
 
 class RowMedia(msgspec.Struct, array_like=True):
-    """Which tokens of a row's part of a step stand for features."""
+    """Which tokens of a row's part of a step stand for features, and what else is said of them."""
 
     row: int
     # [tokens] int32: ascending positions in the row
@@ -76,7 +76,8 @@ class RowMedia(msgspec.Struct, array_like=True):
     slots: Array
     # [axes, all of the row's tokens in the step] int32, if tokens have positions on several axes
     positions: Array | None = None
-    # [tokens] int32: how many tokens after each one it sees, if those of an image see each other
+    # [tokens of the row in the step, from the first on] int32: how many tokens after each one it sees, if those of an
+    # image or of a prompt see each other
     ahead: Array | None = None
     # [all of the row's tokens in the step] int32: 1 for those that experts for images take, if there are such experts
     seen: Array | None = None

@@ -74,8 +74,8 @@ def _one_frame(draw: random.Random, number: int) -> Image:
 class ByModality(Images):
     """Of ERNIE 4.5 VL, whose experts for images take the tokens around them too."""
 
-    def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
-        joined = super().arguments(media, length)
+    def arguments(self, media: Sequence[PlacedMedia], length: int, prompt: int) -> dict[str, Tensor]:
+        joined = super().arguments(media, length, prompt)
         if media:
             seen = joined["mm_token_type_ids"].clone()
             for one in media:

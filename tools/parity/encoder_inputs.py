@@ -38,7 +38,7 @@ class EncoderInputs(ABC):
     def draw(self, draw: random.Random, number: int) -> PlacedMedia:
         """What an encoder reads, of a number below DIFFERENT."""
 
-    def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
+    def arguments(self, media: Sequence[PlacedMedia], length: int, prompt: int) -> dict[str, Tensor]:
         """As transformers' model takes it."""
         (one,) = media
         return {name: torch.from_numpy(value) for name, value in one.inputs.items()}

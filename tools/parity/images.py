@@ -60,6 +60,8 @@ class Images:
     joins: Mapping[str, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
     # The name of an argument that has 1 for each such token of an image, 2 of a video, and 0 for others; "" for none.
     kinds: str = ""
+    # Whether that argument has 0 for the tokens of a prompt, and 1 for those of an answer, instead.
+    prefix: bool = False
     # Further tokens that stand for features, of other modalities.
     others: tuple[int, ...] = ()
     # Further tokens that stand for features of the same image.
@@ -109,14 +111,17 @@ class Images:
         known = [token for token in range(vocab - self.reserved) if token not in standing]
         return [known[draw.randrange(len(known))] for _ in range(length)]
 
-    def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
-        """As transformers' model takes the images of a text. length: in tokens."""
+    def arguments(self, media: Sequence[PlacedMedia], length: int, prompt: int) -> dict[str, Tensor]:
+        """As transformers' model takes the images of a text. length, prompt: in tokens, of the text and of the prompt
+        with which it begins."""
         names = dict.fromkeys(name for one in media for name in one.inputs if name not in self.processor_inputs)
         parts = {name: [one.inputs[name] for one in media if name in one.inputs] for name in names}
         joined = {name: self.joins.get(name, in_a_row)(arrays) for name, arrays in parts.items()}
         if self.kinds:
             kinds = joined[self.kinds] = np.zeros((1, length), np.int32)
-            for one in media:
+            if self.prefix:
+                kinds[0, prompt:] = 1
+            for one in () if self.prefix else media:
                 kinds[0, one.places] = _KINDS[one.modality]
         return {name: torch.from_numpy(value) for name, value in joined.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from tessera.arrays import int32
 from tessera.config import build_config
+from tessera.config.modalities import sees_prompt
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
@@ -46,6 +48,17 @@ class Subject:
     answers: Sequence[Answer]
     max_model_len: int | None = None
     dtype: str = "float32"
+
+    @property
+    def sees_prompt(self) -> bool:
+        """Whether a step computes a whole prompt, whose tokens see each other."""
+        file = self.folder / "config.json"
+        return file.is_file() and sees_prompt(json.loads(file.read_text()))
+
+    @property
+    def small_budget(self) -> int:
+        """Tokens a step, where prompts are split if they may be."""
+        return (self.max_model_len or MAX_POSITIONS) if self.sees_prompt else SMALL_BUDGET
 
     @contextmanager
     def engine(self, **flags: Any) -> Iterator[WatchedEngine]:
@@ -116,11 +129,13 @@ def mixed(subject: Subject) -> Result:
 
 
 def chunked(subject: Subject) -> Result:
-    """All at once, with SMALL_BUDGET tokens per step."""
+    """All at once, with few tokens per step."""
     numbered = Numbered()
-    with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
+    with subject.engine(max_num_batched_tokens=subject.small_budget) as engine:
         ran = engine.run(numbered(subject.answers))
     compared = compare_all(numbered.answers, ran.tokens, ran.record.logits)
+    if subject.sees_prompt:
+        return compared, "" if ran.record.cut else "prompts are whole"
     return compared, f"{ran.record.cut} partial prompts" if ran.record.cut else ""
 
 
@@ -151,7 +166,7 @@ def every_point(subject: Subject) -> Result:
     prompts."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
     answers = subject.answers[:EVERY_POINT_PROMPTS]
-    with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
+    with subject.engine(max_num_batched_tokens=subject.small_budget) as engine:
         ran = engine.run(numbered(answers))
         tokens |= ran.tokens
         for point in range(1, engine.steps + 1):
@@ -161,13 +176,12 @@ def every_point(subject: Subject) -> Result:
 
 
 def prefix_hits(subject: Subject) -> Result:
-    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared."""
+    """The prompts, then the same ones, then each with the first part of its answer, all at once; all rounds are
+    compared. Prompts that see themselves come again one by one instead, as windows may not hold the blocks of more."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
-    rounds = (
-        subject.answers,
-        subject.answers,
-        [answer.continued(CONTINUED_AFTER) for answer in subject.answers],
-    )
+    continued = [answer.continued(CONTINUED_AFTER) for answer in subject.answers]
+    again = [[answer] for answer in subject.answers for _ in range(2)] if subject.sees_prompt else [continued]
+    rounds = (subject.answers, subject.answers, *again)
     with subject.engine(enable_prefix_caching=True) as engine:
         engine.scheduler.split_short_prompts()
         has_encoder = engine.has_encoder

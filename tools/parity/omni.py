@@ -40,10 +40,10 @@ class ImagesAndSounds(Images):
         assert self.sounds is not None, "a family of both"
         return [*chain.from_iterable(zip(super().contents(draw), self.sounds.contents(draw), strict=True))]
 
-    def arguments(self, media: Sequence[PlacedMedia], length: int) -> dict[str, Tensor]:
+    def arguments(self, media: Sequence[PlacedMedia], length: int, prompt: int) -> dict[str, Tensor]:
         assert self.sounds is not None, "a family of both"
         images, sounds = ([one for one in media if one.modality == kind.modality] for kind in (self, self.sounds))
-        joined = super().arguments(images, length) | self.sounds.arguments(sounds, length)
+        joined = super().arguments(images, length, prompt) | self.sounds.arguments(sounds, length, prompt)
         return {**joined, "attention_mask": torch.ones(1, length, dtype=torch.int64)}
 
 

@@ -81,17 +81,17 @@ def ask(
     for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
         tokens = list(prompt)
         for _ in range(NUM_TOKENS):
-            tokens.append(int(_logits(model, tokens, images, placed)[-1].argmax()))
-        logits = _logits(model, tokens, images, placed)
+            tokens.append(int(_logits(model, tokens, images, placed, len(prompt))[-1].argmax()))
+        logits = _logits(model, tokens, images, placed, len(prompt))
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
     return answers
 
 
 def _logits(
-    model: Any, tokens: Sequence[int], images: Images | EncoderInputs | None, placed: Sequence[PlacedMedia]
+    model: Any, tokens: Sequence[int], images: Images | EncoderInputs | None, placed: Sequence[PlacedMedia], prompt: int
 ) -> Tensor:
-    """[tokens, vocabulary]"""
-    media = {} if images is None else images.arguments(placed, len(tokens))
+    """[tokens, vocabulary]. prompt: how many of the tokens are its."""
+    media = {} if images is None else images.arguments(placed, len(tokens), prompt)
     named = images.tokens if isinstance(images, EncoderInputs) else "input_ids"
     logits: Tensor = model(**{named: torch.tensor([tokens])}, **media, use_cache=False).logits[0]
     return logits

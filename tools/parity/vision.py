@@ -30,6 +30,8 @@ _LFM2: dict[str, Any] = {
     "block_multiple_of": 22,
 }
 
+_FEW = (7, 0, 4, 7, 2, 1)
+"""Tokens of text around images, where some platforms' steps hold 64 tokens of a prompt."""
 _NEW_NAMES = {
     "language_model.lm_head.": "lm_head.",
     "language_model.model.": "model.language_model.",
@@ -303,6 +305,33 @@ WITH_IMAGES = {
                 audio_token_id=103,
             ),
             images=Images(kinds.TOKEN, kinds.in_padded_patches(75, 1), kinds="mm_token_type_ids"),
+        ),
+        Family(
+            "paligemma",
+            _maker(
+                "paligemma",
+                _text("gemma", head_dim=18, hidden_act="gelu_pytorch_tanh"),
+                {**_SIGLIP, "image_size": 10},
+                projection_dim=72,
+                hidden_size=72,
+            ),
+            publish=with_beginnings(
+                {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.", "model.": ""}
+            ),
+            images=Images(kinds.TOKEN, kinds.square(10, 4), kinds="token_type_ids", prefix=True, texts=_FEW),
+            max_model_len=64,
+        ),
+        Family(
+            "paligemma2",
+            _maker(
+                "paligemma",
+                _text("gemma2", head_dim=18, query_pre_attn_scalar=20, sliding_window=30),
+                {**_SIGLIP, "image_size": 10},
+                projection_dim=72,
+                hidden_size=72,
+            ),
+            images=Images(kinds.TOKEN, kinds.square(10, 4), kinds="token_type_ids", prefix=True, texts=_FEW),
+            max_model_len=64,
         ),
         Family(
             "minicpm-v-4.6",

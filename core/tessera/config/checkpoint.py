@@ -55,6 +55,8 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType(
     {
         "bloom": 2048,
         "falcon": 2048,
+        "gemma": 8192,
+        "gemma2": 8192,
         "gemma3_text": 131072,
         "mpt": 2048,
         "mt5": 1024,

@@ -26,6 +26,8 @@ class TowerType:
     around: tuple[tuple[str, int], ...] = ()
     # Whether an image's tokens see each other, so that a step computes all of them.
     whole: bool = False
+    # Whether all tokens of a prompt do (a prefix-LM, arXiv:1910.10683), so that a step computes all of a prompt.
+    prefix: bool = False
     # Whether its text model is of any type, which text_config.model_type says.
     any_text: bool = False
     # The field of vision_config that says how many positions a second of a video has, and its default in transformers;
@@ -148,6 +150,7 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Gemma4UnifiedForConditionalGeneration": TowerType(whole=True, any_text=True, torch=True)}
     | dict.fromkeys(_READ_IMAGES, TowerType(any_text=True))
     | dict.fromkeys(_READ_IMAGES_BY_TORCH, TowerType(any_text=True, torch=True))
+    | {"PaliGemmaForConditionalGeneration": TowerType(any_text=True, prefix=True)}
     | dict.fromkeys(_READ_IMAGES_BY_AXIS, TowerType(by_axis=True))
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
@@ -206,6 +209,23 @@ def computes_whole(config: Mapping[str, Any]) -> bool:
     """TowerType.whole of the type that config.json names."""
     tower = TOWERS.get(str(config["architectures"][0]))
     return tower is not None and tower.whole
+
+
+def sees_prompt(config: Mapping[str, Any]) -> bool:
+    """TowerType.prefix of the type that config.json names."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and tower.prefix
+
+
+def longest_prefix(config: Mapping[str, Any]) -> int | None:
+    """How many tokens of a prompt can see each other at most, of a type that sees_prompt(): as many as the windows of
+    its text model have, whose width transformers does not ask where tokens of a prompt see each other. None: any
+    number. config: of config.json."""
+    text = config.get("text_config")
+    if not sees_prompt(config) or not isinstance(text, Mapping) or text.get("model_type") != "gemma2":
+        return None
+    window = text.get("sliding_window", 4096)
+    return window if type(window) is int else None
 
 
 def tokens_around(config: Mapping[str, Any]) -> tuple[int, ...] | None:

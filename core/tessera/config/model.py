@@ -18,6 +18,7 @@ from tessera.config.modalities import (
     encoder_length,
     modalities,
     reads_text,
+    sees_prompt,
     why_not_processed,
 )
 from tessera.config.model_folder import is_gguf, read_json
@@ -88,9 +89,14 @@ def _generation(folder: Path | None) -> Mapping[str, Any]:
 
 
 def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None) -> tuple[str, ...]:
-    """What prompts may hold beside text: nothing where it cannot be processed, which the log says. Raises
-    ConfigError."""
+    """What prompts may hold beside text: nothing where it cannot be processed, which the log says. Raises ConfigError,
+    and ModelError for a model whose text model alone is not served."""
     served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
+    if sees_prompt(checkpoint.config) and not served:
+        raise ConfigError(
+            "limit_mm_per_prompt: this model is served with its images alone; leave it out.",
+            param="limit_mm_per_prompt",
+        )
     if encoder_length(checkpoint.config):
         if not served and not reads_text(checkpoint.config):
             raise ConfigError(
@@ -105,6 +111,8 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
         reason = why_not_processed(checkpoint.folder, modality)
         if reason is None:
             processed.append(modality)
+        elif sees_prompt(checkpoint.config):
+            raise ModelError(f"This model is served with its {NOUNS[modality]}s alone, and {reason}.")
         else:
             text = "" if len(served) > 1 else ", and the text model alone is served"
             log.warning("%ss are refused%s: %s", NOUNS[modality], text, reason)

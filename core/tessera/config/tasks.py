@@ -11,6 +11,7 @@ from tessera.config.checkpoint import Checkpoint
 from tessera.config.classification import activation_of, classification
 from tessera.config.conversion import converted_pooler
 from tessera.config.engine import ModelOptions
+from tessera.config.modalities import sees_prompt
 from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
 from tessera.config.reward import PROCESS_REWARD, REWARD, reward_pooler
@@ -102,12 +103,12 @@ def _converted(checkpoint: Checkpoint, architecture: str, options: ModelOptions,
 
 
 def _is_causal(checkpoint: Checkpoint, architecture: str) -> bool:
-    """Whether a token sees only those before it."""
+    """Whether a token of an answer sees only those before it."""
     text = checkpoint.text
     if (
         architecture.startswith(_BIDIRECTIONAL)
         or text.get("is_causal") is False
-        or text.get("use_bidirectional_attention") is True
+        or (text.get("use_bidirectional_attention") is True and not sees_prompt(checkpoint.config))
     ):
         return False
     return _has_head(architecture) or architecture.startswith(_DECODERS)

@@ -40,7 +40,6 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "MistralLarge4ForConditionalGeneration": _NO_LAYER.format("indexed_attention"),
         "MllamaForConditionalGeneration": _CROSS,
         "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
-        "PaliGemmaForConditionalGeneration": "all tokens of a prompt see each other",
         "PerceptionLMForConditionalGeneration": _TIMM,
         "PI0ForConditionalGeneration": "it answers with movements",
         "Pix2StructForConditionalGeneration": _CROSS,

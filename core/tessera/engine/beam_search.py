@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from tessera.config.modalities import sees_prompt
 from tessera.errors import RequestError
 from tessera.request import Logprob, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -232,6 +233,15 @@ async def beam_search(engine: AsyncEngine, search: BeamSearch, request_id: str, 
         search.advance([first_alternatives(output.outputs[0].logprobs) for output in outputs])
         cached = outputs[0].num_cached_tokens if cached is None else cached
     return cached or 0
+
+
+def check_beams(model: ModelConfig) -> None:
+    """Raises RequestError for a model that reads a beam, which is requested as a prompt, otherwise than its answer."""
+    if sees_prompt(model.checkpoint):
+        raise RequestError(
+            "This model's prompts are read otherwise than its answers, so beams cannot be continued; use n instead.",
+            param="use_beam_search",
+        )
 
 
 def max_beam_width(model: ModelConfig, *, ignore_eos: bool) -> int:

@@ -20,8 +20,10 @@ from tessera.config.modalities import (
     NOUNS,
     computes_whole,
     encoder_length,
+    longest_prefix,
     merge_size,
     positions_per_second,
+    sees_prompt,
     tokens_around,
 )
 from tessera.errors import ConfigError, RequestError
@@ -58,7 +60,10 @@ class MediaInEngine(EngineFeature):
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
-        self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole)
+        prefix = sees_prompt(config.model.checkpoint)
+        self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole, prefix=prefix)
+        # Of the tokens of a prompt that see each other; None: any number.
+        self._longest = longest_prefix(config.model.checkpoint)
         # Of the tokens of an image.
         self._largest = min(self._cache.size, most) if whole else self._cache.size
 
@@ -73,6 +78,12 @@ class MediaInEngine(EngineFeature):
         )
 
     def begin(self, request: Request) -> FeatureState | None:
+        if self._longest is not None and request.prompt.size > self._longest:
+            raise RequestError(
+                f"All tokens of a prompt see each other, which this model's windows allow for up to {self._longest}; "
+                f"the prompt has {request.prompt.size}.",
+                param="prompt",
+            )
         if self._encoder_length and not self._modalities:
             return self._begin_text(request)
         for media in request.media:
@@ -149,13 +160,23 @@ class EncoderCache(Resource):
     name = "encoder cache"
     scope = "prompt"
 
-    def __init__(self, size: int, each_step: int, step_bytes: int = MAX_INPUT_BYTES, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        size: int,
+        each_step: int,
+        step_bytes: int = MAX_INPUT_BYTES,
+        *,
+        whole: bool = False,
+        prefix: bool = False,
+    ) -> None:
         # In features.
         self.size = size
         # How many features a step encodes at most, and of how many bytes of the towers' inputs.
         self._each_step, self._step_bytes = each_step, step_bytes
         # Whether a step computes all tokens of an image.
         self._whole = whole
+        # Whether it computes all of a prompt, whose tokens see each other; the scheduler then splits none.
+        self._prefix = prefix
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
@@ -190,12 +211,12 @@ class EncoderCache(Resource):
                 too_much = encoded > self._each_step or sent > self._step_bytes
                 if room < 0 or (not known and too_much and not first):
                     before = media.start - start
-                    return before if before > 0 else "it is full for now"
+                    return before if before > 0 and not self._prefix else "it is full for now"
                 read.add(media.digest)
         return num_tokens
 
     def take(self, request: RequestView, num_tokens: int) -> None:
-        if not request.media:
+        if not request.media and not self._prefix:
             return
         start = request.num_computed_tokens
         end = start + num_tokens
@@ -223,7 +244,7 @@ class EncoderCache(Resource):
         if not self._reads:
             return None
         rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
-        rows = [row for row in rows if row.places.size or row.positions is not None]
+        rows = [row for row in rows if row.places.size or row.positions is not None or row.ahead is not None]
         sources = [
             RowSources(row_of(request.key), self._slots[one.digest])
             for request, start, end in self._reads
@@ -236,17 +257,30 @@ class EncoderCache(Resource):
         return StepMedia(encode, rows, sources)
 
     def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
-        places, slots, ahead = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for one in _within(request.media, start, end):
             first, last = np.searchsorted(one.places, (start, end))
             places.append(one.places[first:last])
             slots.append(self._slots[one.digest][first:last])
-            ahead.append(one.end - 1 - one.places[first:last])
         known = self.states.get(request.key)
         positions = None if known is None else known.positions.of_tokens(start, end)
-        behind = np.concatenate(ahead) if self._whole else None
         seen = None if known is None else known.seen(start, end)
-        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, behind, seen)
+        ahead = self._ahead(request, start, end)
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, ahead, seen)
+
+    def _ahead(self, request: RequestView, start: int, end: int) -> Array | None:
+        """RowMedia.ahead; None where no token sees one after it."""
+        if self._prefix:
+            left = min(end, request.num_prompt_tokens) - start
+            return np.arange(left - 1, -1, -1, dtype=np.int32) if left > 1 else None
+        within = _within(request.media, start, end) if self._whole else []
+        if not within:
+            return None
+        ahead = np.zeros(end - start, np.int32)
+        for one in within:
+            places = one.places[slice(*np.searchsorted(one.places, (start, end)))]
+            ahead[places - start] = one.end - 1 - places
+        return ahead
 
     def _allocate(self, size: int) -> Array:
         while self._free.size < size:

@@ -77,6 +77,7 @@ class Build:
         generates: bool = True,  # whether it needs a head that tokens are sampled from
         modalities: Sequence[str] = (),  # what its prompts may hold beside text
         spare_positions: int = 0,  # rows behind a rotary table for tokens with several positions each, if there are any
+        prefix: bool = False,  # whether all tokens of a prompt see each other
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
@@ -87,7 +88,7 @@ class Build:
         # Lines about the model, to say at start-up.
         self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
-        self.spare_positions = spare_positions
+        self.spare_positions, self.prefix = spare_positions, prefix
         self.axis_tables: list[AxisTable] = []  # those with such rows
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number

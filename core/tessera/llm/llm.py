@@ -17,7 +17,7 @@ from tessera.config import build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import check_names
 from tessera.config.pooler import PoolingTask
-from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
+from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beams
 from tessera.engine.engine import Engine
 from tessera.engine.input_processor import (
     PooledPrompt,
@@ -334,6 +334,7 @@ class LLM:
         the same errors as generate()."""
         refuse_others("beam_search", others)
         self._offline.check_usable()
+        check_beams(self._offline.config.model)
         eos = self._offline.config.model.eos_token_ids
         asked = SamplingParams(max_tokens=params.max_tokens, target_language=params.target_language)
         texts = prompts_of(prompts, None)

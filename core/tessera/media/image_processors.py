@@ -32,10 +32,22 @@ class Llama4Images:
         return [self.tokenizer.convert_tokens_to_ids(self.img_patch_token)]
 
 
+class PaliGemmaImages:
+    """Mixed into PaliGemma's, which puts the token that begins a text, and a line break, around what is asked about the
+    images: here a chat template does, or who sends the prompt."""
+
+    def prepare_inputs_layout(self, images: Any = None, text: Any = None, **others: Any) -> Any:
+        from transformers import ProcessorMixin
+
+        layout: Any = ProcessorMixin.prepare_inputs_layout
+        return layout(self, images=images, text=text, **others)
+
+
 COMPLETIONS: Mapping[str, type] = MappingProxyType(
     {
         "Lfm2VlProcessor": Lfm2VlImages,
         "Llama4Processor": Llama4Images,
+        "PaliGemmaProcessor": PaliGemmaImages,
     }
 )
 """What is mixed into a class of processors, by its name."""

@@ -118,7 +118,7 @@ class Decoder:
             caches=build.caches,
             notes=(*_notes(config.layers), *build.notes),
             stage_tensors=1 if joined else 2,
-            chunkable=causal,
+            chunkable=causal and not build.prefix,
             prefix_cacheable=causal,
             generates=build.generates,
         )

@@ -65,8 +65,8 @@ _SANDWICHED = DecoderNames(
 
 
 def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = _causal(ConfigFields(checkpoint, _GEMMA))
-    shape = read_attention(fields, max_model_len, norm_offset=1.0, **read_biases(fields))
+    fields = _causal(build, ConfigFields(checkpoint, _GEMMA))
+    shape = read_attention(fields, max_model_len, norm_offset=1.0, lookahead=build.prefix, **read_biases(fields))
     # Early checkpoints say "gelu" but use its tanh approximation.
     activation = ACTIVATIONS[_TANH] if fields.get("hidden_act") == "gelu" else fields.activation("hidden_act", _TANH)
     scale = _embedding_scale(build, shape)
@@ -76,9 +76,10 @@ def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    fields = _causal(ConfigFields(checkpoint, _GEMMA2))
+    fields = _causal(build, ConfigFields(checkpoint, _GEMMA2))
     kinds = layer_kinds(fields, [FULL if layer % 2 else SLIDING for layer in range(fields.count("num_hidden_layers"))])
-    shape = _shape(fields, max_model_len, softcap=fields.positive_or_none("attn_logit_softcapping"))
+    softcap = fields.positive_or_none("attn_logit_softcapping")
+    shape = _shape(fields, max_model_len, softcap=softcap, lookahead=build.prefix)
     return _sandwich(build, fields, windowed(shape, by_kind(fields, kinds)))
 
 
@@ -121,7 +122,8 @@ def _embedding_scale(build: Build, shape: AttentionShape) -> float:
     return float(torch.tensor(shape.hidden**0.5).to(torch_dtype(build.dtype)))
 
 
-def _causal(fields: ConfigFields) -> ConfigFields:
-    if fields.flag("use_bidirectional_attention"):
+def _causal(build: Build, fields: ConfigFields) -> ConfigFields:
+    """PaliGemma's prompts alone may see themselves."""
+    if fields.flag("use_bidirectional_attention") and not build.prefix:
         raise ModelError("use_bidirectional_attention is not supported: attention is causal.")
     return fields

@@ -10,7 +10,7 @@ import torch
 
 from tessera.arrays import Array, ranges
 from tessera.config import EngineConfig
-from tessera.config.modalities import computes_whole, encoder_length, tokens_around
+from tessera.config.modalities import computes_whole, encoder_length, sees_prompt, tokens_around
 from tessera.features.media import SHIFT
 from tessera.models.multimodal import BIT, SEEN, SLOT, EncoderDecoder, MultimodalModel, TextStage
 from tessera.platform.attention import AHEAD, SOURCES
@@ -26,9 +26,12 @@ class MediaInWorker(WorkerFeature):
     """It must be the first feature that wraps the model."""
 
     def __init__(self, config: EngineConfig, option: str) -> None:
-        self._number, self._whole = config.encoder_cache_tokens, computes_whole(config.model.checkpoint)
-        self._by_modality = tokens_around(config.model.checkpoint) is not None
-        self._has_encoder = encoder_length(config.model.checkpoint) > 0
+        checkpoint = config.model.checkpoint
+        self._number = config.encoder_cache_tokens
+        # Whether tokens see some that come after them.
+        self._ahead = computes_whole(checkpoint) or sees_prompt(checkpoint)
+        self._by_modality = tokens_around(checkpoint) is not None
+        self._has_encoder = encoder_length(checkpoint) > 0
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
         # Of the rows that begin in the current step, the slots of what their encoder made.
@@ -41,7 +44,7 @@ class MediaInWorker(WorkerFeature):
 
     def columns(self) -> Sequence[Column]:
         slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
-        ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._whole else ()
+        ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._ahead else ()
         seen = (Column(SEEN, "int32", each="token", internal=True),) if self._by_modality else ()
         sources = (Column(SOURCES, "int32", internal=True),) if self._has_encoder else ()
         return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen, *sources)
@@ -102,13 +105,13 @@ class MediaInWorker(WorkerFeature):
             if media is not None:
                 first = int(launch.query_start_loc_host[index]) - int(starts[index])
                 slots[media.places + first] = media.slots
+                begin = int(launch.query_start_loc_host[index])
                 if media.ahead is not None:
-                    ahead[media.places + first] = media.ahead
+                    ahead[begin : begin + len(media.ahead)] = media.ahead
                 if media.seen is not None:
-                    begin = int(launch.query_start_loc_host[index])
                     seen[begin : begin + len(media.seen)] = media.seen
         self._device.to_device(slots, launch.columns[SLOT])
-        if self._whole:
+        if self._ahead:
             self._device.to_device(ahead, launch.columns[AHEAD])
         if self._by_modality:
             self._device.to_device(seen, launch.columns[SEEN])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.config.modalities import TOWERS, encoder_length, merge_size
+from tessera.config.modalities import TOWERS, encoder_length, merge_size, sees_prompt
 from tessera.config.unserved_media import UNSERVED_MEDIA
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
@@ -94,6 +94,7 @@ class Services:
         self.build = Build(
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
             wanted.generates, wanted.modalities, self._spare_positions(),
+            bool(wanted.modalities) and sees_prompt(wanted.checkpoint),
         )  # fmt: skip
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)

@@ -8,6 +8,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
@@ -256,6 +257,14 @@ def _order(request: TrackedRequest) -> tuple[float, int]:
     return request.rank, request.order
 
 
+def _whole_prompt(request: Request) -> SpanContent:
+    """All that a prompt holds, so that only an equal one has the same prefixes."""
+    digest = sha256(request.prompt.tobytes())
+    for media in request.media:
+        digest.update(media.start.to_bytes(8, "little") + media.digest)
+    return SpanContent(0, int(request.prompt.size), digest.digest())
+
+
 class Requests:
     """All requests that have not ended, by key. waiting: those without a row, including preempted ones whose row is not
     closed yet. preparing: those that a feature does not let start yet, by key; no other request waits for them."""
@@ -268,11 +277,14 @@ class Requests:
         counters: SchedulerCounters,
         features: EngineFeatures,
         eos_token_ids: Sequence[int],
+        *,
+        splits: bool = True,
     ) -> None:
+        """splits: whether what is kept of a prompt's first tokens is the same whatever comes behind them."""
         self.waiting = WaitingQueue()
         self.preparing: dict[int, TrackedRequest] = {}
         self._config, self._allocator, self._policy, self._counters = config, allocator, policy, counters
-        self._features, self._eos = features, eos_token_ids
+        self._features, self._eos, self._splits = features, eos_token_ids, splits
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
         self._finished: list[FinishedRequest] = []
@@ -295,6 +307,8 @@ class Requests:
         self._check_fits(request, max_model_len)
         cache = self._allocator.cache.prefix_cache
         contents = [SpanContent(media.start, media.end, media.digest) for media in request.media]
+        if not self._splits:
+            contents.insert(0, _whole_prompt(request))
         chain = None if cache is None else cache.chain(request.cache_key, contents)
         tracked = TrackedRequest(request, self._arrivals, chain, self._allocator.rows)
         self._check_queue(tracked)

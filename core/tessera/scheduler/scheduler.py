@@ -82,7 +82,9 @@ class Scheduler:
         self._rows = Rows(plan.num_rows, max_model_len)
         allocator = self._allocator = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
-        self._requests = Requests(config, allocator, policy, self.counters, self._features, eos_token_ids)
+        self._requests = Requests(
+            config, allocator, policy, self.counters, self._features, eos_token_ids, splits=chunkable
+        )
         # None if the configuration asks for no drafts.
         self.speculation: Speculation | None = None
         if config.speculative is not None:

@@ -26,8 +26,8 @@ def image(name: str, start: int, size: int = 6, grid: tuple[int, int, int] | Non
 class Request(SimpleNamespace):
     """What the scheduler shows of a request."""
 
-    def __init__(self, key: int, *media: PlacedMedia, computed: int = 0) -> None:
-        super().__init__(key=key, media=media, num_computed_tokens=computed)
+    def __init__(self, key: int, *media: PlacedMedia, computed: int = 0, num_prompt_tokens: int = 0) -> None:
+        super().__init__(key=key, media=media, num_computed_tokens=computed, num_prompt_tokens=num_prompt_tokens)
 
 
 def step(cache: EncoderCache, *asked: tuple[Any, int]) -> tuple[list[Any], Any]:
@@ -59,6 +59,24 @@ def test_an_image_is_encoded_once_for_all_that_show_it() -> None:
     assert (cache.queries, cache.hits) == (3, 1)
     step(cache, (Request(3, image("b", 4)), 10))
     assert (cache.queries, cache.hits) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "ahead"),
+    [({}, None), ({"whole": True}, [0, 2, 1, 0, 0, 0, 0, 0]), ({"prefix": True}, [5, 4, 3, 2, 1, 0])],
+)
+def test_tokens_of_an_image_or_of_a_prompt_see_those_behind_them(options: Any, ahead: list[int] | None) -> None:
+    pictured = Request(0, image("a", 2, 3), computed=1, num_prompt_tokens=7)
+    text = Request(1, num_prompt_tokens=3)
+    _, media = step(EncoderCache(20, 20, **options), (pictured, 8), (text, 4))
+    told = {row.row: None if row.ahead is None else row.ahead.tolist() for row in media.rows}
+    assert told == ({0: ahead, 1: [2, 1, 0]} if "prefix" in options else {0: ahead})
+
+
+def test_a_prompt_that_sees_itself_waits_as_a_whole() -> None:
+    cache = EncoderCache(12, 12, prefix=True)
+    asked = [(Request(key, image(f"{key}", 0), image(f"{key}+", 6), num_prompt_tokens=13), 13) for key in range(2)]
+    assert step(cache, *asked)[0] == [13, "it is full for now"]
 
 
 def test_a_prompt_waits_before_an_image_that_there_is_no_room_for_and_text_does_not() -> None:

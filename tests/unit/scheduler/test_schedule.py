@@ -277,6 +277,18 @@ def computed(world):
     return sum(step.total_num_scheduled_tokens for step in world.steps)
 
 
+def test_a_prompt_that_cannot_be_split_hits_an_equal_one_alone():
+    world = World(plan(), budget=128, chunkable=False)
+    prompt = prompt_of(RNG, 12)
+    for tokens in (prompt, prompt, [*prompt, *prompt_of(RNG, 4)], prompt[:9]):
+        key = world.add(tokens, 3)
+        world.run()
+        if list(tokens) == list(prompt):
+            assert world.started[key].num_cached_tokens == 8 * (key > 0)
+        else:
+            assert world.started[key].num_cached_tokens == 0
+
+
 def test_a_hit_leaves_a_token_to_compute():
     world = World(plan())
     world.add([1] * 8, 1)

@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, max_beam_width
+from tessera.engine.beam_search import (
+    BeamSearch,
+    BeamSearchParams,
+    BeamSearchSequence,
+    beam_search,
+    check_beams,
+    max_beam_width,
+)
 from tessera.engine.input_processor import Prompt
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
@@ -39,6 +46,7 @@ def beam_search_method(
 ) -> GenerationMethod:
     """best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
     _check_searching(request)
+    check_beams(model.engine.config.model)
     width = params.n if best_of is None else best_of
     max_width = max_beam_width(model.engine.config.model, ignore_eos=params.ignore_eos)
     if max_width < 1:
