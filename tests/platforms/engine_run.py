@@ -145,6 +145,7 @@ class EngineRun:
         *,
         start: int = 0,
         columns: Mapping[str, float] | None = None,
+        media: Sequence[PlacedMedia] = (),
     ) -> int:
         """start: the position of the first token that is pooled."""
         key, pooler = len(self.answers), self.engine.config.model.pooler
@@ -152,8 +153,9 @@ class EngineRun:
         self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
         pooling = RequestPooling.from_config(pooler, task, start)
         request = Request(
-            key, str(key), int32(prompt), SamplingParams(), 0, 0, columns=dict(columns or {}), pooling=pooling
-        )
+            key, str(key), int32(prompt), SamplingParams(), 0, 0, columns=dict(columns or {}), pooling=pooling,
+            media=tuple(media),
+        )  # fmt: skip
         self.engine.add(request)
         return key
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
+from tessera.config.retriever import retriever_alone
 from tessera.config.thinker import thinker_alone
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
@@ -52,9 +53,14 @@ _PADDED_POSITIONS = (
 # transformers' defaults for fields that published configurations omit; where it has no bound, as for Bloom, what the
 # model was trained with.
 _LEFT_OUT: Mapping[str, int] = MappingProxyType(
-    {"bloom": 2048, "falcon": 2048, "gemma3_text": 131072, "mpt": 2048, "recurrent_gemma": 8192}
+    {
+        "bloom": 2048, "clip_text_model": 77, "falcon": 2048, "gemma3_text": 131072, "mpt": 2048,
+        "recurrent_gemma": 8192, "siglip_text_model": 64,
+    }
+)  # fmt: skip
+_VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType(
+    {"clip_text_model": 49408, "gemma3_text": 262208, "siglip_text_model": 32000}
 )
-_VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType({"gemma3_text": 262208})
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ModelError(f"'{path}' names no architectures, so it is not known what to build.")
-    config = thinker_alone(config)
+    config = retriever_alone(thinker_alone(config))
     if config.get("quantization_config") is None and (beside := _quantization_beside(folder)) is not None:
         config = {**config, "quantization_config": beside}
     if config.get("quantization_config") is not None:

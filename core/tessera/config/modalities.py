@@ -35,6 +35,12 @@ class TowerType:
     # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
     # without modalities reads the prompt's text.
     encoder_length: str = ""
+    # Whether the processor of images asks for torch.
+    with_torch: bool = False
+    # Whether the text model reads no images: a feature is the vector of an image, and its prompt has nothing else.
+    apart: bool = False
+    # The class of transformers that has the tower, where it is another.
+    model: str = ""
     # Whether transformers has a processor of images for torchvision alone, and none for Pillow.
     torchvision: bool = False
 
@@ -151,6 +157,9 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
+    | dict.fromkeys(("CLIPModel", "SiglipModel"), TowerType(apart=True))
+    | {"ColModernVBertForRetrieval": TowerType(model="ModernVBertModel", with_torch=True)}
+    | {"ColQwen2ForRetrieval": TowerType(model="Qwen2VLForConditionalGeneration")}
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
@@ -188,6 +197,12 @@ def needs_torchvision(config: Mapping[str, Any]) -> bool:
     """TowerType.torchvision of the type that config.json names."""
     tower = TOWERS.get(str(config["architectures"][0]))
     return tower is not None and tower.torchvision
+
+
+def needs_torch(config: Mapping[str, Any]) -> bool:
+    """Whether the processor of images of the type that config.json names runs with torch."""
+    tower = TOWERS.get(str(config["architectures"][0]))
+    return tower is not None and (tower.torchvision or tower.with_torch)
 
 
 def why_not_processed(folder: Path, config: Mapping[str, Any], modality: str) -> str | None:

@@ -172,11 +172,13 @@ class AsyncEngine:
         *,
         pooled_from: int = 0,
         columns: Mapping[str, float] = NO_COLUMNS,
+        media: Sequence[PlacedMedia] = (),
         add_special_tokens: bool = True,
         client: str = "",
     ) -> PooledPrompt:
         """Tokenizes a prompt and checks every limit, as encode() does, without submitting it. pooled_from: the position
-        of the first token behind an instruction. columns: of the input batch. Raises RequestError, TextWorkerError."""
+        of the first token behind an instruction. columns: of the input batch. media: of a prompt of token ids, in order
+        of their places. Raises RequestError, TextWorkerError."""
         if isinstance(prompt, str):
             longest = self.config.model.max_model_len
             limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, longest)
@@ -185,7 +187,7 @@ class AsyncEngine:
             ids = prompt
         prepare = self._handle.front_end.prepare_pooled
         text = prompt if isinstance(prompt, str) else None
-        check = partial(prepare, ids, params, text=text, pooled_from=pooled_from, columns=columns)
+        check = partial(prepare, ids, params, text=text, pooled_from=pooled_from, columns=columns, media=media)
         return await self._run(check, len(ids) >= LONG_PROMPT)
 
     async def prepare(

@@ -116,10 +116,12 @@ class FrontEnd:
         text: str | None = None,
         pooled_from: int = 0,
         columns: Mapping[str, float] = NO_COLUMNS,
+        media: Sequence[PlacedMedia] = (),
     ) -> PooledPrompt:
         """prepare() for a request that pools. pooled_from: the position of the first token behind an instruction.
-        columns: of the input batch. Raises RequestError. May run on another thread."""
-        return self._input.prepare_pooled(ids, params, text=text, pooled_from=pooled_from, columns=columns)
+        columns: of the input batch. media: in order of their places. Raises RequestError. May run on another
+        thread."""
+        return self._input.prepare_pooled(ids, params, text=text, pooled_from=pooled_from, columns=columns, media=media)
 
     def submit_pooled(self, prompt: PooledPrompt, request_id: str, *, arrival: float, **options: Any) -> RequestState:
         """submit() for a request that pools. options: those of submit()."""

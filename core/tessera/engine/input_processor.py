@@ -32,6 +32,7 @@ from tessera.text import StopStrings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
+    from tessera.config.pooler import Padding
     from tessera.config.source_text import SourceTextConfig
     from tessera.text import Vocabulary
 
@@ -80,6 +81,8 @@ class PooledPrompt:
     pooling: RequestPooling
     # Values for columns of the input batch.
     columns: Mapping[str, float]
+    # In order of their places.
+    media: tuple[PlacedMedia, ...] = ()
 
 
 class InputProcessor:
@@ -118,8 +121,7 @@ class InputProcessor:
             max_tokens=params.max_tokens or 1,
         )
         checked = self._checked(ids if truncation is None else truncation.apply(ids), self._max_model_len, answers=True)
-        if media and checked.size != len(ids):
-            raise RequestError("A prompt with images cannot be truncated; shorten it.", param="truncate_prompt_tokens")
+        _check_whole(checked.size == len(ids), media)
         max_tokens = self._bounded(checked.size, params.max_tokens)
         stops = self._stop_strings(params)
         return Prompt(text, checked, max_tokens, resolved(params, self._model), stops, tuple(media))
@@ -155,13 +157,15 @@ class InputProcessor:
 
     def prepare_pooled(
         self, ids: Sequence[int], params: PoolingParams, *, text: str | None, pooled_from: int = 0,
-        columns: Mapping[str, float] = NO_COLUMNS,
+        columns: Mapping[str, float] = NO_COLUMNS, media: Sequence[PlacedMedia] = (),
     ) -> PooledPrompt:  # fmt: skip
         """The same for a request that pools. pooled_from: the position of the first token behind an instruction.
-        columns: of the input batch. Raises RequestError."""
+        columns: of the input batch. media: in order of their places. Raises RequestError."""
         pooler = check_pooling(params, self._model)
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
-        checked = self._checked(limit.apply(ids), self._max_model_len)
+        kept = limit.apply(ids)
+        checked = self._checked(kept if media else _filled(kept, pooler.padding), self._max_model_len)
+        _check_whole(len(kept) == len(ids), media)
         pooling = RequestPooling.from_config(pooler, params.task, pooled_from)
         if pooling.start >= checked.size:
             raise RequestError(
@@ -169,7 +173,7 @@ class InputProcessor:
                 f"{pooling.start}; raise truncate_prompt_tokens.",
                 param="prompt",
             )
-        return PooledPrompt(text, checked, params, pooling, columns)
+        return PooledPrompt(text, checked, params, pooling, columns, tuple(media))
 
     def pooling_request(
         self, prompt: PooledPrompt, request_id: str, *, arrival: float, priority: int, cache_salt: str,
@@ -191,6 +195,7 @@ class InputProcessor:
             feature_args=dict(feature_args),
             tenant=tenant or cache_salt,
             pooling=prompt.pooling,
+            media=prompt.media,
         )
 
     def requests(
@@ -282,6 +287,19 @@ def _too_long(num_tokens: int, max_tokens: int) -> RequestError:
         param="prompt",
         code="context_length_exceeded",
     )
+
+
+def _filled(ids: Sequence[int], padding: Padding | None) -> Sequence[int]:
+    """A text that is too long or empty stays as it is, to be refused."""
+    if padding is None or not len(ids):
+        return ids
+    return [*ids, *[padding.token] * (padding.length - len(ids))]
+
+
+def _check_whole(whole: bool, media: Sequence[PlacedMedia]) -> None:
+    """whole: whether all tokens of the prompt are kept. Raises RequestError where it has images and is cut."""
+    if media and not whole:
+        raise RequestError("A prompt with images cannot be truncated; shorten it.", param="truncate_prompt_tokens")
 
 
 def no_tokenizer() -> RequestError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.arrays import decode_array, encoder
-from tessera.config.modalities import encoder_length, needs_torchvision
+from tessera.config.modalities import encoder_length, needs_torch
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.video import MAX_SEEN_PIXELS
@@ -58,7 +58,7 @@ class MediaStart(msgspec.Struct):
             dict(model.mm_processor_kwargs or {}),
             served,
             has_encoder=encoder_length(model.checkpoint) > 0,
-            with_torch=needs_torchvision(model.checkpoint),
+            with_torch=needs_torch(model.checkpoint),
         )
 
 
