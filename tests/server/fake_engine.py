@@ -258,9 +258,10 @@ class FakeEngine:
         *,
         pooled_from: int = 0,
         columns: Mapping[str, float] = NO_COLUMNS,
+        media: Sequence[PlacedMedia] = (),
     ) -> PooledPrompt:
         inputs = InputProcessor(self.config, self.tokenizer, self.info.max_model_len)
-        return inputs.prepare_pooled(prompt, params, text=None, pooled_from=pooled_from, columns=columns)
+        return inputs.prepare_pooled(prompt, params, text=None, pooled_from=pooled_from, columns=columns, media=media)
 
     async def encode(
         self,
