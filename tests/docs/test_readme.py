@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tessera.config.dual_encoder import DUAL_ENCODERS
 from tessera.config.modalities import TOWERS
+from tessera.config.retriever import RETRIEVERS
 from tessera.plugins.builtin import NATIVE_MODELS
 from tests.docs.first_chats import INSTALLATION, README, carry_out
 from tests.docs.steps import blocks, commands
@@ -22,6 +24,8 @@ SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", README, re.
 BOTH = "Models that read images and hear"
 """Its table has names too by which a whole is known, of which a part is served."""
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
+EMBEDDERS = RETRIEVERS.keys() | DUAL_ENCODERS.keys()
+"""Architectures that read images and answer with vectors alone."""
 ANSWERS = {"python": "42", "offline": "Hello"}
 
 
@@ -78,6 +82,11 @@ def test_each_architecture_with_a_tower_is_in_the_table(modality: str, title: st
     sections = [_section(title)] + [_section(BOTH)] * (modality != "video")
     rows = [line for section in sections for line in section.splitlines() if line.startswith("| `") and "` |" in line]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1]) if name in TOWERS]
-    towers = {name: tower for name, tower in TOWERS.items() if not tower.encoder_length}
+    towers = {name: tower for name, tower in TOWERS.items() if not tower.encoder_length and name not in EMBEDDERS}
     assert sorted(named) == sorted(name for name, tower in towers.items() if modality in tower.modalities)
     assert [int(said) for said in re.findall(number, README)] == [len(named)]
+
+
+def test_each_architecture_that_embeds_images_is_in_the_table() -> None:
+    rows = [line for line in _section("Models that embed images").splitlines() if line.startswith("| `")][1:]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == EMBEDDERS

@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, max_num_seqs=4) as llm:
+    with LLM(folder, dtype="float32", kv_cache_memory_bytes=2**24, max_num_seqs=4, convert="embed") as llm:
         yield llm
 
 
@@ -157,6 +157,19 @@ def test_chats_take_images_as_data_urls_and_as_objects(folder: Path, llm: LLM) -
     for part in parts:
         messages = [{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}]
         assert same(scored(llm.chat(messages, SCORED, use_tqdm=False)[0]), want)
+
+
+def test_prompts_with_images_are_embedded_as_by_transformers(folder: Path, llm: LLM) -> None:
+    processor: Any = AutoProcessor.from_pretrained(folder, backend="pil")
+    model = LlavaForConditionalGeneration.from_pretrained(folder).eval().model
+    text = "<image> or <image>"
+    prompts: list[Any] = [{"prompt": text, "multi_modal_data": {"image": PICTURES[at : at + 2]}} for at in range(2)]
+    for at, output in enumerate(llm.embed([*prompts, "plain"], use_tqdm=False)[:2]):
+        inputs = processor(text=[text], images=PICTURES[at : at + 2], return_tensors="pt")
+        with torch.inference_mode():
+            want = torch.nn.functional.normalize(model(**inputs).last_hidden_state[0, -1], dim=-1)
+        assert output.prompt_token_ids == inputs["input_ids"][0].tolist()
+        np.testing.assert_allclose(output.outputs.embedding, want.numpy(), atol=1e-5)
 
 
 def test_tessera_chat_shows_an_image(folder: Path, llm: LLM, tmp_path: Path) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tessera.config.pooler import PoolerConfig
 from tessera.errors import MediaLimitError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of
 from tessera.media.rules import MediaRules
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.pooling_models import EMBEDDER
 
 PLACEHOLDER, FEATURE = "<image>", "~"
 TEMPLATE = (
@@ -171,3 +173,101 @@ async def test_each_beam_has_the_images_of_its_prompt() -> None:
         assert (await api.client.post("/v1/chat/completions", json=body)).status_code == 200
     assert len(made.calls) == 1 + 2
     assert all(len(call.media) == 1 and call.media[0].size == 3 for call in made.calls)
+
+
+# ---- requests that pool ----------------------------------------------------------------------------------------------
+
+
+def embedder(pooler: PoolerConfig = EMBEDDER) -> FakeEngine:
+    made = engine()
+    return FakeEngine(template=TEMPLATE, media=made.media, pooler=pooler, generates=False)
+
+
+async def prompts_of(path: str, body: dict[str, Any], pooler: PoolerConfig = EMBEDDER) -> list[tuple[str, list[bytes]]]:
+    """The text of each prompt that a request becomes, and the files of its images."""
+    async with in_process(embedder(pooler)) as api:
+        response = await api.post(path, {"model": MODEL, **body})
+        assert response.status_code == 200, response.text
+        prompts = [one.prompt for one in sorted(api.engine.pooled, key=lambda call: call.request_id)]
+        assert path != "/v1/embeddings" or response.json()["usage"]["prompt_tokens"] == sum(
+            len(one.ids) for one in prompts
+        )
+        decode = api.engine.tokenizer.decode
+        return [
+            (decode(one.ids.tolist()), [media.inputs["pixel_values"].tobytes() for media in one.media])
+            for one in prompts
+        ]
+
+
+async def test_the_chat_of_an_embedding_shows_its_images() -> None:
+    found = await prompts_of("/v1/embeddings", {"messages": chat("a", image(b"cat"))["messages"]})
+    assert found == [("<user>a(~~~)", [b"cat"])]
+
+
+ITEMS = [{"text": "a"}, {"image": url(b"cat")}, {"text": "b", "image": url(b"no")}]
+SHOWN = [("a", []), ("<user>(~~~)", [b"cat"]), ("<user>(~~)b", [b"no"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ITEMS}),
+        ("/v1/embeddings", {"input": [{"content": [TEXT | {"text": "a"}]}, *ITEMS[1:]]}),
+        ("/v2/embed", {"inputs": [{"content": chat(*parts)["messages"][0]["content"]} for parts in
+                                  (["a"], [image(b"cat")], [image(b"no"), "b"])]}),
+        ("/rerank", {"query": "a", "documents": ITEMS[1:]}),
+        ("/score", {"queries": {"text": "a"}, "documents": ITEMS[1:]}),
+    ],
+)  # fmt: skip
+async def test_texts_and_images_are_inputs_beside_each_other(path: str, body: dict[str, Any]) -> None:
+    assert [(text.removeprefix("<s>"), files) for text, files in await prompts_of(path, body)] == SHOWN
+
+
+async def test_an_instruction_is_a_message_of_the_system_where_the_template_writes_inputs() -> None:
+    trained = replace(EMBEDDER, message={}, prompts={"query": "Find."}, default_prompt="query")
+    found = await prompts_of("/v1/embeddings", {"input": ITEMS[:2]}, trained)
+    assert found == [("<system>Find.<user>a", []), ("<system>Find.<user>(~~~)", [b"cat"])]
+
+
+async def test_a_reranked_image_is_shown_by_its_text_alone() -> None:
+    async with in_process(embedder()) as api:
+        answer = (await api.post("/rerank", {"query": "a", "documents": ITEMS[1:]})).json()
+        assert [one["document"] for one in sorted(answer["results"], key=lambda one: one["index"])] == [
+            {},
+            {"text": "b"},
+        ]
+
+
+@pytest.mark.parametrize(
+    ("items", "param", "message"),
+    [
+        ([{"image": url(b"cat")}, {"image": url(b"broken")}], "input[1]", "Image 1: The image is truncated"),
+        ([{"text": "a"}, {}], "input[1]", "must have a text, an image or both"),
+        ([{"text": "a", "content": []}], "input[0]", "must have a text, an image or both"),
+        ([{"content": [{"type": "video_url", "video_url": "data:"}]}], "input[0]", "there are text and image_url"),
+        ([{"content": [{"type": "text"}]}], "input[0]", "text is missing"),
+        ([{"image": url(b"vast")}] * 2, "input[1]", "together are larger than a request may be"),
+        ([{"image": "cat.png"}], "input[0]", "Image 1"),
+    ],
+)
+async def test_an_input_that_cannot_be_shown_is_named(items: list[Any], param: str, message: str) -> None:
+    async with in_process(embedder()) as api:
+        response = await api.post("/v1/embeddings", {"input": items})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, param)
+        assert message in error["message"]
+        assert api.engine.pooled == []
+
+
+async def test_a_prompt_with_images_is_not_cut() -> None:
+    async with in_process(embedder()) as api:
+        response = await api.post("/v1/embeddings", {"input": ITEMS[1:2], "truncate_prompt_tokens": 8})
+        assert response.status_code == 400
+        assert api.engine.pooled == []
+
+
+async def test_embedders_without_a_tower_refuse_images() -> None:
+    async with in_process(FakeEngine(template=TEMPLATE, pooler=EMBEDDER, generates=False)) as api:
+        response = await api.post("/v1/embeddings", {"input": ITEMS[1:2]})
+        assert response.status_code == 400
+        assert "takes no images" in response.json()["error"]["message"]

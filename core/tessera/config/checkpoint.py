@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
+from tessera.config.retriever import retriever_alone
 from tessera.config.thinker import thinker_alone
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
@@ -54,6 +55,7 @@ _PADDED_POSITIONS = (
 _LEFT_OUT: Mapping[str, int] = MappingProxyType(
     {
         "bloom": 2048,
+        "clip_text_model": 77,
         "falcon": 2048,
         "gemma": 8192,
         "gemma2": 8192,
@@ -61,11 +63,14 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType(
         "mpt": 2048,
         "mt5": 1024,
         "recurrent_gemma": 8192,
+        "siglip_text_model": 64,
         "t5": 1024,
         "umt5": 1024,
     }
 )
-_VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType({"gemma3_text": 262208})
+_VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType(
+    {"clip_text_model": 49408, "gemma3_text": 262208, "siglip_text_model": 32000}
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ModelError(f"'{path}' names no architectures, so it is not known what to build.")
-    config = thinker_alone(config)
+    config = retriever_alone(thinker_alone(config))
     if config.get("quantization_config") is None and (beside := _quantization_beside(folder)) is not None:
         config = {**config, "quantization_config": beside}
     if config.get("quantization_config") is not None:

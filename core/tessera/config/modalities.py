@@ -39,6 +39,10 @@ class TowerType:
     encoder_length: str = ""
     # Whether transformers processes its images with torch alone, and not with Pillow.
     torch: bool = False
+    # Whether the text model reads no images: a feature is the vector of an image, and its prompt has nothing else.
+    apart: bool = False
+    # The class of transformers that has the tower, where it is another.
+    model: str = ""
 
 
 _READ_IMAGES = (
@@ -155,6 +159,9 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
+    | dict.fromkeys(("CLIPModel", "SiglipModel"), TowerType(apart=True))
+    | {"ColModernVBertForRetrieval": TowerType(model="ModernVBertModel", torch=True)}
+    | {"ColQwen2ForRetrieval": TowerType(model="Qwen2VLForConditionalGeneration")}
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | dict.fromkeys(_READ_TEXTS_BY_DISTANCE, TowerType((), encoder_length="n_positions"))

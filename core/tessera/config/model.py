@@ -46,6 +46,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     recommended = generation_folder(options.generation_config, folder)
     source = _source_text(checkpoint, recommended)
     speech = _speech(checkpoint) if tasks.generates else None
+    has_encoder = encoder_length(checkpoint.config) > 0
     authors = {} if named is None else named.sampling
     return record_of(
         ModelConfig,
@@ -62,7 +63,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
         speech=speech,
         source_text=source,
-        modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
+        modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates or not has_encoder else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, authors if source is None else {"temperature": 0.0}
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "align"]
 """embed: a vector for the text. classify: a number for each label; a reranker has one label. token_embed and
@@ -29,13 +29,24 @@ ACTIVATIONS = ("identity", "tanh", "gelu", "relu", "sigmoid")
 class DenseConfig:
     """A Dense module of sentence-transformers: a linear layer and an activation behind the pooled vector."""
 
-    # Its folder within the model's, and of its tensors linear.weight and linear.bias.
+    # Its folder within the model's, whose tensors are linear.weight and linear.bias.
     name: str
     in_features: int
     out_features: int
     bias: bool
     # One of ACTIVATIONS.
     activation: str
+    # Whether its tensors are among the model's own, by its name alone.
+    inside: bool = False
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Tokens behind a text that every model of its type was trained to see."""
+
+    token: int
+    # Tokens of a text with them.
+    length: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,19 @@ class PoolerConfig:
     label_tokens: tuple[int, ...] = ()
     # Whether it classifies because --convert says so, and its head may be missing.
     converted: bool = False
+    # Of a model that was trained on messages, what its chat template is told beside them: a text is one of a user, and
+    # an instruction one of the system. None: texts stand as they are, behind their instruction.
+    message: Mapping[str, Any] | None = None
+    # What stands before and behind every text, but for its instruction.
+    around: tuple[str, str] = ("", "")
+    # The prompt of an image, with its placeholder; "": the chat template writes it.
+    image_prompt: str = ""
+    # Whether its text model reads that prompt. False: it is the placeholder and nothing else.
+    reads_images: bool = True
+    # Whether a text is read in lower case, without punctuation and with single spaces.
+    canonical: bool = False
+    # What texts are filled up with, for a model that sees that too; None: they stay as long as they are.
+    padding: Padding | None = None
     # What the first message of its chat template says, "" for none; None: the tokenizer joins pairs of texts.
     pair_instruction: str | None = None
     # Texts put in front of others, by name, as "query".

@@ -66,6 +66,8 @@ class SentenceTransformers:
     # Texts put in front of others, by name.
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    # As of PoolerConfig.
+    message: Mapping[str, Any] | None = None
     # Longest text that the model was made for, in tokens; None if the files do not say.
     max_tokens: int | None = None
 
@@ -108,7 +110,7 @@ def read_modules(folder: Path) -> SentenceTransformers | None:
             )
     if "pooling" not in said and not dense:
         raise ModelError(f"'{where}' names no module Pooling, so it is not known what becomes of the model's states.")
-    return SentenceTransformers(**said, dense=tuple(dense), **_settings(folder), max_tokens=_max_tokens(folder))
+    return SentenceTransformers(**said, dense=tuple(dense), **_settings(folder), **_transformer(folder))
 
 
 def _module_json(folder: Path, path: str) -> dict[str, Any]:
@@ -199,6 +201,24 @@ def saved_activation(folder: Path) -> Any:
     return (read_json(folder, SETTINGS) or {}).get("activation_fn")
 
 
-def _max_tokens(folder: Path) -> int | None:
-    said: Sequence[Any] = [(read_json(folder, name) or {}).get("max_seq_length") for name in _LIMITS]
-    return next((one for one in said if type(one) is int and 1 <= one < 2**31), None)
+def _transformer(folder: Path) -> dict[str, Any]:
+    """What the settings of the module Transformer say. Raises ModelError."""
+    said: Sequence[Mapping[str, Any]] = [read_json(folder, name) or {} for name in _LIMITS]
+    longest = (one.get("max_seq_length") for one in said)
+    return {
+        "max_tokens": next((one for one in longest if type(one) is int and 1 <= one < 2**31), None),
+        "message": _message(said[0], folder / _LIMITS[0]),
+    }
+
+
+def _message(settings: Mapping[str, Any], file: Path) -> Mapping[str, Any] | None:
+    """PoolerConfig.message. settings: in the file, whose modality_config names "message" where inputs become messages.
+    Raises ModelError."""
+    modalities = settings.get("modality_config")
+    if not isinstance(modalities, Mapping) or "message" not in modalities:
+        return None
+    arguments = settings.get("processing_kwargs") or {}
+    options = arguments.get("chat_template") or {} if isinstance(arguments, Mapping) else None
+    if not isinstance(options, Mapping) or not isinstance(options.get("add_generation_prompt", False), bool):
+        raise ModelError(f"processing_kwargs.chat_template in '{printable(file)}' is not an object of its arguments.")
+    return dict(options)

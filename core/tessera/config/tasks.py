@@ -10,10 +10,13 @@ from typing import Any
 from tessera.config.checkpoint import Checkpoint
 from tessera.config.classification import activation_of, classification
 from tessera.config.conversion import converted_pooler
+from tessera.config.dual_encoder import DUAL_ENCODERS, dual_pooler
 from tessera.config.engine import ModelOptions
 from tessera.config.modalities import sees_prompt
 from tessera.config.model_folder import regular_file
 from tessera.config.pooler import POOLINGS, PoolerConfig, Pooling, PoolingTask
+from tessera.config.retrieval import retrieval_pooler
+from tessera.config.retriever import RETRIEVERS
 from tessera.config.reward import PROCESS_REWARD, REWARD, reward_pooler
 from tessera.config.sentence_transformers import MODULES, SentenceTransformers, read_modules, saved_activation
 from tessera.errors import ConfigError, ModelError, printable
@@ -56,14 +59,14 @@ def model_tasks(checkpoint: Checkpoint, options: ModelOptions) -> Tasks:
     Raises ConfigError for a flag that the model cannot follow, ModelError for unsupported modules."""
     architecture = str(checkpoint.config["architectures"][0])
     causal = _is_causal(checkpoint, architecture)
-    able = causal and _has_head(architecture)
+    able = causal and _has_head(architecture) and architecture not in RETRIEVERS
     if options.runner == "generate" and not able:
         raise ConfigError(
             f"{printable(architecture, 60)} has no head that generates; leave out --runner.", param="runner"
         )
-    judges = _judge(checkpoint, architecture, options)
-    if judges is not None:
-        return Tasks(False, judges)
+    alone = _judge(checkpoint, architecture, options) or _of_images(checkpoint, architecture, options)
+    if alone is not None:
+        return Tasks(False, alone)
     modules, convert = read_modules(checkpoint.folder), options.convert
     if modules is not None and modules.token_score is not None and options.runner != "generate":
         if not able:
@@ -136,6 +139,17 @@ def _judge(checkpoint: Checkpoint, architecture: str, options: ModelOptions) -> 
         return reward_pooler(checkpoint, architecture, options.pooler_config)
     task = next((task for head, task in _CLASSIFIERS.items() if architecture.endswith(head)), None)
     return None if task is None else _classifier(checkpoint, architecture, task, options)
+
+
+def _of_images(checkpoint: Checkpoint, architecture: str, options: ModelOptions) -> PoolerConfig | None:
+    """Of a class that makes vectors of texts and images and nothing else; None for others."""
+    if architecture in RETRIEVERS:
+        _check_flags(architecture, options, does="makes a vector of each token")
+        return retrieval_pooler(checkpoint)
+    if architecture in DUAL_ENCODERS:
+        _check_flags(architecture, options, does="has a vector of its own for texts and images")
+        return dual_pooler(checkpoint)
+    return None
 
 
 def _classifier(checkpoint: Checkpoint, architecture: str, task: PoolingTask, options: ModelOptions) -> PoolerConfig:
@@ -217,6 +231,7 @@ def _embedding(
         prompts=modules.prompts,
         default_prompt=modules.default_prompt,
         include_prompt=modules.include_prompt,
+        message=modules.message,
         notes=(note,),
     )
 

@@ -32,6 +32,7 @@ from tessera.text import StopStrings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
+    from tessera.config.pooler import Padding
     from tessera.config.source_text import SourceTextConfig
     from tessera.text import Vocabulary
 
@@ -185,8 +186,9 @@ class InputProcessor:
         columns: of the input batch. media: in order of their places. Raises RequestError."""
         pooler = check_pooling(params, self._model)
         limit = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, self._max_model_len)
-        checked = self._checked(limit.apply(ids), self._max_model_len)
-        _check_whole(checked.size == len(ids), media)
+        kept = limit.apply(ids)
+        checked = self._checked(kept if media else _filled(kept, pooler.padding), self._max_model_len)
+        _check_whole(len(kept) == len(ids), media)
         pooling = RequestPooling.from_config(pooler, params.task, pooled_from)
         if pooling.start >= checked.size:
             raise RequestError(
@@ -308,6 +310,13 @@ def _too_long(num_tokens: int, max_tokens: int) -> RequestError:
         param="prompt",
         code="context_length_exceeded",
     )
+
+
+def _filled(ids: Sequence[int], padding: Padding | None) -> Sequence[int]:
+    """A text that is too long or empty stays as it is, to be refused."""
+    if padding is None or not len(ids):
+        return ids
+    return [*ids, *[padding.token] * (padding.length - len(ids))]
 
 
 def _check_whole(whole: bool, media: Sequence[PlacedMedia]) -> None:

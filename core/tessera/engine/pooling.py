@@ -3,7 +3,9 @@ of length 1 or probabilities of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from tessera.engine.model_tasks import check_pools
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
 
+P = TypeVar("P")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _VECTORS = ("embed", "token_embed")
 
 
@@ -79,8 +83,38 @@ def _softmax(values: Array) -> Array:
     return result
 
 
-def instructed(prompt: str | Sequence[int], pooler: PoolerConfig | None) -> str | Sequence[int]:
-    """A text with the model's default instruction in front, if it has one; token ids stay as they are."""
-    if pooler is None or pooler.default_prompt is None or not isinstance(prompt, str):
+class TextMessage(NamedTuple):
+    """A text that the model's chat template writes."""
+
+    messages: Sequence[Mapping[str, str]]
+    # Arguments of ChatJob.
+    options: Mapping[str, Any]
+
+
+def instructed(prompt: P, pooler: PoolerConfig | None) -> P | str | TextMessage:
+    """A text with the model's default instruction in front, if it has one, and what stands around every text, or as a
+    message where the model was trained on them; what is no text stays as it is."""
+    if pooler is None or not isinstance(prompt, str):
         return prompt
-    return pooler.prompts[pooler.default_prompt] + prompt
+    instruction = "" if pooler.default_prompt is None else pooler.prompts[pooler.default_prompt]
+    if pooler.message is not None:
+        return message_of(prompt, instruction, pooler.message)
+    return around(prompt, instruction, pooler)
+
+
+def around(text: str, instruction: str, pooler: PoolerConfig) -> str:
+    """A text as the model reads it, with what stands around it."""
+    before, behind = pooler.around
+    if pooler.canonical:
+        text = " ".join(text.lower().translate(_NO_PUNCTUATION).split())
+    return f"{before}{instruction}{text}{behind}"
+
+
+def message_of(text: str, instruction: str, template: Mapping[str, Any]) -> TextMessage:
+    """template: PoolerConfig.message."""
+    messages = [{"role": "system", "content": instruction}] if instruction else []
+    asks = template.get("add_generation_prompt", False)
+    others = {name: value for name, value in template.items() if name != "add_generation_prompt"}
+    return TextMessage(
+        [*messages, {"role": "user", "content": text}], {"add_generation_prompt": asks, "template_kwargs": others}
+    )

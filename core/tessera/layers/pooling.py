@@ -51,7 +51,8 @@ class Dense:
 
 def _dense(build: Build, config: DenseConfig) -> Dense:
     sizes = config.in_features, config.out_features
-    return Dense(build, f"{config.name}.linear", *sizes, bias=config.bias, activation=config.activation)
+    name = config.name if config.inside else f"{config.name}.linear"
+    return Dense(build, name, *sizes, bias=config.bias, activation=config.activation)
 
 
 class EmbeddingHead:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 PromptType = str | Sequence[int] | Mapping[str, Any]
+TextOrMedia = str | Mapping[str, Any]
 Conversations = Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]]
 
 
@@ -82,7 +83,7 @@ def prompts_with_media_of(
 ) -> list[str | Sequence[int] | PromptWithMedia]:
     """The same, of which some may have images, videos and sounds."""
     return [
-        _with_media(prompt, taken) if _has_media(prompt) else _prompt(prompt)
+        prompt_with_media(prompt, taken) if has_media(prompt) else _prompt(prompt)
         for prompt in _listed(prompts, prompt_token_ids)
     ]
 
@@ -98,11 +99,11 @@ def _listed(
     return [given] if one else list(given)
 
 
-def _has_media(prompt: Any) -> bool:
+def has_media(prompt: Any) -> bool:
     return isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
 
 
-def _with_media(prompt: Mapping[str, Any], taken: MediaTaken) -> str | PromptWithMedia:
+def prompt_with_media(prompt: Mapping[str, Any], taken: MediaTaken) -> str | PromptWithMedia:
     files, text = media_of(prompt["multi_modal_data"], taken), prompt.get("prompt")
     if not isinstance(text, str):
         raise RequestError('A prompt with images, videos or sounds needs its text, "prompt".', param="prompts")
@@ -110,7 +111,7 @@ def _with_media(prompt: Mapping[str, Any], taken: MediaTaken) -> str | PromptWit
 
 
 def _prompt(prompt: Any) -> str | Sequence[int]:
-    if _has_media(prompt):
+    if has_media(prompt):
         raise RequestError("This call takes no images, videos and sounds; leave out multi_modal_data.", param="prompts")
     if isinstance(prompt, Mapping):
         known = [name for name in ("prompt_token_ids", "prompt") if prompt.get(name) is not None]

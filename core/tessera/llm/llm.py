@@ -29,7 +29,7 @@ from tessera.engine.input_processor import (
 )
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
-from tessera.engine.pooling import instructed
+from tessera.engine.pooling import TextMessage, instructed
 from tessera.engine.scoring import READS_PAIRS, scoring_params, scoring_task
 from tessera.engine.truncation import TextLimit
 from tessera.errors import RequestError
@@ -38,6 +38,7 @@ from tessera.llm.inputs import (
     Conversations,
     LoRARequests,
     PromptType,
+    TextOrMedia,
     conversations,
     for_each,
     keywords_of,
@@ -48,7 +49,7 @@ from tessera.llm.inputs import (
 )
 from tessera.llm.media import MediaFile, MediaTaken, PromptWithMedia, without_media
 from tessera.llm.progress_bar import MakeBar, ProgressBar
-from tessera.llm.scores import numbered_pairs, scored, texts_to_score
+from tessera.llm.scores import numbered_pairs, pairs_of, scored, texts_to_score
 from tessera.media.item import ProcessedMedia
 from tessera.media.messages import MediaStart
 from tessera.media.placed import PlacedMedia
@@ -224,7 +225,7 @@ class LLM:
         refuse_others("encode", others)
         self._offline.check_usable()
         pooler = self._offline.config.model.pooler
-        texts = [instructed(prompt, pooler) for prompt in prompts_of(prompts, None)]
+        texts = [instructed(prompt, pooler) for prompt in prompts_with_media_of(prompts, None, self._taken)]
         params: list[PoolingParams] = for_each(
             "pooling_params",
             pooling_params or PoolingParams("embed" if pooler is None else pooler.tasks[0]),
@@ -293,8 +294,8 @@ class LLM:
 
     def score(
         self,
-        data_1: str | Sequence[str],
-        data_2: str | Sequence[str],
+        data_1: TextOrMedia | Sequence[TextOrMedia],
+        data_2: TextOrMedia | Sequence[TextOrMedia],
         *,
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool | MakeBar = True,
@@ -302,18 +303,23 @@ class LLM:
         **others: Any,
     ) -> list[ScoringRequestOutput]:
         """How well texts belong together: one with one, one with each of several, or each of several with the one in
-        its place. pooling_params: of a model that reads both texts at once, use_activation=False leaves its number as
-        it is. Raises RequestError before anything runs, and EngineStepError if a step fails."""
+        its place. Any may be an image, as a prompt with multi_modal_data. pooling_params: of a model that reads both
+        texts at once, use_activation=False leaves its number as it is. Raises RequestError before anything runs, and
+        EngineStepError if a step fails."""
         refuse_others("score", others)
         self._offline.check_usable()
-        first, second = texts_to_score(data_1, data_2)
+        first, second = texts_to_score(data_1, data_2, self._taken)
         pooler = self._offline.config.model.pooler
         task = scoring_task(pooler)
         assert pooler is not None
         params = scoring_params(pooler, task, pooling_params)
-        pairs = [TextPair(first[index % len(first)], text) for index, text in enumerate(second)]
-        texts: Sequence[str | TextPair] = pairs if task == READS_PAIRS else [*first, *second]
-        numbers = None if task == READS_PAIRS else numbered_pairs(len(first), len(second))
+        texts: Sequence[str | TextPair | PromptWithMedia | TextMessage]
+        if task == READS_PAIRS:
+            texts, numbers = pairs_of(first, second), None
+        else:
+            alone = dataclasses.replace(pooler, default_prompt=None)
+            texts = [instructed(text, alone) for text in (*first, *second)]
+            numbers = numbered_pairs(len(first), len(second))
         feature_args = lora_args_of(lora_request, len(texts), enabled=self._offline.config.lora.enable)
         jobs = [
             self._offline.job(prompt, feature_args=args)
@@ -506,7 +512,9 @@ class LLM:
             raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
     def _all_pooled(
-        self, prompts: Sequence[str | Sequence[int] | TextPair], params: Sequence[PoolingParams]
+        self,
+        prompts: Sequence[str | Sequence[int] | TextPair | PromptWithMedia | TextMessage],
+        params: Sequence[PoolingParams],
     ) -> list[PooledPrompt]:
         """The same for prompts that are pooled."""
         encodings: Mapping[int, Any] = {}
@@ -527,17 +535,28 @@ class LLM:
             return None
 
     def _pooled(
-        self, index: int, prompt: str | Sequence[int] | TextPair, params: PoolingParams, encoding: Any
+        self,
+        index: int,
+        prompt: str | Sequence[int] | TextPair | PromptWithMedia | TextMessage,
+        params: PoolingParams,
+        encoding: Any,
     ) -> PooledPrompt:
         """encoding: its token ids, or those of the pair; None: it is encoded here."""
         front, text = self._offline.front, prompt if isinstance(prompt, str) else None
         try:
-            if not isinstance(prompt, str | TextPair):
+            if not isinstance(prompt, str | TextPair | PromptWithMedia | TextMessage):
                 return front.prepare_pooled(prompt, params)
             if self._text is None:
                 raise no_tokenizer()
             longest = self._offline.max_model_len
             most, side = TextLimit.from_params(params.truncate_prompt_tokens, params.truncation_side, longest)
+            if isinstance(prompt, PromptWithMedia):
+                written = self._media_prompt(prompt, longest)
+                return front.prepare_pooled(written.ids, params, text=written.text, media=written.media)
+            if isinstance(prompt, TextMessage):
+                job = ChatJob(prompt.messages, max_tokens=None if side else most, text=True, **prompt.options)
+                chat = self._text.chat(job)
+                return front.prepare_pooled(chat.ids[0], params, text=chat.text)
             if isinstance(prompt, TextPair):
                 pair = encoding
                 if pair is None:
@@ -554,11 +573,29 @@ class LLM:
             param = place if is_pair else error.param
             raise type(error)(f"{place}: {error.message}", param=param, code=error.code) from error
 
-    def _tokenized(self, text: str, max_tokens: int | None, files: Sequence[MediaFile] = ()) -> Tokenized:
+    def _media_prompt(self, prompt: PromptWithMedia, max_tokens: int) -> Tokenized:
+        """Of a request that pools, a prompt with images; without a text, the model's own prompt of an image."""
+        pooler = self._offline.config.model.pooler
+        if pooler is None or not pooler.image_prompt:
+            return self._tokenized(prompt.text, max_tokens, prompt.files)
+        if not pooler.reads_images and (prompt.text or len(prompt.files) > 1):
+            raise RequestError('This model takes a text or an image, and none beside another: leave "prompt" empty.')
+        text = prompt.text or pooler.image_prompt
+        return self._tokenized(text, max_tokens, prompt.files, add_special_tokens=pooler.reads_images)
+
+    def _tokenized(
+        self,
+        text: str,
+        max_tokens: int | None,
+        files: Sequence[MediaFile] = (),
+        *,
+        add_special_tokens: bool = True,
+    ) -> Tokenized:
         if self._text is None:
             raise no_tokenizer()
         media = [self._text.process(*file) for file in files]
-        (ids,) = self._text.encode([text], max_tokens=max_tokens, **_replacing(self._text, media))
+        replacing = _replacing(self._text, media)
+        (ids,) = self._text.encode([text], add_special_tokens, max_tokens=max_tokens, **replacing)
         return Tokenized(ids, text, _placed(self._text, ids, media))
 
     @property

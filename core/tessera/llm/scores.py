@@ -1,30 +1,47 @@
-"""The texts that LLM.score() compares, and their scores."""
+"""The texts and images that LLM.score() compares, and their scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.config.pooler import PoolingTask
 from tessera.engine.scoring import similarity
 from tessera.errors import RequestError
+from tessera.llm.inputs import has_media, prompt_with_media
+from tessera.llm.media import MediaTaken, PromptWithMedia
 from tessera.request import PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
+from tessera.text_pair import TextPair
+
+Scored = str | PromptWithMedia
 
 
-def texts_to_score(data_1: Any, data_2: Any) -> tuple[list[str], list[str]]:
-    """The first texts, one or as many as the second, and the second. Raises RequestError."""
-    first, second = _texts("data_1", data_1), _texts("data_2", data_2)
+def texts_to_score(data_1: Any, data_2: Any, taken: MediaTaken) -> tuple[list[Scored], list[Scored]]:
+    """The first texts or images, one or as many as the second, and the second. Raises RequestError."""
+    first, second = _texts("data_1", data_1, taken), _texts("data_2", data_2, taken)
     if len(first) not in (1, len(second)):
         text = f"data_1 must be one text or as many as data_2, got {len(first)} and {len(second)}."
         raise RequestError(text, param="data_1")
     return first, second
 
 
-def _texts(name: str, data: Any) -> list[str]:
-    texts = [data] if isinstance(data, str) else list(data) if isinstance(data, Sequence) else []
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise RequestError(f"{name} must be a text or a list of texts, none of them empty.", param=name)
-    return texts
+def _texts(name: str, data: Any, taken: MediaTaken) -> list[Scored]:
+    texts = [data] if isinstance(data, str | Mapping) else list(data) if isinstance(data, Sequence) else []
+    if not texts or not all(has_media(text) or (isinstance(text, str) and text) for text in texts):
+        raise RequestError(
+            f"{name} must be a text or a list of texts, none of them empty; one with images is "
+            '{"prompt": ..., "multi_modal_data": ...}.',
+            param=name,
+        )
+    return [text if isinstance(text, str) else prompt_with_media(text, taken) for text in texts]
+
+
+def pairs_of(first: Sequence[Scored], second: Sequence[Scored]) -> list[TextPair]:
+    """For a model that reads both at once. Raises RequestError for images."""
+    pairs = [(first[index % len(first)], two) for index, two in enumerate(second)]
+    if any(isinstance(text, PromptWithMedia) for pair in pairs for text in pair):
+        raise RequestError("This model reads pairs of texts; an image is of no pair.", param="data_2")
+    return [TextPair(str(one), str(two)) for one, two in pairs]
 
 
 def numbered_pairs(num_first: int, num_second: int) -> list[tuple[int, int]]:

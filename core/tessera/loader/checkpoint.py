@@ -37,11 +37,13 @@ COMPARED = 1 << 22
 
 
 BASE = "model."
-_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "thinker.model.", "")
+_BESIDE = "language_model."
+_BASES = (BASE, "model.language_model.", "model.text_model.", "language_model.model.", "thinker.model.", _BESIDE, "")
 """What is in front of a decoder's names, at the last one's if it was saved without its head."""
 _HEADS = ("language_model.lm_head.", "thinker.lm_head.")
 """How a head is named beside the fourth and the fifth of them."""
-_BESIDE = "language_model."
+_WITHIN = "vlm."
+"""What is in front of all names of a model within a retriever."""
 _BACKBONE = f"{_BESIDE}backbone."
 """What is in front of the names of a decoder with its head, where others are beside it."""
 
@@ -191,13 +193,14 @@ class Safetensors:
 
     def _with_base(self, where: Mapping[str, str]) -> dict[str, str]:
         """Names those of a decoder as they are where it was saved alone and with its head."""
-        base = next((base for base in _BASES if f"{base}embed_tokens.weight" in where), BASE)
-        if base == BASE and any(name.startswith(_BACKBONE) for name in where):
-            base = _BESIDE
-        if base == BASE:
-            return dict(where)
-        self._own_names = {_renamed(name, base): name for name in where}
-        return {_renamed(name, base): file for name, file in where.items()}
+        bare = {name.removeprefix(_WITHIN): name for name in where}
+        base = next((base for base in _BASES if f"{base}embed_tokens.weight" in bare), BASE)
+        if base == BASE and any(name.startswith(_BACKBONE) for name in bare):
+            base = _BACKBONE
+        if base != BASE:
+            bare = {_renamed(name, base): own for name, own in bare.items()}
+        self._own_names = {name: own for name, own in bare.items() if name != own}
+        return {name: where[own] for name, own in bare.items()}
 
     def _find_experts(self) -> None:
         self._experts = {
@@ -236,7 +239,7 @@ def _renamed(name: str, base: str) -> str:
     """A tensor's name without what another model beside the decoder, or its lack of a head, adds to it."""
     if name.startswith(_HEADS):
         return name.partition(".")[2]
-    if base == _BESIDE:
+    if base == _BACKBONE:
         return name.removeprefix(_BESIDE)
     if name.startswith(f"{base}lm_head."):
         return name.removeprefix(base)

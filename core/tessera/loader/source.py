@@ -28,7 +28,8 @@ def open_source(config: EngineConfig, device: Device) -> WeightSource:
     if config.model.load_format == "dummy":
         return Dummy(config.seed, device.target if device.eager else None)
     pooler = config.model.pooler
-    return open_checkpoint(config.model.path, [] if pooler is None else [one.name for one in pooler.dense])
+    dense = () if pooler is None else pooler.dense
+    return open_checkpoint(config.model.path, [one.name for one in dense if not one.inside])
 
 
 def resolve_dtype(dtype: str, checkpoint: str, capabilities: Capabilities) -> str:

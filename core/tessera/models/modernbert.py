@@ -78,7 +78,7 @@ def modernbert(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Enco
     fields = ConfigFields({"layer_norm_eps": checkpoint.get("norm_eps", 1e-5), **checkpoint}, _MODERNBERT)
     norm_bias = fields.flag("norm_bias")
     config = _config(fields, max_model_len)
-    base = build.base(["model"], "embeddings.tok_embeddings.weight")
+    base = build.base(["model", "text_model"], "embeddings.tok_embeddings.weight")
     embeddings = Embeddings(
         build, config, f"{base}embeddings", f"{base}embeddings.norm", word="tok_embeddings", norm_bias=norm_bias
     )

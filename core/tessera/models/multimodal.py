@@ -13,6 +13,7 @@ from tessera.config.modalities import NOUNS
 from tessera.layers.build import Build
 from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
+from tessera.models.dual_encoder import DualText
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.modality_experts import ModalityDecoder
 from tessera.models.through_transformers.encoder_tower import EncoderTower
@@ -44,6 +45,8 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
         return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
     build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
     tower = Tower(build, checkpoint)
+    if isinstance(text, DualText):
+        return DualModel(text, tower, build)
     if isinstance(text, ModalityDecoder):
         return ModalityModel(text, tower, build)
     if isinstance(text, ThroughTransformers) and text.takes_tokens:
@@ -180,3 +183,24 @@ class EncoderDecoder(MultimodalModel):
             assert self.slots is not None
             self.text.write(self.slots.index_select(0, self.sources), launch, caches)
         return self.text.forward(x, launch, caches, residual)
+
+
+class DualModel(MultimodalModel):
+    """Its text model reads no images: the feature of an image is its vector, in place of what the text model makes of
+    the one token that stands for it."""
+
+    text: DualText
+
+    def __init__(self, text: DualText, tower: Tower, build: Build) -> None:
+        super().__init__(text, tower, build)
+        self.adds = True  # vectors are whole on each rank
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        rows = self.text.finish(self.text.forward(x, launch, caches, residual))
+        if BIT in launch.key.bits:
+            there, features = (launch.select_logits(one) for one in self.features(launch))
+            rows = torch.where(there, features, rows)
+        return Hidden(rows, None)
+
+    def finish(self, hidden: Hidden) -> Tensor:
+        return hidden.last

@@ -71,6 +71,9 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 TEXT_MODELS: Mapping[str, str] = {
     "BartForConditionalGeneration": "tessera.models.bart:bart",
+    "CLIPModel": "tessera.models.dual_encoder:clip",
+    "ColModernVBertForRetrieval": "tessera.models.modernbert:modernbert",
+    "ColQwen2ForRetrieval": "tessera.models.qwen:qwen2_vl",
     "CohereCompassForConditionalGeneration": "tessera.models.cohere:cohere_compass",
     "Cosmos3OmniForConditionalGeneration": "tessera.models.qwen:cosmos3_omni",
     "Ernie4_5_VLMoeForConditionalGeneration": "tessera.models.ernie:ernie4_5_vl_moe",
@@ -96,6 +99,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
+    "SiglipModel": "tessera.models.dual_encoder:siglip",
     "T5ForConditionalGeneration": "tessera.models.t5:t5",
     "UMT5ForConditionalGeneration": "tessera.models.t5:umt5",
     "WhisperForConditionalGeneration": "tessera.models.whisper:whisper",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -56,6 +56,10 @@ class PromptField(NamedTuple):
         elif kind == "ids":
             self._check_tokens(raw, max_model_len, 1)
 
+    def holds_objects(self, raw: msgspec.Raw) -> bool:
+        """Whether it is a list that begins with an object, which decode() does not take."""
+        return _kind(bytes(memoryview(raw)[:64])) == "objects"
+
     async def read(self, raw: msgspec.Raw, assembly: Assembly) -> Prompts:
         """As decode(), beside the event loop if it is long."""
         if len(memoryview(raw)) < LONG_BODY:
@@ -102,15 +106,15 @@ class PromptField(NamedTuple):
             )
 
 
-def prompt_schema(limit: int) -> msgspec.Meta:
-    """The schema of such a field, whose type is Raw. limit: as of PromptField."""
+def prompt_schema(limit: int, *others: Mapping[str, Any]) -> msgspec.Meta:
+    """The schema of such a field, whose type is Raw. limit: as of PromptField. others: what a list may have instead."""
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
     text = {"type": "string", "minLength": 1}
     many: dict[str, Any] = {"type": "array", "minItems": 1, "maxItems": limit}
-    return field_schema(anyOf=[text, ids, {**many, "items": text}, {**many, "items": ids}])
+    return field_schema(anyOf=[text, ids, *({**many, "items": dict(one)} for one in (text, ids, *others))])
 
 
-def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
+def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists", "objects"] | None:
     """What the field holds, as the start of its JSON shows; None for an empty list and for a value of the wrong
     type."""
     if raw[:1] == b'"':
@@ -122,6 +126,8 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
             return "texts"
         case b"[":
             return "ids lists"
+        case b"{":
+            return "objects"
         case b"" | b"]":
             return None
         case _:

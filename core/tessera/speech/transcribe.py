@@ -87,7 +87,7 @@ class Transcript:
     def __init__(self, model: SpeechModel, options: TranscriptionOptions) -> None:
         self._model, self._options = model, options
         self.language = options.language or ("" if model.speech.languages else ENGLISH)
-        # Tokens so far, of which the model is shown the last: with their times, without which it would write none either.
+        # Tokens so far, of which the model is shown the last; with times, without which it would write none either.
         self._before = [*options.prompt]
 
     async def segments(self, samples: Array) -> AsyncGenerator[Segment, None]:

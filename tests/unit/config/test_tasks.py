@@ -351,3 +351,68 @@ def test_a_model_that_is_converted_goes_on_to_generate(folder, flags, generates)
     able, pooler = tasks(folder(config__json=said), convert="classify", **flags)
     assert (able, pooler.tasks, len(pooler.labels)) == (generates, ("classify", "token_classify"), 3)
     assert pooler.converted
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_seq_length": 256}, None),
+        ({"modality_config": {"text": {"method": "forward"}}}, None),
+        ({"modality_config": {"text": {}, "message": {"format": "structured"}}}, {}),
+        (
+            {
+                "modality_config": {"message": {}},
+                "processing_kwargs": {"chat_template": {"add_generation_prompt": True}},
+            },
+            {"add_generation_prompt": True},
+        ),
+    ],
+)
+def test_whether_a_text_is_a_message(modules, limits, message):
+    path = modules([TRANSFORMER, POOLING], pooling={"pooling_mode_lasttoken": True}, limits=limits)
+    assert tasks(path)[1].message == message
+
+
+def test_arguments_of_a_template_that_are_none(modules):
+    limits = {"modality_config": {"message": {}}, "processing_kwargs": {"chat_template": ["add_generation_prompt"]}}
+    path = modules([TRANSFORMER, POOLING], pooling={"pooling_mode_lasttoken": True}, limits=limits)
+    with pytest.raises(ModelError, match=r"processing_kwargs\.chat_template in '.*' is not an object"):
+        tasks(path)
+
+
+RETRIEVER = {"architectures": ["ColQwen2ForRetrieval"], "vlm_config": MODEL, "embedding_dim": 20}
+TOKENS = {"pad_token": {"content": "<p>"}, "eos_token": "<e>"}
+
+
+def test_a_retriever_reads_queries_and_pages(folder):
+    path = folder(
+        config__json=RETRIEVER, tokenizer_config__json=TOKENS, processor_config__json={"query_prefix": "Ask: "}
+    )
+    able, pooler = tasks(path)
+    assert (able, pooler.tasks, pooler.dimensions) == (False, ("token_embed",), 20)
+    assert pooler.around == ("Ask: ", "<p>" * 10 + "\n")
+    assert "<|image_pad|>" in pooler.image_prompt
+    with pytest.raises(ConfigError, match="has no head that generates"):
+        tasks(path, runner="generate")
+
+
+def test_a_retriever_without_a_model_within(folder):
+    with pytest.raises(ModelError, match="vlm_config in config.json is not an object"):
+        tasks(folder(config__json={"architectures": ["ColQwen2ForRetrieval"]}))
+
+
+def test_a_dual_encoder_has_a_vector_for_each(folder):
+    text = {"model_type": "clip_text_model", "projection_dim": 7}
+    path = folder(config__json={"architectures": ["CLIPModel"], "text_config": text, "projection_dim": 24},
+                  tokenizer_config__json=TOKENS)  # fmt: skip
+    able, pooler = tasks(path)
+    assert (able, pooler.tasks, pooler.dimensions, pooler.padding) == (False, ("embed",), 24, None)
+    assert (pooler.image_prompt, pooler.reads_images) == ("<e>", False)
+    with pytest.raises(ConfigError, match="has a vector of its own for texts and images; remove --convert"):
+        tasks(path, convert="embed")
+
+
+def test_a_dual_encoder_pads_with_a_known_token(folder):
+    config = {"architectures": ["SiglipModel"], "text_config": {"model_type": "siglip_text_model"}}
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json with the token that pads"):
+        tasks(folder(config__json=config, tokenizer_config__json=TOKENS))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
+from tessera.config.modalities import TOWERS
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
@@ -28,6 +29,8 @@ _BEHIND: Mapping[str, str] = MappingProxyType({"Llama4ForConditionalGeneration":
 
 _OTHERS = ("vqmodel", "generation_embeddings", "generation_aligner", "generation_head")
 """Parts that make no features."""
+_PROJECTION = "text_projection"
+"""What is behind a text model apart from the tower."""
 _OF_SOUNDS = ("audio_tower", "embed_audio")
 """Parts that make features of sounds alone."""
 _TOKENIZES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -42,9 +45,10 @@ COMPRESSION = "video_compression_mask"
 
 
 class Tower:
-    """Makes features of images, videos or sounds. hidden_size: of the text model, which is the features'. levels: how
-    many features a token has. depths: the layers of the text model behind which the last ones of them are added, -1 for
-    ahead of all; a first one that has none takes the place of the token's embedding."""
+    """Makes features of images, videos or sounds. hidden_size: of the text model, or of vectors where that is apart,
+    which is the features'. levels: how many features a token has. depths: the layers of the text model behind which the
+    last ones of them are added, -1 for ahead of all; a first one that has none takes the place of the token's
+    embedding."""
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         """Raises RefusedTypeError for a type whose features cannot be had in this way."""
@@ -57,7 +61,8 @@ class Tower:
             )
         if getattr(getattr(whole.config, "vision_config", None), "tokenize_function", "") == "gumbel_argmax":
             raise RefusedTypeError("its features are drawn at random (gumbel_argmax)")
-        self.hidden_size = int(whole.config.get_text_config().hidden_size)
+        apart = TOWERS[str(checkpoint["architectures"][0])].apart
+        self.hidden_size = _width(build) if apart else int(whole.config.get_text_config().hidden_size)
         self.depths, self._by_depth = _depths(whole.config)
         self.levels = len(self.depths) + (not self._by_depth)
         self._of_sound = sound_features(str(checkpoint["architectures"][0]))
@@ -69,6 +74,9 @@ class Tower:
         named = {module: name for name, module in whole.named_modules()}
         unused = [named.get(whole.get_output_embeddings(), ""), *_unused(whole, architecture, text)]
         others = () if "audio" in build.modalities else _OF_SOUNDS
+        if apart:
+            unused.append(_PROJECTION)
+            whole._parameters.clear()  # what scales the products of vectors
         _remove(whole, unused, others if "video" in build.modalities else (*others, _OF_VIDEOS))
         behind = _BEHIND.get(architecture)
         self._behind = None if behind is None else whole.get_submodule(behind)
@@ -131,6 +139,12 @@ def _depths(config: Any) -> tuple[Sequence[int], bool]:
     return range(len(getattr(vision, "deepstack_visual_indexes", None) or ())), False
 
 
+def _width(build: Build) -> int:
+    """Of the vectors of a dual encoder."""
+    assert build.pooler is not None, "it does nothing else"
+    return build.pooler.dimensions
+
+
 def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
     """Those of all parts: [n, hidden_size]."""
     parts = [features] if isinstance(features, Tensor) else features
@@ -139,7 +153,8 @@ def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
 
 def _skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """The whole model without weights."""
-    known: Any = getattr(transformers, str(checkpoint["architectures"][0]), None)
+    architecture = str(checkpoint["architectures"][0])
+    known: Any = getattr(transformers, TOWERS[architecture].model or architecture, None)
     if known is None:
         raise RefusedTypeError("the installed transformers has no model of this name")
     named = str(checkpoint.get("model_type", known.config_class.model_type))

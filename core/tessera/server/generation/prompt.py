@@ -227,7 +227,13 @@ def for_template(messages: Sequence[ChatMessage], modalities: Collection[str] = 
 
 def _sources(messages: Sequence[ChatMessage]) -> list[MediaSource]:
     """The images and sounds of messages that for_template() takes."""
-    parts = [part for message in messages if not isinstance(message.content, str) for part in message.content or ()]
+    return media_of(
+        [part for message in messages if not isinstance(message.content, str) for part in message.content or ()]
+    )
+
+
+def media_of(parts: Sequence[ContentPart]) -> list[MediaSource]:
+    """The images and sounds among parts that have what their type says."""
     return [_source(part) for part in parts if part.type in _MODALITIES]
 
 

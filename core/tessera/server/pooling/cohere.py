@@ -1,4 +1,4 @@
-"""POST /v2/embed: Cohere's route for vectors of texts."""
+"""POST /v2/embed: Cohere's route for vectors of texts and images."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tessera.pooling_params import PoolingParams
 from tessera.server.assembly import Large
 from tessera.server.context import ServerContext
 from tessera.server.decode import RequestDecoder
+from tessera.server.generation.chat import ContentPart
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.fields import Priority
 from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.pooling.answers import PoolingAnswer, is_large
 from tessera.server.pooling.encoding import VectorEncoding
-from tessera.server.pooling.fields import Dimensions, PoolingFields
-from tessera.server.pooling.inputs import DOCUMENT, QUERY, known_instruction, listed_texts, with_instruction
+from tessera.server.pooling.fields import Dimensions, InputItem, PoolingFields
+from tessera.server.pooling.inputs import DOCUMENT, QUERY, known_instruction, listed_items, with_instruction
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.rerank import CohereMeta, CountedTokens
 from tessera.server.pooling.run import PoolingRun
@@ -34,6 +35,8 @@ TYPES = ("float", "base64", "binary", "ubinary")
 """How vectors may be written; the last two have a bit for each number, that of numbers above 0 set."""
 CUTS: Mapping[str, str | None] = MappingProxyType({"NONE": None, "START": "left", "END": "right"})
 """The side from which a text that is too long is cut."""
+_FIELDS = ("texts", "images", "inputs")
+"""Those that say what to embed, of which a request has one."""
 _INSTRUCTIONS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "search_query": QUERY,
@@ -45,21 +48,17 @@ _INSTRUCTIONS: Mapping[str, Sequence[str]] = MappingProxyType(
 """By input_type, what models call their instructions for it."""
 
 
-class CohereContent(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
 class CohereInput(msgspec.Struct):
-    content: list[CohereContent]
+    content: list[ContentPart]
 
 
 class CohereEmbedRequest(msgspec.Struct, kw_only=True):
-    """Texts to make vectors of. null is the same as leaving a field out."""
+    """Texts or images to make vectors of. images: their URLs. null is the same as leaving a field out."""
 
     model: str | None = None
     input_type: Annotated[str, field_schema(enum=[*_INSTRUCTIONS])] | None = None
     texts: Annotated[list[str], field_schema(minItems=1, maxItems=Limits.pooled_inputs)] | None = None
+    images: Annotated[list[str], field_schema(minItems=1, maxItems=Limits.pooled_inputs)] | None = None
     inputs: Annotated[list[CohereInput], field_schema(minItems=1, maxItems=Limits.pooled_inputs)] | None = None
     embedding_types: list[Annotated[str, field_schema(enum=[*TYPES])]] | None = None
     output_dimension: Dimensions | None = None
@@ -87,16 +86,18 @@ class CohereEmbedAnswer(Large, kw_only=True):
 
 def route(context: ServerContext) -> JsonRoute:
     limits = context.settings.limits
-    large = {"texts": limits.body_bytes, "inputs": limits.body_bytes}
-    decoder = RequestDecoder(context, CohereEmbedRequest, {"images": ([],)}, large)
+    large = dict.fromkeys(_FIELDS, limits.body_bytes)
+    decoder = RequestDecoder(context, CohereEmbedRequest, {}, large)
 
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
         request = PoolingRequest.from_fields(context, _fields(asked), scope, "embd", "embed")
         types = _types(asked)
-        name, texts = _texts(asked)
+        name, items = _items(asked)
         instruction = known_instruction(request, _instruction_names(asked.input_type))
-        inputs = with_instruction(request, listed_texts(name, texts, limits), instruction)
+        inputs = listed_items(name, items, limits)
+        texts = [one.value for one in inputs if isinstance(one.value, str)]
+        inputs = with_instruction(request, inputs, instruction)
         run = await PoolingRun.prepare(request, inputs, PoolingParams(request.task, dimensions=asked.output_dimension))
         _check_bits(request, asked.output_dimension, types)
         return PoolingAnswer(partial(_answer, run, texts, types))
@@ -137,19 +138,17 @@ def _types(request: CohereEmbedRequest) -> Sequence[str]:
     return types
 
 
-def _texts(request: CohereEmbedRequest) -> tuple[str, list[str]]:
-    """The name of the field that has them, and the texts. Raises RequestError."""
-    if (request.texts is None) == (request.inputs is None):
-        raise RequestError("Send either texts or inputs.", param="texts")
-    if request.texts is not None:
-        return "texts", request.texts
-    return "inputs", [_text(one, f"inputs[{index}]") for index, one in enumerate(request.inputs or ())]
-
-
-def _text(entry: CohereInput, place: str) -> str:
-    if any(part.type != "text" or part.text is None for part in entry.content):
-        raise RequestError(f"{place}.content must be text; images are not read here.", param=place)
-    return "\n".join(part.text or "" for part in entry.content)
+def _items(request: CohereEmbedRequest) -> tuple[str, Sequence[str | InputItem]]:
+    """The name of the field that has them, and texts and images. Raises RequestError."""
+    given = {name: said for name in _FIELDS if (said := getattr(request, name))}
+    if len(given) != 1:
+        raise RequestError("Send one of texts, images and inputs.", param="texts")
+    ((name, said),) = given.items()
+    if name == "texts":
+        return name, said
+    if name == "images":
+        return name, [InputItem(image=url) for url in said]
+    return name, [InputItem(content=one.content) for one in said]
 
 
 def _instruction_names(input_type: str | None) -> Sequence[str]:

@@ -14,7 +14,7 @@ from tessera.pooling_params import MAX_DIMENSIONS
 from tessera.sampling_params import TRUNCATION_SIDES
 from tessera.server.context import ServerContext
 from tessera.server.decode import Envelope, RequestDecoder, Values
-from tessera.server.generation.chat import ChatMessage
+from tessera.server.generation.chat import ChatMessage, ContentPart
 from tessera.server.generation.fields import Priority, RequestId, Salt
 from tessera.server.generation.prompt import check_chat_sizes
 from tessera.server.openapi import field_schema
@@ -34,6 +34,17 @@ UNSERVED: Mapping[str, Values] = MappingProxyType(
 )
 """Known fields that are not supported yet, with the values, besides null, that ask for nothing."""
 Dimensions = Annotated[int, field_schema(minimum=1, maximum=MAX_DIMENSIONS)]
+_ITEM: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "image": {"type": "string"},
+            "content": {"type": "array", "items": {"type": "object"}},
+        },
+    }
+)
+"""The schema of InputItem."""
 PromptName = Annotated[str, field_schema(maxLength=Limits.salt_chars)]
 
 
@@ -52,10 +63,19 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     use_activation: bool | None = None
 
 
-class InputFields(PoolingFields, kw_only=True):
-    """Texts by themselves: `input`, or the chat in `messages` as one text."""
+class InputItem(msgspec.Struct):
+    """One input: a text, an image, or both together. image: a URL as of image_url. content: parts of a chat's message
+    in their place."""
 
-    input: Annotated[Raw, prompt_schema(Limits.pooled_inputs)] | UnsetType = UNSET
+    text: str | None = None
+    image: str | None = None
+    content: list[ContentPart] | None = None
+
+
+class InputFields(PoolingFields, kw_only=True):
+    """Texts and images by themselves: `input`, or the chat in `messages` as one text."""
+
+    input: Annotated[Raw, prompt_schema(Limits.pooled_inputs, _ITEM)] | UnsetType = UNSET
     messages: Annotated[list[ChatMessage], field_schema(minItems=1, maxItems=Limits.messages)] | None = None
     add_special_tokens: bool | None = None
     prompt_name: PromptName | None = None

@@ -12,14 +12,15 @@ from starlette.types import Scope
 
 from tessera.engine.scoring import SCORING_TASKS
 from tessera.errors import RequestError
+from tessera.media.data_url import SCHEME
 from tessera.server.context import ServerContext
 from tessera.server.decode import RequestDecoder
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.prepare import Identity
 from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
-from tessera.server.pooling.fields import UNSERVED, PoolingFields
-from tessera.server.pooling.inputs import PooledInput, listed_texts, search_instructions
+from tessera.server.pooling.fields import UNSERVED, InputItem, PoolingFields
+from tessera.server.pooling.inputs import item_input, listed_items, search_instructions
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.scores import PairScores
 from tessera.server.settings import Limits
@@ -27,16 +28,28 @@ from tessera.server.settings import Limits
 _UNSERVED = {**UNSERVED, "max_chunks_per_doc": (), "rank_fields": ([], ["text"])}
 
 
-class RerankDocument(msgspec.Struct):
-    text: str
+class RerankDocument(msgspec.Struct, omit_defaults=True):
+    """What a result shows of a document: its text, and the URL of its image where that is no data URL."""
+
+    text: str | None = None
+    image: str | None = None
+
+    @classmethod
+    def from_item(cls, item: str | InputItem) -> RerankDocument:
+        if isinstance(item, str):
+            return cls(item)
+        texts = [part.text for part in item.content or () if part.text is not None]
+        text = item.text if item.content is None else "\n".join(texts) or None
+        shown = item.image is not None and not item.image.startswith(SCHEME)
+        return cls(text, item.image if shown else None)
 
 
 class RerankRequest(PoolingFields, kw_only=True):
     """A query and the documents to put in order. top_n: how many of them the answer has; 0 is all. max_tokens_per_doc:
     cuts documents that are too long for the model; no smaller limit is served."""
 
-    query: str
-    documents: Annotated[list[str | RerankDocument], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
+    query: str | InputItem
+    documents: Annotated[list[str | InputItem], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
     top_n: Annotated[int, field_schema(minimum=0)] | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[int, field_schema(minimum=1)] | None = None
@@ -94,12 +107,11 @@ def route(context: ServerContext) -> JsonRoute:
         if asked.top_n is not None and asked.top_n < 0:
             raise RequestError(f"top_n must be at least 0, got {asked.top_n}.", param="top_n")
         _check_document_limit(asked.max_tokens_per_doc, request.model.engine.info.max_model_len)
-        texts = [one if isinstance(one, str) else one.text for one in asked.documents]
-        query, documents = [PooledInput("query", asked.query)], listed_texts("documents", texts, limits)
+        query, documents = [item_input("query", asked.query)], listed_items("documents", asked.documents, limits)
         activation, names = asked.use_activation, search_instructions(request)
         pairs = await PairScores.prepare(request, query, documents, use_activation=activation, instructions=names)
-        shown = texts if asked.return_documents is not False else None
-        return PoolingAnswer(Ranking(pairs, request.identity, asked.top_n or len(texts), shown).answer)
+        shown = asked.documents if asked.return_documents is not False else None
+        return PoolingAnswer(Ranking(pairs, request.identity, asked.top_n or len(documents), shown).answer)
 
     return JsonRoute(
         "/rerank",
@@ -125,7 +137,7 @@ class Ranking:
     # results that are returned
     limit: int
     # the documents, if results show them
-    documents: Sequence[str] | None
+    documents: Sequence[str | InputItem] | None
 
     async def answer(self) -> RerankAnswer:
         scores = await self.pairs.scores()
@@ -139,7 +151,7 @@ class Ranking:
         )
 
     def _result(self, index: int, score: float) -> RerankResult:
-        document = UNSET if self.documents is None else RerankDocument(self.documents[index])
+        document = UNSET if self.documents is None else RerankDocument.from_item(self.documents[index])
         return RerankResult(index=index, relevance_score=score, document=document)
 
 

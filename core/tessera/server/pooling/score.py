@@ -17,29 +17,29 @@ from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.prepare import Identity
 from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.pooling.answers import PoolingAnswer, PoolingUsage
-from tessera.server.pooling.fields import UNSERVED, PoolingFields
-from tessera.server.pooling.inputs import PooledInput, listed_texts, search_instructions
+from tessera.server.pooling.fields import UNSERVED, InputItem, PoolingFields
+from tessera.server.pooling.inputs import PooledInput, item_input, listed_items, search_instructions
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.scores import NO_INSTRUCTIONS, PairScores
 from tessera.server.settings import Limits
 
-_Texts = str | Annotated[list[str], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
+_Items = str | InputItem | Annotated[list[str | InputItem], field_schema(minItems=1, maxItems=Limits.pooled_inputs)]
 _SEARCH = ("queries", "documents")
 _NAMES = (("text_1", "text_2"), _SEARCH, ("queries", "items"), ("data_1", "data_2"))
 """What the fields of the two texts may be called."""
 
 
 class ScoreRequest(PoolingFields, kw_only=True):
-    """Pairs of texts: text_1 and text_2, or queries and documents. One with one, one with each of several, or each of
-    several with the one in its place."""
+    """Pairs of texts or images: text_1 and text_2, or queries and documents. One with one, one with each of several, or
+    each of several with the one in its place."""
 
-    text_1: _Texts | None = None
-    text_2: _Texts | None = None
-    queries: _Texts | None = None
-    documents: _Texts | None = None
-    items: _Texts | None = None
-    data_1: _Texts | None = None
-    data_2: _Texts | None = None
+    text_1: _Items | None = None
+    text_2: _Items | None = None
+    queries: _Items | None = None
+    documents: _Items | None = None
+    items: _Items | None = None
+    data_1: _Items | None = None
+    data_2: _Items | None = None
 
 
 class PairScore(msgspec.Struct, kw_only=True):
@@ -101,7 +101,7 @@ def _names(request: ScoreRequest) -> tuple[str, str]:
     raise RequestError("Send either text_1 and text_2, or queries and documents.", param=min(sent, default="text_1"))
 
 
-def _inputs(name: str, texts: str | Sequence[str], limits: Limits) -> list[PooledInput]:
-    if isinstance(texts, str):
-        return [PooledInput(name, texts)]
-    return listed_texts(name, texts, limits)
+def _inputs(name: str, items: str | InputItem | Sequence[str | InputItem], limits: Limits) -> list[PooledInput]:
+    if isinstance(items, str | InputItem):
+        return [item_input(name, items)]
+    return listed_items(name, items, limits)

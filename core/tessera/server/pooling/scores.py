@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.engine.scoring import READS_PAIRS, check_one_label, scoring_params, similarity
+from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
 from tessera.server.generation.usage import TokenUsage
 from tessera.server.pooling.inputs import PooledInput, with_instruction
@@ -46,7 +47,7 @@ class PairScores:
             check_one_label(request.pooler)
             check_texts([*first, *second], request.context.settings.limits)
             pairs = [
-                PooledInput(two.place, TextPair(str(one.value), str(two.value)))
+                PooledInput(two.place, TextPair(_text(one), _text(two)))
                 for one, two in zip(firsts, second, strict=True)
             ]
             return cls(await PoolingRun.prepare(request, pairs, params), None)
@@ -72,3 +73,10 @@ class PairScores:
 
     def usage(self) -> TokenUsage:
         return self._run.usage()
+
+
+def _text(pooled: PooledInput) -> str:
+    """Of a pair that a model reads at once. Raises RequestError for an image."""
+    if isinstance(pooled.value, str):
+        return pooled.value
+    raise RequestError(f"{pooled.place}: this model reads pairs of texts; an image is of no pair.", param=pooled.place)

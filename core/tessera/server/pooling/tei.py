@@ -21,7 +21,7 @@ from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.openapi import JsonRoute, field_schema
 from tessera.server.pooling.answers import PoolingAnswer, written_list
 from tessera.server.pooling.fields import Dimensions, PoolingFields, PromptName
-from tessera.server.pooling.inputs import PooledInput, listed, listed_texts, search_instructions, with_instruction
+from tessera.server.pooling.inputs import PooledInput, listed, listed_items, search_instructions, with_instruction
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.rerank import ranked
 from tessera.server.pooling.run import PoolingRun
@@ -198,7 +198,7 @@ def _similarity(context: ServerContext) -> JsonRoute:
         how = asked.parameters or TeiSimilarityParameters()
         request = PoolingRequest.from_fields(context, how.pooling_fields(), scope, "score", "embed")
         source = [PooledInput("inputs.source_sentence", asked.inputs.source_sentence)]
-        sentences = listed_texts("inputs.sentences", asked.inputs.sentences, limits)
+        sentences = listed_items("inputs.sentences", asked.inputs.sentences, limits)
         names = (how.prompt_name, how.prompt_name)
         pairs = await PairScores.prepare(request, source, sentences, instructions=names)
         return PoolingAnswer(partial(_scores, pairs))
@@ -226,7 +226,7 @@ def rerank_route(context: ServerContext) -> JsonRoute:
     async def read(body: bytes, scope: Scope) -> PoolingAnswer:
         asked = await decoder.decode(body)
         request = PoolingRequest.from_fields(context, asked.pooling_fields(), scope, "rerank", *SCORING_TASKS)
-        query, texts = [PooledInput("query", asked.query)], listed_texts("texts", asked.texts, limits)
+        query, texts = [PooledInput("query", asked.query)], listed_items("texts", asked.texts, limits)
         activation = False if asked.raw_scores else None
         names = search_instructions(request)
         pairs = await PairScores.prepare(request, query, texts, use_activation=activation, instructions=names)

@@ -12,8 +12,11 @@ import msgspec
 
 from tessera.engine.input_processor import PooledPrompt
 from tessera.errors import RequestError
+from tessera.media.item import MAX_INPUT_BYTES, input_bytes
+from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
 from tessera.server.pooling.inputs import PooledInput
+from tessera.server.pooling.mixed import MixedParts, mixed_prompt
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.settings import Limits
 from tessera.text.workers import TextWorkers
@@ -28,6 +31,8 @@ class TokenizedInput(NamedTuple):
     ids: Sequence[int]
     # How many of them belong to the first text of a pair; None for what is no pair.
     boundary: int | None = None
+    # As of PooledInput.
+    media: Sequence[PlacedMedia] = ()
 
 
 async def prepare_inputs(
@@ -46,11 +51,11 @@ async def prepare_inputs(
     for index, one in enumerate(inputs):
         if index % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        ids, boundary = tokens[index]
+        ids, boundary, media = tokens[index]
         with _placed([one]):
             start = lengths.get(one.instruction, 0)
             columns = type_columns(engine.config.model.checkpoint, boundary)
-            prompts.append(await engine.prepare_pooled(ids, params, pooled_from=start, columns=columns))
+            prompts.append(await engine.prepare_pooled(ids, params, pooled_from=start, columns=columns, media=media))
     return prompts
 
 
@@ -60,9 +65,10 @@ def check_texts(inputs: Sequence[PooledInput], limits: Limits) -> None:
     for one in inputs:
         pair = one.value if isinstance(one.value, TextPair) else None
         texts = (one.value,) if isinstance(one.value, str) else pair or ()
+        mixed_chars = one.value.num_chars if isinstance(one.value, MixedParts) else 0
         if not all(texts):
             raise RequestError(f"{one.place} is empty: it must have at least one character.", param=one.place)
-        if any(len(text) > limits.prompt_chars for text in texts):
+        if max((mixed_chars, *map(len, texts))) > limits.prompt_chars:
             raise RequestError(f"{one.place} must be at most {limits.prompt_chars} characters long.", param=one.place)
         pair_chars += 0 if pair is None else len(pair.first) + len(pair.second)
     if pair_chars > limits.pair_chars:
@@ -79,13 +85,17 @@ async def _tokenize(
     tokens: dict[int, TokenizedInput] = {}
     texts: dict[int, str] = {}
     pairs: dict[int, TextPair] = {}
+    written: dict[int, PooledInput] = {}
+    by_message = request.pooler.message is not None
     for index, one in enumerate(inputs):
-        if isinstance(one.value, str):
+        if isinstance(one.value, MixedParts) or (by_message and isinstance(one.value, str)):
+            written[index] = one
+        elif isinstance(one.value, str):
             texts[index] = one.value
         elif isinstance(one.value, TextPair):
             pairs[index] = one.value
         else:
-            tokens[index] = TokenizedInput(one.value)
+            tokens[index] = TokenizedInput(one.value, media=one.media)
     how: dict[str, Any] = {
         "max_tokens": request.cut.max_tokens,
         "truncation_side": request.cut.side,
@@ -98,7 +108,26 @@ async def _tokenize(
         encoded = await _workers(request).encode_pairs([*pairs.values()], add_special_tokens, **how) if pairs else []
     tokens.update(zip(texts, map(TokenizedInput, ids), strict=True))
     tokens.update(zip(pairs, (TokenizedInput(pair.ids, pair.boundary) for pair in encoded), strict=True))
+    tokens.update(zip(written, await _written(request, [*written.values()]), strict=True))
     return tokens
+
+
+async def _written(request: PoolingRequest, inputs: Sequence[PooledInput]) -> list[TokenizedInput]:
+    """Of inputs that the chat template writes, one after the other, so that few images are in memory as files. Raises
+    RequestError, TextWorkerError, MediaWorkerError."""
+    done: list[TokenizedInput] = []
+    size = 0
+    for place, content, instruction, _ in inputs:
+        assert isinstance(content, str | MixedParts)
+        prompt = await mixed_prompt(request, place, content, instruction)
+        done.append(TokenizedInput(prompt.token_ids, media=prompt.media))
+        size += sum(input_bytes(media.inputs) for media in prompt.media)
+        if size > MAX_INPUT_BYTES:
+            raise RequestError(
+                f"The images up to {place} together are larger than a request may be; send fewer or smaller ones.",
+                param=place,
+            )
+    return done
 
 
 def _workers(request: PoolingRequest) -> TextWorkers:
@@ -111,7 +140,7 @@ def _workers(request: PoolingRequest) -> TextWorkers:
 async def _instruction_lengths(request: PoolingRequest, inputs: Sequence[PooledInput]) -> Mapping[str, int]:
     """The tokens of each instruction, where the model leaves them out of what it pools; else none."""
     texts = sorted({one.instruction for one in inputs} - {""})
-    if request.pooler.include_prompt or not texts:
+    if request.pooler.include_prompt or request.pooler.message is not None or not texts:
         return {}
     workers = _workers(request)
     lengths = {}
