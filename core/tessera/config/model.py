@@ -15,9 +15,11 @@ from tessera.config.generation import eos_token_ids, generation_folder, sampling
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
 from tessera.config.modalities import NOUNS, encoder_length, modalities, reads_text, why_not_processed
 from tessera.config.model_folder import is_gguf, read_json
+from tessera.config.sound_encoder import SAMPLE_RATE, sound_encoder
 from tessera.config.source_text import SourceTextConfig, source_text_config
-from tessera.config.speech import SpeechConfig, speech_config
+from tessera.config.speech import SpeechConfig, speech_config, untimed_speech
 from tessera.config.tasks import model_tasks
+from tessera.config.told_language import told_language
 from tessera.errors import ConfigError, ModelError, printable
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
-        speech=_speech(checkpoint) if tasks.generates else None,
+        speech=_speech(checkpoint, tokenizer) if tasks.generates else None,
         source_text=source,
         modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates else (),
         sampling_defaults=sampling_defaults(
@@ -61,11 +63,16 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     )
 
 
-def _speech(checkpoint: Checkpoint) -> SpeechConfig | None:
-    """Raises ModelError."""
+def _speech(checkpoint: Checkpoint, tokenizer: Path | None) -> SpeechConfig | None:
+    """tokenizer: its folder. Raises ModelError."""
     if not encoder_length(checkpoint.config):
         return None
-    return speech_config(checkpoint.config, _generation(checkpoint.folder), checkpoint.vocab_size)
+    generation, hears = _generation(checkpoint.folder), sound_encoder(checkpoint.config)
+    if hears is not None:
+        window = hears.most_samples / SAMPLE_RATE
+        speech = untimed_speech(checkpoint.config, generation, checkpoint.vocab_size, window)
+        return speech if speech is None or tokenizer is None else told_language(speech, checkpoint.config, tokenizer)
+    return speech_config(checkpoint.config, generation, checkpoint.vocab_size)
 
 
 def _source_text(checkpoint: Checkpoint, recommended: Path | None) -> SourceTextConfig | None:

@@ -71,6 +71,8 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 TEXT_MODELS: Mapping[str, str] = {
     "BartForConditionalGeneration": "tessera.models.bart:bart",
+    "CanaryForConditionalGeneration": "tessera.models.canary:canary",
+    "CohereAsrForConditionalGeneration": "tessera.models.canary:cohere_asr",
     "CohereCompassForConditionalGeneration": "tessera.models.cohere:cohere_compass",
     "Cosmos3OmniForConditionalGeneration": "tessera.models.qwen:cosmos3_omni",
     "Ernie4_5_VLMoeForConditionalGeneration": "tessera.models.ernie:ernie4_5_vl_moe",
@@ -84,6 +86,8 @@ TEXT_MODELS: Mapping[str, str] = {
     "MBartForConditionalGeneration": "tessera.models.bart:mbart",
     "MarianMTModel": "tessera.models.bart:marian",
     "Mistral3ForConditionalGeneration": NATIVE_MODELS["MistralForCausalLM"],
+    "MoonshineForConditionalGeneration": "tessera.models.moonshine:moonshine",
+    "MoonshineStreamingForConditionalGeneration": "tessera.models.moonshine:moonshine_streaming",
     "PLBartForConditionalGeneration": "tessera.models.bart:plbart",
     "PegasusForConditionalGeneration": "tessera.models.bart:pegasus",
     "PaddleOCRVLForConditionalGeneration": "tessera.models.ernie:paddleocr_vl",
@@ -95,6 +99,8 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
+    "Speech2TextForConditionalGeneration": "tessera.models.bart:speech_to_text",
+    "SpeechT5ForSpeechToText": "tessera.models.bart:speecht5",
     "WhisperForConditionalGeneration": "tessera.models.whisper:whisper",
 }
 """Architectures with a tower or an encoder beside a model of text, of which core serves the model of text."""
