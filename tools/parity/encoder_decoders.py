@@ -151,10 +151,10 @@ def _speecht5() -> Any:
     return SpeechT5ForSpeechToText(config)
 
 
-def _hears(name: str, architecture: str, make: Callable[[], Any], bins: int = 0, **said: Any) -> Family:
-    """bins: of the spectrograms that its encoder takes; 0: it takes sounds as they are. said: of config.json, as far as
-    that says how many positions a sound has."""
-    encoder = sound_encoder({"architectures": [architecture], **said})
+def _hears(name: str, architecture: str, make: Callable[[], Any], bins: int = 0, **fields: Any) -> Family:
+    """bins: of the spectrograms that its encoder takes; 0: it takes sounds as they are. fields: of config.json, as
+    far as that says how many positions a sound has."""
+    encoder = sound_encoder({"architectures": [architecture], **fields})
     assert encoder is not None
     images = Spectra(encoder, bins) if bins else Waves(encoder)
     return Family(name, make, max_model_len=MAX_POSITIONS, images=images)

@@ -115,10 +115,11 @@ def _fast_conformer(config: Mapping[str, Any]) -> SoundEncoder:
     return SoundEncoder(_HALF_A_MINUTE, (Convolution(160, 160), *[convolution] * (factor.bit_length() - 1)))
 
 
-def _numbers(said: Any, name: str) -> Sequence[int]:
-    if not isinstance(said, list) or not said or not all(type(one) is int and 1 <= one <= SAMPLE_RATE for one in said):
+def _numbers(field: Any, name: str) -> Sequence[int]:
+    valid = isinstance(field, list) and all(type(one) is int and 1 <= one <= SAMPLE_RATE for one in field)
+    if not valid or not field:
         raise ModelError(f"{name} in config.json is not a list of numbers from 1 on.")
-    return said
+    return list(field)
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
     does not say how the model is asked. Raises ModelError."""
     if _MARK not in generation:
         return None
-    read = _TokenFields(_said(checkpoint, generation), vocab_size)
+    read = _TokenFields(_fields(checkpoint, generation), vocab_size)
     first = read.limit("max_initial_timestamp_index")
     languages, tasks = read.tokens_by_name("lang_to_id"), read.tokens_by_name("task_to_id")
     if languages and "transcribe" not in tasks:
@@ -120,7 +120,7 @@ def untimed_speech(
     """Of a model that writes no times, whose prompt is what transformers' generate() begins with. checkpoint,
     generation: as of speech_config(). window: SpeechConfig.window. None if they do not say how the model is asked.
     Raises ModelError."""
-    said = _said(checkpoint, generation)
+    said = _fields(checkpoint, generation)
     start = next((name for name in ("decoder_start_token_id", "bos_token_id") if said.get(name) is not None), None)
     if start is None or said.get("eos_token_id") is None:
         return None
@@ -136,7 +136,7 @@ def untimed_speech(
     )
 
 
-def _said(checkpoint: Mapping[str, Any], generation: Mapping[str, Any]) -> Mapping[str, Any]:
+def _fields(checkpoint: Mapping[str, Any], generation: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of both; generation_config.json's first."""
     return {**checkpoint, **{name: value for name, value in generation.items() if value is not None}}
 

@@ -86,12 +86,13 @@ class PositionEmbedding:
 
 class SinusoidEmbedding:
     """[T] positions -> [T, n], whole on every rank: sines of a position, then cosines of it, each at n / 2 frequencies
-    (arXiv:1706.03762, section 3.5). rows: of the table. first: the position in the formula of position 0. reaching:
-    whether the last frequency is 1 / 10000, and not the first that would be left out. scale: multiplies all."""
+    (arXiv:1706.03762, section 3.5)."""
 
     def __init__(
         self, build: Build, rows: int, first: int, n: int, *, reaching: bool = False, scale: float = 1.0
     ) -> None:
+        """rows: of the table. first: the position in the formula of position 0. reaching: whether the last frequency is
+        1 / 10000, and not the first that would be left out. scale: multiplies all."""
         spec = EmbeddingSpec(rows, n, build.dtype)
 
         def prepare(_: dict[str, Tensor], into: Packed | None) -> Packed:

@@ -52,7 +52,7 @@ class _Names:
     positions: str
 
 
-def _own(outer: str) -> _Names:
+def _current(outer: str) -> _Names:
     """transformers'. outer: in front of all."""
     return _Names(
         DecoderNames(f"{outer}embed_tokens", f"{outer}layers", norm=f"{outer}norm", head="proj_out"),
@@ -91,13 +91,13 @@ def canary(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields({**checkpoint, **nested, **whole}, _CANARY)
     rows, hidden = fields.count("max_position_embeddings"), fields.count("hidden_size")
     positions = SinusoidEmbedding(build, rows, 0, hidden, scale=hidden**-0.5)
-    return _decoder(build, fields, max_model_len, _own("model.decoder."), positions)
+    return _decoder(build, fields, max_model_len, _current("model.decoder."), positions)
 
 
 def cohere_asr(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Positions were learned."""
     fields = ConfigFields(checkpoint, _COHERE)
-    names = next((older for older in map(_older, ("", "model.")) if _holds(build, older)), _own("model.decoder."))
+    names = next((older for older in map(_older, ("", "model.")) if _holds(build, older)), _current("model.decoder."))
     sizes = fields.count("max_position_embeddings"), 0, fields.count("hidden_size")
     positions = PositionEmbedding(build, names.positions.removesuffix(".weight"), *sizes, stored=names.positions)
     return _decoder(build, fields, max_model_len, names, positions)

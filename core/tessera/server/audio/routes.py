@@ -169,14 +169,14 @@ async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechMode
     )
 
 
-def _check_untimed(form: TranscriptionForm, known: Collection[str], language: str | None) -> None:
-    """Whether a model that writes no times can follow a form. known: the codes of languages that it is told. Raises
+def _check_untimed(form: TranscriptionForm, languages: Collection[str], language: str | None) -> None:
+    """Whether a model that writes no times can follow a form. languages: the codes of those that it is told. Raises
     RequestError."""
     if form.prompt and form.prompt.strip():
         raise RequestError("This model is not shown what came before; leave prompt out.", param="prompt")
-    if not known and language is not None:
+    if not languages and language is not None:
         raise RequestError("This model is not told a language; leave language out.", param="language")
-    if known and language is None:
+    if languages and language is None:
         raise RequestError("This model has to be told the language that is spoken; send language.", param="language")
 
 
