@@ -44,13 +44,17 @@ class FakeMedia:
             raise RequestError("The sound is broken.")
         return Waveform(np.zeros(int(data) * rate, np.float32), rate)
 
+    # Positions that the encoder makes; 0: always as many.
+    positions: int = 0
+
     async def process(self, modality: str, data: bytes, options: Any = None, owner: str = "") -> ProcessedMedia:
         self.windows.append(len(read_sound(data, SAMPLE_RATE, 31.0)) // SAMPLE_RATE)
-        return ProcessedMedia(modality, bytes(32), "", 0, {"input_features": np.zeros((1, 1, 2), np.float32)})
+        inputs = {"input_features": np.zeros((1, 1, 2), np.float32)}
+        return ProcessedMedia(modality, bytes(32), "", self.positions, inputs)
 
 
-def engine(speech: SpeechConfig | None = SPEECH) -> FakeEngine:
-    media = FakeMedia()
+def engine(speech: SpeechConfig | None = SPEECH, positions: int = 0) -> FakeEngine:
+    media = FakeMedia(positions=positions)
     checkpoint = {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 2}
     script, shown = Script(pieces="ABC", first_id=FIRST), {"modalities": ("audio",), "checkpoint": checkpoint}
     pooler = PoolerConfig(("align",), "last", activation="identity")
@@ -142,6 +146,22 @@ async def test_what_is_wrong_is_said(fields: dict[str, str], said: str) -> None:
         response = await send(api, **fields)
     assert response.status_code in (400, 404)
     assert said in response.json()["error"]["message"]
+
+
+async def test_a_model_without_times() -> None:
+    made = engine(SpeechConfig(start=200, end=199), positions=7)
+    async with in_process(made) as api:
+        response = await send(api, b"31", response_format="verbose_json")
+        wrong = [await send(api, **fields) for fields in ({"language": "en"}, {"prompt": "Hi"})]
+    assert (response.json()["text"], response.json()["language"]) == ("ABC ABC", "")
+    assert [call.prompt for call in made.calls] == [[200], [200]]
+    assert made.calls[0].params.extra_args is None
+    assert [one.length for one in made.calls[0].media] == [7]
+    said = [answer.json()["error"]["message"] for answer in wrong]
+    assert said == [
+        "This model is not told a language; leave language out.",
+        "This model is not shown what came before; leave prompt out.",
+    ]
 
 
 async def test_what_is_no_recording_is_refused() -> None:

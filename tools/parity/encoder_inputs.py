@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import int32
+from tessera.config.sound_encoder import SoundEncoder
 from tessera.media.item import digest_of
 from tessera.media.placed import PlacedMedia
 from tessera.media.source_text import source_text
@@ -56,6 +57,39 @@ class Sounds(EncoderInputs):
     def draw(self, draw: random.Random, number: int) -> PlacedMedia:
         inputs = {"input_features": pixels(draw, 1, self.bins, self.frames)}
         return PlacedMedia("audio", digest_of(inputs), int32(()), inputs, self.length)
+
+
+@dataclass(frozen=True)
+class Waves(EncoderInputs):
+    """Sounds of unlike lengths as they are, which the encoder takes as input_values [1, samples]. multiple: sounds are
+    filled to one of it, and a mask says so."""
+
+    encoder: SoundEncoder
+    lengths: Sequence[int] = (1200, 9001, 4000, 20123)
+
+    def draw(self, draw: random.Random, number: int) -> PlacedMedia:
+        length = self.lengths[number]
+        filled = -(-length // self.encoder.multiple) * self.encoder.multiple
+        inputs = {"input_values": np.pad(pixels(draw, 1, length), ((0, 0), (0, filled - length)))}
+        if self.encoder.multiple > 1:
+            inputs["attention_mask"] = np.arange(filled)[None] < length
+        return PlacedMedia("audio", digest_of(inputs), int32(()), inputs, self.encoder.positions(filled))
+
+
+@dataclass(frozen=True)
+class Spectra(EncoderInputs):
+    """Spectrograms of unlike lengths, which the encoder takes as input_features [1, frames, bins]."""
+
+    # From samples, of which the first step makes frames.
+    encoder: SoundEncoder
+    bins: int
+    lengths: Sequence[int] = (9, 61, 32, 100)
+
+    def draw(self, draw: random.Random, number: int) -> PlacedMedia:
+        frames = self.lengths[number]
+        inputs = {"input_features": pixels(draw, 1, frames, self.bins)}
+        positions = self.encoder.positions(self.encoder.steps[0].least(frames))
+        return PlacedMedia("audio", digest_of(inputs), int32(()), inputs, positions)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     if lora.enable and "lora" not in values.get("features", ()):
         values["features"] = (*values.get("features", EngineConfig.features), "lora")
     if served.modalities or served.source_text is not None:
-        own = ("media",) if served.speech is None else ("media", "transcription")
+        own = ("media", "transcription") if served.speech is not None and served.speech.timed else ("media",)
         # First, wherever they are named: media wraps the model itself, and not what other features make of it.
         others = [name for name in values.get("features", EngineConfig.features) if name not in own]
         values["features"] = (*own, *others)

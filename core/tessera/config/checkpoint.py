@@ -41,9 +41,10 @@ MAX_SIZES: Mapping[str, int] = MappingProxyType(
 """Upper bounds, several times those of any model. A larger value means a broken file; without this check, the model
 would be built module by module before loading the weights showed the error."""
 
+_NESTED = ("text_config", "decoder_config")
 _POSITIONS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len", "model_max_length",
-    "max_target_positions", "seq_length", "context_length",
+    "max_target_positions", "seq_length", "context_length", "max_text_positions",
 )  # fmt: skip
 # Families whose tables of positions begin with rows of padding, one more than the id of the padding token.
 _PADDED_POSITIONS = (
@@ -156,9 +157,10 @@ def _quantization_beside(folder: Path) -> dict[str, Any] | None:
 
 def _text_config(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The language model's part of config.json; multimodal models nest it."""
-    nested = config.get("text_config", config)
+    name = next((name for name in _NESTED if name in config), None)
+    nested = config if name is None else config[name]
     if not isinstance(nested, dict):
-        raise ModelError(f"text_config in '{printable(folder / FILE)}' is not an object.")
+        raise ModelError(f"{name} in '{printable(folder / FILE)}' is not an object.")
     return nested
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tessera.config.sound_encoder import SOUND_ENCODERS, sound_encoder
 from tessera.errors import ConfigError, ModelError
 
 
@@ -34,8 +35,8 @@ class TowerType:
     # "": positions in time count frames.
     time: tuple[str, float] = ("", 0.0)
     # Of an encoder-decoder, whose tokens see all that its encoder made through cross attention: the field of
-    # config.json that says how many positions that is at most. "": tokens stand for features. The encoder of a type
-    # without modalities reads the prompt's text.
+    # config.json that says how many positions that is at most, or SOUND. "": tokens stand for features. The encoder of
+    # a type without modalities reads the prompt's text.
     encoder_length: str = ""
     # Whether transformers processes its images with torch alone, and not with Pillow.
     torch: bool = False
@@ -45,6 +46,8 @@ class TowerType:
     model: str = ""
 
 
+SOUND = "sound"
+"""TowerType.encoder_length of a type whose encoder makes as many positions as a sound has (sound_encoder.py)."""
 _READ_IMAGES = (
     "AriaForConditionalGeneration",
     "AyaVisionForConditionalGeneration",
@@ -166,6 +169,7 @@ _TOWERS: Mapping[str, TowerType] = (
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))
     | dict.fromkeys(_READ_TEXTS_BY_DISTANCE, TowerType((), encoder_length="n_positions"))
     | {"WhisperForConditionalGeneration": TowerType(("audio",), encoder_length="max_source_positions")}
+    | dict.fromkeys(SOUND_ENCODERS, TowerType(("audio",), encoder_length=SOUND))
 )
 TOWERS: Mapping[str, TowerType] = MappingProxyType(
     {**_TOWERS, **{name: replace(_TOWERS[name], modalities=("image", "video")) for name in _WATCH_VIDEOS}}
@@ -274,11 +278,14 @@ def positions_per_second(config: Mapping[str, Any]) -> float:
 
 
 def encoder_length(config: Mapping[str, Any]) -> int:
-    """How many positions the encoder of an encoder-decoder has; 0 of other types. config: of config.json. Raises
-    ModelError."""
+    """How many positions the encoder of an encoder-decoder has at most; 0 of other types. config: of config.json.
+    Raises ModelError."""
     tower = TOWERS.get(str(config["architectures"][0]))
     if tower is None or not tower.encoder_length:
         return 0
+    hears = sound_encoder(config)
+    if hears is not None:
+        return hears.positions(hears.most_samples)
     length = config.get(tower.encoder_length, _ENCODER_LENGTHS[tower.encoder_length])
     if type(length) is not int or not 1 <= length <= MAX_ENCODER_LENGTH:
         raise ModelError(f"{tower.encoder_length} in config.json is not a number from 1 to {MAX_ENCODER_LENGTH}.")

@@ -22,9 +22,11 @@ from tessera.config.modalities import (
     why_not_processed,
 )
 from tessera.config.model_folder import is_gguf, read_json
+from tessera.config.sound_encoder import SAMPLE_RATE, sound_encoder
 from tessera.config.source_text import SourceTextConfig, source_text_config
-from tessera.config.speech import SpeechConfig, aligner, speech_config
+from tessera.config.speech import SpeechConfig, aligner, speech_config, untimed_speech
 from tessera.config.tasks import model_tasks
+from tessera.config.told_language import told_language
 from tessera.errors import ConfigError, ModelError, printable
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     tasks = model_tasks(checkpoint, options)
     recommended = generation_folder(options.generation_config, folder)
     source = _source_text(checkpoint, recommended)
-    speech = _speech(checkpoint) if tasks.generates else None
+    speech = _speech(checkpoint, tokenizer) if tasks.generates else None
     has_encoder = encoder_length(checkpoint.config) > 0
     authors = {} if named is None else named.sampling
     return record_of(
@@ -57,7 +59,7 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
         max_model_len=_max_model_len(checkpoint, options.max_model_len, tasks.max_tokens),
-        pooler=tasks.pooler if speech is None else aligner(checkpoint.config, _generation(checkpoint.folder)),
+        pooler=aligner(checkpoint.config, _generation(folder)) if speech is not None and speech.timed else tasks.pooler,
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
@@ -70,11 +72,16 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     )
 
 
-def _speech(checkpoint: Checkpoint) -> SpeechConfig | None:
-    """Raises ModelError."""
+def _speech(checkpoint: Checkpoint, tokenizer: Path | None) -> SpeechConfig | None:
+    """tokenizer: its folder. Raises ModelError."""
     if not encoder_length(checkpoint.config):
         return None
-    return speech_config(checkpoint.config, _generation(checkpoint.folder), checkpoint.vocab_size)
+    generation, hears = _generation(checkpoint.folder), sound_encoder(checkpoint.config)
+    if hears is not None:
+        window = hears.most_samples / SAMPLE_RATE
+        speech = untimed_speech(checkpoint.config, generation, checkpoint.vocab_size, window)
+        return speech if speech is None or tokenizer is None else told_language(speech, checkpoint.config, tokenizer)
+    return speech_config(checkpoint.config, generation, checkpoint.vocab_size)
 
 
 def _source_text(checkpoint: Checkpoint, recommended: Path | None) -> SourceTextConfig | None:

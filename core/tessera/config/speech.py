@@ -1,5 +1,5 @@
 """What a model that writes down speech is asked with, and what its answers are made of: the tokens that
-generation_config.json of a Whisper names (arXiv:2212.04356, section 2.3)."""
+generation_config.json of a Whisper names (arXiv:2212.04356, section 2.3), and those of models that write no times."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class SpeechConfig:
     start: int
     # The token that ends an answer: <|endoftext|>.
     end: int
-    # The token of a prompt whose answer has no times; those behind it are times from 0 s on, `resolution` apart.
-    no_timestamps: int
+    # The token of a prompt whose answer has no times; those behind it are times from 0 s on, `resolution` apart. None:
+    # the model writes no times.
+    no_timestamps: int | None = None
     # Tokens by the codes of languages, such as "en"; empty: the model knows English alone.
     languages: dict[str, int] = field(default_factory=dict)
     # Tokens by "transcribe" and "translate"; empty if the model does not translate.
@@ -39,25 +40,54 @@ class SpeechConfig:
     resolution: float = 0.02
     # Seconds that the encoder takes at once.
     window: float = 30.0
+    # Tokens of a prompt behind `start`, and those at its end.
+    ahead: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    # Whether a prompt names the language of the text, behind that of the speech, and no task.
+    names_target: bool = False
+    # Whether, by such a name, the model translates to English.
+    to_english: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether the model writes times. Such a one also says which language it hears, and what silence is, and is
+        shown what came before."""
+        return self.no_timestamps is not None
+
+    @property
+    def mark(self) -> int:
+        """`no_timestamps` of a model that writes times."""
+        assert self.no_timestamps is not None, "it writes no times"
+        return self.no_timestamps
 
     @property
     def no_speech(self) -> int:
         """The token <|nospeech|>, whose probability behind `start` is that of silence."""
-        return self.no_timestamps - 1
+        return self.mark - 1
 
     @property
     def previous(self) -> int:
         """The token <|startofprev|>, which begins what was said before."""
-        return self.no_timestamps - 2
+        return self.mark - 2
 
     @property
     def first_time(self) -> int:
         """The token of 0 s."""
-        return self.no_timestamps + 1
+        return self.mark + 1
 
     @property
     def translates(self) -> bool:
-        return "translate" in self.tasks
+        return "translate" in self.tasks or self.to_english
+
+    def begin(self, language: str, task: str, *, timed: bool) -> list[int]:
+        """The prompt, without what came before. language: its code. timed: whether the answer has times."""
+        prompt = [self.start, *self.ahead]
+        if self.languages:
+            written = self.languages["en" if task == "translate" else language] if self.names_target else None
+            prompt += [self.languages[language], self.tasks[task] if written is None else written]
+        if self.no_timestamps is not None and not timed:
+            prompt.append(self.no_timestamps)
+        return [*prompt, *self.behind]
 
 
 def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int) -> SpeechConfig | None:
@@ -65,9 +95,8 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
     does not say how the model is asked. Raises ModelError."""
     if _MARK not in generation:
         return None
-    read = _TokenFields({**checkpoint, **generation}, vocab_size)
+    read = _TokenFields(_fields(checkpoint, generation), vocab_size)
     first = read.limit("max_initial_timestamp_index")
-    end = generation.get("eos_token_id", checkpoint.get("eos_token_id"))
     languages, tasks = read.tokens_by_name("lang_to_id"), read.tokens_by_name("task_to_id")
     if languages and "transcribe" not in tasks:
         raise ModelError("task_to_id in generation_config.json must have a token for transcribe.")
@@ -76,7 +105,7 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
         raise ModelError(f"{_MARK} in generation_config.json must have others before and behind it.")
     return SpeechConfig(
         start=read.token("decoder_start_token_id"),
-        end=read.checked("eos_token_id", end[0] if isinstance(end, list) and end else end),
+        end=read.first("eos_token_id"),
         no_timestamps=mark,
         languages={name.strip("<|>"): token for name, token in languages.items()},
         tasks=tasks,
@@ -89,8 +118,35 @@ def speech_config(checkpoint: Mapping[str, Any], generation: Mapping[str, Any], 
 def aligner(checkpoint: Mapping[str, Any], generation: Mapping[str, Any]) -> PoolerConfig | None:
     """What words are timed by; None where the files do not say what heads there are. The arguments are those of
     speech_config(). Raises ModelError."""
-    heads = _TokenFields({**checkpoint, **generation}, 0).heads("alignment_heads")
+    heads = _TokenFields(_fields(checkpoint, generation), 0).heads("alignment_heads")
     return None if not heads else PoolerConfig(("align",), "last", activation="identity", alignment_heads=heads)
+
+
+def untimed_speech(
+    checkpoint: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int, window: float
+) -> SpeechConfig | None:
+    """Of a model that writes no times, whose prompt is what transformers' generate() begins with. checkpoint,
+    generation: as of speech_config(). window: SpeechConfig.window. None if they do not say how the model is asked.
+    Raises ModelError."""
+    said = _fields(checkpoint, generation)
+    start = next((name for name in ("decoder_start_token_id", "bos_token_id") if said.get(name) is not None), None)
+    if start is None or said.get("eos_token_id") is None:
+        return None
+    read = _TokenFields(said, vocab_size)
+    if any(read.tokens(name) for name in ("suppress_tokens", "begin_suppress_tokens")):
+        raise ModelError("suppress_tokens in generation_config.json is served of Whisper alone.")
+    forced = "forced_bos_token_id"
+    return SpeechConfig(
+        start=read.token(start),
+        end=read.first("eos_token_id"),
+        window=window,
+        ahead=() if said.get(forced) is None else (read.token(forced),),
+    )
+
+
+def _fields(checkpoint: Mapping[str, Any], generation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of both; generation_config.json's first."""
+    return {**checkpoint, **{name: value for name, value in generation.items() if value is not None}}
 
 
 class _TokenFields:
@@ -106,6 +162,11 @@ class _TokenFields:
 
     def token(self, name: str) -> int:
         return self.checked(name, self._values.get(name))
+
+    def first(self, name: str) -> int:
+        """Of a token, or a list of some."""
+        value = self._values.get(name)
+        return self.checked(name, value[0] if isinstance(value, list) and value else value)
 
     def tokens(self, name: str) -> tuple[int, ...]:
         values = self._values.get(name) or []

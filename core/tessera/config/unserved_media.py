@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 _AXES = "tokens of its images have positions on several axes, which its text model is not given"
 _CROSS = "its decoder sees what it reads through cross attention of a kind that is not served"
+_FILLED = "what its encoder makes of a sound's end depends on frames that fill it, which its decoder does not see"
 _NO_LAYER = "its text model has layers of a kind that is not served ({})"
 _PROMPT = "features of an image depend on the text of the prompt"
 _SOUND = "it answers with sound"
@@ -50,18 +51,12 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "UnlimitedOcrForConditionalGeneration": _NO_LAYER.format("reference_sliding_attention"),
         "VisionEncoderDecoderModel": _CROSS,
         # ---- sounds
-        "CanaryForConditionalGeneration": _CROSS,
-        "CohereAsrForConditionalGeneration": _CROSS,
         "DiaForConditionalGeneration": _SOUND,
         "KyutaiSpeechToTextForConditionalGeneration": "it writes a token for each frame that it hears",
-        "MoonshineForConditionalGeneration": _CROSS,
-        "MoonshineStreamingForConditionalGeneration": _CROSS,
         "Pop2PianoForConditionalGeneration": "it answers with notes of music",
-        "SeamlessM4TForSpeechToText": _CROSS,
-        "SeamlessM4Tv2ForSpeechToText": _CROSS,
-        "Speech2TextForConditionalGeneration": _CROSS,
-        "SpeechEncoderDecoderModel": _CROSS,
-        "SpeechT5ForSpeechToText": _CROSS,
+        "SeamlessM4TForSpeechToText": _FILLED,
+        "SeamlessM4Tv2ForSpeechToText": _FILLED,
+        "SpeechEncoderDecoderModel": "its encoder and its decoder are of any two types",
         "VibeVoiceForConditionalGeneration": _SOUND,
         "VibeVoiceAsrForConditionalGeneration": "its features are drawn at random",
         "VoxtralRealtimeForConditionalGeneration": "its features are added to a text that is written at the same time",

@@ -26,6 +26,7 @@ from tessera.config.modalities import (
     sees_prompt,
     tokens_around,
 )
+from tessera.config.sound_encoder import sound_encoder
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
@@ -59,6 +60,8 @@ class MediaInEngine(EngineFeature):
         self._per_second = positions_per_second(config.model.checkpoint)
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
+        # Whether it always makes as many positions.
+        self._always = sound_encoder(config.model.checkpoint) is None
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
         prefix = sees_prompt(config.model.checkpoint)
         self._cache = EncoderCache(config.encoder_cache_tokens, most, whole=whole, prefix=prefix)
@@ -107,11 +110,13 @@ class MediaInEngine(EngineFeature):
 
     def _begin_encoder(self, request: Request) -> FeatureState:
         (modality,) = self._modalities
-        if [media.length for media in request.media] != [self._encoder_length]:
+        lengths, least = [media.length for media in request.media], self._encoder_length if self._always else 1
+        if len(lengths) != 1 or not least <= lengths[0] <= self._encoder_length:
+            most = "" if self._always else f" of up to {self._encoder_length} positions"
             raise RequestError(
-                f"This model writes what it hears in one {modality}; send one with the prompt.", param="prompt"
+                f"This model writes what it hears in one {modality}{most}; send one with the prompt.", param="prompt"
             )
-        return WithEncoder(self._encoder_length)
+        return WithEncoder(lengths[0])
 
     def _begin_text(self, request: Request) -> FeatureState:
         lengths = [media.length for media in request.media if media.modality == TEXT]

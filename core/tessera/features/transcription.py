@@ -30,8 +30,8 @@ class TranscriptionInEngine(EngineFeature):
     def __init__(self, config: EngineConfig, option: str) -> None:
         if option:
             raise ConfigError("The feature transcription takes no option.")
-        if config.model.speech is None:
-            raise ConfigError("The feature transcription is for models that write down speech; leave it out.")
+        if config.model.speech is None or not config.model.speech.timed:
+            raise ConfigError("The feature transcription is for models that write times of speech; leave it out.")
         if config.scheduler.speculative is not None:
             raise ConfigError(
                 "Models that write down speech are served without drafts; remove --speculative-config.",

@@ -29,6 +29,8 @@ class CrossShape:
     bias: bool
     # Of scores; None: that of the head's size.
     scale: float | None = None
+    # Whether the last of them has one; None: as the others.
+    output_bias: bool | None = None
 
 
 class CrossAttention:
@@ -44,7 +46,7 @@ class CrossAttention:
         self.keys_values = Linear(build, keys_values, bias=shape.bias)
         wide = shape.heads * shape.head_dim
         out = WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=heads.rows(own))
-        self.output = Linear(build, [out], bias=shape.bias)
+        self.output = Linear(build, [out], bias=shape.bias if shape.output_bias is None else shape.output_bias)
         self.spec = LayerSpec(
             layer=len(build.mixers),
             kind="cross_attention",

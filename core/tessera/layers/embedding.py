@@ -67,10 +67,11 @@ class Embedding:
 
 
 class PositionEmbedding:
-    """[T] positions -> [T, n], whole on every rank. first: the row of position 0 in a table of `rows`."""
+    """[T] positions -> [T, n], whole on every rank. first: the row of position 0 in a table of `rows`. stored: the
+    whole name of the table in the checkpoint, if it is no weight."""
 
-    def __init__(self, build: Build, name: str, rows: int, first: int, n: int) -> None:
-        part = Part(f"{name}.weight", (rows, n), (first, rows))
+    def __init__(self, build: Build, name: str, rows: int, first: int, n: int, *, stored: str = "") -> None:
+        part = Part(stored or f"{name}.weight", (rows, n), (first, rows))
         spec = EmbeddingSpec(rows - first, n, build.dtype)
         build.weights.skip(name, TABLE)
         self.parameter = build.register_parameter(
@@ -85,17 +86,20 @@ class PositionEmbedding:
 
 class SinusoidEmbedding:
     """[T] positions -> [T, n], whole on every rank: sines of a position, then cosines of it, each at n / 2 frequencies
-    (arXiv:1706.03762, section 3.5). rows: of the table. first: the position in the formula of position 0. reaching:
-    whether the last frequency is 1 / 10000, and not the first that would be left out."""
+    (arXiv:1706.03762, section 3.5)."""
 
-    def __init__(self, build: Build, rows: int, first: int, n: int, *, reaching: bool = False) -> None:
+    def __init__(
+        self, build: Build, rows: int, first: int, n: int, *, reaching: bool = False, scale: float = 1.0
+    ) -> None:
+        """rows: of the table. first: the position in the formula of position 0. reaching: whether the last frequency is
+        1 / 10000, and not the first that would be left out. scale: multiplies all."""
         spec = EmbeddingSpec(rows, n, build.dtype)
 
         def prepare(_: dict[str, Tensor], into: Packed | None) -> Packed:
             half = n // 2
             steps = torch.arange(half, dtype=torch.float64) / (half - 1 if reaching else half)
             angles = torch.arange(first, first + rows, dtype=torch.float64)[:, None] * 10000.0**-steps
-            table = torch.cat([angles.sin(), angles.cos()], dim=1).to(torch_dtype(build.dtype))
+            table = (torch.cat([angles.sin(), angles.cos()], dim=1) * scale).to(torch_dtype(build.dtype))
             return build.ops.prepare("embedding", spec, {"weight": table.to(build.device.target)}, into)
 
         self.parameter = build.register_parameter(Parameter({}, prepare))
@@ -177,9 +181,9 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 class Head:
-    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. bias: whether one is stored with the weight.
-    logits_bias: the name of one that is stored alone. sampling_spec: the same, fused with sampling into one
-    composite."""
+    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. bias: the name of one that is stored as those
+    of products are, "" for none. logits_bias: of one that is stored as a row. sampling_spec: the same, fused with
+    sampling into one composite."""
 
     def __init__(
         self,
@@ -189,14 +193,14 @@ class Head:
         k: int,
         *,
         tied: bool = False,
-        bias: bool = False,
+        bias: str = "",
         logits_bias: str = "",
         cap: float = 0.0,
         scale: float = 1.0,
     ) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, self.start = vocabulary_part(build, name, vocab, k, tied=tied)
-        own = [Part(f"{name}.bias", (vocab,), part.rows)] if bias else []
+        own = [Part(bias, (vocab,), part.rows)] if bias else []
         biases = [_logits_bias(logits_bias, vocab, part)] if logits_bias else own
         self.spec, self.parameter = product_parameter(
             build,
@@ -249,8 +253,7 @@ def vocabulary_ends(
     """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name,
     head_name: of their weights. tied: config.json says that the head uses the same weight; both stages load it, unless
     the checkpoint has another for the head. whole: the embedding is complete on every rank. head_bias: whether the head
-    has a bias, which a tied one has not. logits_bias: the name of a bias that is stored alone, "" for none."""
-    assert not (tied and head_bias)
+    has a bias, under its own name. logits_bias: the name of a bias that is stored as a row, "" for none."""
     first, last = build.is_first_stage, build.is_last_stage and build.generates
     tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{head_name}.weight"])
     head = None
@@ -263,7 +266,7 @@ def vocabulary_ends(
             vocab,
             n,
             tied=tied,
-            bias=head_bias,
+            bias=f"{head_name}.bias" if head_bias else "",
             logits_bias=logits_bias,
             cap=logits_cap,
             scale=logits_scale,

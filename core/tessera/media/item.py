@@ -24,7 +24,8 @@ class ProcessedMedia(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     # The text that takes the place of one placeholder in the prompt.
     replacement: str
-    # How many tokens of `replacement` get a feature of the tower.
+    # How many tokens of `replacement` get a feature of the tower; or, of what an encoder reads, how many positions it
+    # makes of it, 0 where it always makes as many.
     num_rows: int
     # What the model's tower takes, by name, as for this one alone: pixel_values [1, 3, H, W] float32, or for example
     # pixel_values [patches, values of a patch] with image_grid_thw [1, 3], or input_features [1, bins, frames].

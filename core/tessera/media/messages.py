@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.arrays import decode_array, encoder
 from tessera.config.modalities import encoder_length, needs_torch
+from tessera.config.sound_encoder import SoundEncoder, sound_encoder
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.video import MAX_SEEN_PIXELS
@@ -44,6 +45,8 @@ class MediaStart(msgspec.Struct):
     max_seconds: float = MAX_SECONDS
     # Whether the model's encoder reads sounds, which no text of a prompt stands for.
     has_encoder: bool = False
+    # How much that encoder takes at once, and how many positions it makes of it; None: always as many.
+    encoder: SoundEncoder | None = None
     # Whether the model's processor of images runs with torch.
     with_torch: bool = False
 
@@ -58,6 +61,7 @@ class MediaStart(msgspec.Struct):
             dict(model.mm_processor_kwargs or {}),
             served,
             has_encoder=encoder_length(model.checkpoint) > 0,
+            encoder=sound_encoder(model.checkpoint),
             with_torch=needs_torch(model.checkpoint),
         )
 

@@ -41,7 +41,7 @@ class _MediaFiles:
     def __init__(self, start: MediaStart) -> None:
         self._processor: MediaProcessor | SpeechProcessor
         if start.has_encoder:
-            self._processor = SpeechProcessor(start.folder, start.options)
+            self._processor = SpeechProcessor(start.folder, start.options, start.encoder)
         else:
             self._processor = MediaProcessor(start.folder, start.options, start.modalities)
         self._max_pixels, self._max_seconds = start.max_pixels, start.max_seconds

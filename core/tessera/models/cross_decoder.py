@@ -43,11 +43,13 @@ class CrossBlock(SequentialBlock):
         shape: CrossShape,
         cross: CrossNames,
         *,
-        whole: bool = False,
+        norm_bias: bool = True,
+        **differs: Any,
     ) -> None:
-        super().__init__(build, config, number, tables, names, whole=whole)
+        """differs: as of SequentialBlock."""
+        super().__init__(build, config, number, tables, names, norm_bias=norm_bias, **differs)
         prefix = f"{config.names.layers}.{number}"
-        self.cross_norm = AddLayerNorm(build, f"{prefix}.{cross.norm}", config.hidden, config.eps)
+        self.cross_norm = AddLayerNorm(build, f"{prefix}.{cross.norm}", config.hidden, config.eps, bias=norm_bias)
         self.cross = CrossAttention(build, f"{prefix}.{cross.attention}", shape)
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
@@ -84,10 +86,10 @@ class CrossingBlock(Block, Protocol):
 
 
 class CrossDecoder(Decoder):
-    """positions: added to the embedding of tokens, if there are some. embedding_norm: of the sum, if there is one.
-    whole: without one, the sum is complete on every rank, as blocks need that do not begin with a norm. It is not
-    divided into stages, since each would need the encoder; and prefixes are not cached, since the same tokens follow
-    from other sounds."""
+    """positions: added to the embedding of tokens; None: attention itself knows them. embedding_norm: of the sum,
+    if there is one. whole: without one, the sum is complete on every rank, as blocks need that do not begin with a
+    norm. It is not divided into stages, since each would need the encoder; and prefixes are not cached, since the same
+    tokens follow from other sounds."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class CrossDecoder(Decoder):
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if self.positions is None:
-            return super().forward(x, launch, caches)
+            return super().forward(x, launch, caches, residual)
         positions = self.positions(launch.positions)
         if self.embedding_norm is not None:
             return super().forward(self.embedding_norm(x, positions)[0], launch, caches)

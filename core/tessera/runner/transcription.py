@@ -110,7 +110,7 @@ def _added(speech: SpeechConfig, vocab_size: int) -> Tensor:
     """[states, vocab_size]: what an answer's place rules out, whatever its last time is."""
     tokens = torch.arange(vocab_size)
     is_time = tokens >= speech.first_time
-    never = torch.isin(tokens, torch.tensor([*speech.suppressed, speech.no_timestamps]))
+    never = torch.isin(tokens, torch.tensor([*speech.suppressed, speech.mark]))
     never_first = never | torch.isin(tokens, torch.tensor([*speech.suppressed_first]))
     begin = never_first | ~is_time
     if speech.most_first_time is not None:

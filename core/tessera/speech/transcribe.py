@@ -4,6 +4,9 @@ section 4.5).
 Each window begins where the last whole segment ended, so that nothing is cut in two. Where an answer repeats itself,
 or its tokens are unlikely, it is drawn again at a higher temperature. What was written so far is shown to the model as
 what came before, unless a high temperature made it.
+
+A model that writes no times is asked once for each window, which ends at a quiet place, and knows nothing of what came
+before.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.media.placed import PlacedMedia
 from tessera.speech.alignment import token_starts
+from tessera.speech.cuts import window_end
 from tessera.speech.model import SAMPLE_RATE, Heard, SpeechModel, Written
 from tessera.speech.segments import Segment, TokenSpan, spans_of, texts_of
 from tessera.speech.words import Word, words_of
@@ -46,7 +50,7 @@ class TranscriptionOptions:
     temperatures: Sequence[float] = TEMPERATURES
     # Whether answers have times, without which a recording has no more than a window.
     timed: bool = True
-    # Whether the probability of silence is wanted of each window.
+    # Whether the probability of silence is wanted of each window, of a model that says it.
     hears_silence: bool = False
     # Whether the times of words are wanted.
     has_words: bool = False
@@ -86,29 +90,35 @@ class Transcript:
 
     def __init__(self, model: SpeechModel, options: TranscriptionOptions) -> None:
         self._model, self._options = model, options
-        self.language = options.language or ("" if model.speech.languages else ENGLISH)
+        english = model.speech.timed and not model.speech.languages
+        self.language = options.language or (ENGLISH if english else "")
+        self._timed = model.speech.timed and options.timed
         # Tokens so far, of which the model is shown the last; with times, without which it would write none either.
         self._before = [*options.prompt]
 
     async def segments(self, samples: Array) -> AsyncGenerator[Segment, None]:
         """samples: [samples] float32, at SAMPLE_RATE. Raises TesseraError."""
         speech = self._model.speech
-        width, start, number = int(speech.window * SAMPLE_RATE), 0, 0
+        width, start, number = round(speech.window * SAMPLE_RATE), 0, 0
         while start < len(samples):
-            window = samples[start : start + width]
+            end = start + width if speech.timed else window_end(samples, start, width)
+            window = samples[start:end]
             answer = await self._answer(window)
             at, seconds = start / SAMPLE_RATE, len(window) / SAMPLE_RATE
             spans, reached = [TokenSpan(tuple(answer.written.tokens), 0.0, seconds)], seconds
             if answer.is_silence:
                 spans = []
-            elif self._options.timed:
+            elif self._timed:
                 spans, reached = spans_of(answer.written.tokens, speech, seconds)
             words = await self._words(answer, spans, at, seconds) if self._options.has_words else []
             for number_of_span, span in enumerate(spans):
-                text = await self._model.decode(texts_of(span.tokens, speech)) if len(spans) > 1 else answer.text
+                text = await self._text(span.tokens) if len(spans) > 1 else answer.text
                 if not text.strip() or span.start >= span.end:
                     continue
-                self._before += span.tokens
+                if speech.timed:
+                    self._before += span.tokens
+                else:
+                    text = text.strip() if _needs_no_space(text.strip()) else f" {text.strip()}"
                 yield Segment(
                     id=number,
                     seek=round(at * 100),
@@ -133,26 +143,30 @@ class Transcript:
         speech = self._model.speech
         sound = await self._model.encode(window)
         heard = None
-        if not self.language or self._options.hears_silence:
+        if speech.timed and (not self.language or self._options.hears_silence):
             heard = await self._model.detect(sound, language=not self.language)
             self.language = self.language or heard.language
         prompt = self._prompt()
         for temperature in self._options.temperatures:
             written = await self._write(prompt, sound, temperature)
-            text = await self._model.decode(texts_of(written.tokens, speech))
-            answer = WindowAnswer(sound, written, text, temperature, heard)
+            answer = WindowAnswer(sound, written, await self._text(written.tokens), temperature, heard)
+            if not speech.timed:
+                break
             if heard is None and answer.mean_logprob < LEAST_LOGPROB:
                 heard = await self._model.detect(sound, language=False)
-                answer = WindowAnswer(sound, written, text, temperature, heard)
+                answer = replace(answer, heard=heard)
             if answer.is_good or answer.is_silence:
                 break
         return answer
 
+    async def _text(self, tokens: Sequence[int]) -> str:
+        speech = self._model.speech
+        return await self._model.decode(texts_of(tokens, speech) if speech.timed else tokens)
+
     async def _write(self, prompt: Sequence[int], sound: PlacedMedia, temperature: float) -> Written:
-        most = min(self._model.max_model_len // 2, self._model.max_model_len - len(prompt))
-        return await self._model.write(
-            prompt, sound, temperature=temperature, max_tokens=most, timed=self._options.timed
-        )
+        most, speech = self._model.max_model_len - len(prompt), self._model.speech
+        most = min(self._model.max_model_len // 2, most) if speech.timed else most
+        return await self._model.write(prompt, sound, temperature=temperature, max_tokens=most, timed=self._timed)
 
     async def _words(
         self, answer: WindowAnswer, spans: Sequence[TokenSpan], at: float, seconds: float
@@ -163,7 +177,7 @@ class Transcript:
         tokens = [token for text in texts for token in text]
         if not tokens:
             return [[] for _ in spans]
-        begin = [*self._begin(), speech.no_timestamps]
+        begin = speech.begin(self.language, self._options.task, timed=False)
         attention = await self._model.align([*begin, *tokens, speech.end], answer.sound)
         # The token before says where one begins, and the last one of the text where it ends.
         rows, positions = attention[len(begin) - 1 : -1], max(1, round(seconds / speech.resolution))
@@ -175,16 +189,13 @@ class Transcript:
             own[int(np.searchsorted(ends, word.first, side="right"))].append(timed)
         return own
 
-    def _begin(self) -> list[int]:
-        """The tokens that say what is wanted of the model."""
-        speech = self._model.speech
-        if not speech.languages:
-            return [speech.start]
-        return [speech.start, speech.languages[self.language], speech.tasks[self._options.task]]
-
     def _prompt(self) -> list[int]:
-        speech, begin = self._model.speech, self._begin()
-        if not self._options.timed:
-            begin.append(speech.no_timestamps)
+        speech = self._model.speech
+        begin = speech.begin(self.language, self._options.task, timed=self._timed)
         before = self._before[-(self._model.max_model_len // 2 - 1) :]
         return [speech.previous, *before, *begin] if before else begin
+
+
+def _needs_no_space(text: str) -> bool:
+    """Whether a text begins in a script that has no spaces between words: Chinese, Japanese, Thai and the like."""
+    return "\u0e00" <= text[:1] <= "\u0eff" or "\u2e80" <= text[:1] <= "\ua4cf" or "\uf900" <= text[:1] <= "\ufaff"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.config.speech import aligner, speech_config
+from tessera.config.speech import SpeechConfig, aligner, speech_config, untimed_speech
 from tessera.errors import ModelError
 
 FILE: dict[str, Any] = {
@@ -53,6 +53,16 @@ def test_words_are_timed_by_the_heads_that_the_file_names_or_else_by_the_last_on
 
 def test_a_file_that_does_not_say_how_the_model_is_asked_is_none() -> None:
     assert speech_config({}, {"decoder_start_token_id": 51}, 64) is None
+
+
+def test_a_model_without_times_begins_as_transformers_does() -> None:
+    speech = untimed_speech({"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": None}, {}, 64, 30.0)
+    assert speech == SpeechConfig(start=1, end=2)
+    assert (speech.timed, speech.translates, speech.begin("", "transcribe", timed=False)) == (False, False, [1])
+    said = {"decoder_start_token_id": 2, "forced_bos_token_id": 9, "eos_token_id": [2]}
+    assert untimed_speech({"eos_token_id": 3}, said, 64, 20.0).begin("", "transcribe", timed=True) == [2, 9]
+    with pytest.raises(ModelError, match="suppress_tokens"):
+        untimed_speech(said, {"suppress_tokens": [4]}, 64, 30.0)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,18 @@ def test_a_model_of_english_alone_is_asked_for_no_language() -> None:
     assert model.asked[0]["prompt"] == [START, NO_TIMES]
 
 
+def test_a_model_without_times_is_asked_once_for_each_window() -> None:
+    loop = words("la " * 40)
+    answers = [(loop, -3.0), (words("Two."), -0.1), (words(" "), -0.1), (words("日本"), -0.1)]
+    model = Model(answers, speech=SpeechConfig(start=START, end=END, window=10.0, ahead=(7,)))
+    segments = transcribed(model, 25, language=None, hears_silence=True)
+    assert [(one.start, one.end) for one in segments] == [(0, 5), (5, 10), (15, 25)]
+    assert [one.text for one in segments] == [f" {'la ' * 39}la", " Two.", "日本"]
+    assert {(one.temperature, one.no_speech_prob) for one in segments} == {(0.0, None)}
+    asked = {"prompt": [START, 7], "temperature": 0.0, "max_tokens": 62, "timed": False}
+    assert model.asked == [asked] * 4
+
+
 @pytest.mark.parametrize(
     ("tokens", "ends"),
     [

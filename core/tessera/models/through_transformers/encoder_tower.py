@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,11 +31,14 @@ class EncoderTower:
         whole = _skeleton(checkpoint, self.dtype)
         names = CheckpointNames(whole, build.dtype, stored=() if build.stored is None else build.stored.names())
         self.encoder = whole.get_encoder()
-        self.hidden_size = int(whole.config.hidden_size)
+        self.hidden_size = int(whole.config.get_text_config().hidden_size)
+        # What the decoder does to all that the encoder made, before its blocks.
+        self._behind = _BEHIND.get(str(checkpoint["architectures"][0]), {})
+        self._decoder = whole.base_model.decoder if self._behind else None
         for owner in (whole, whole.base_model):
-            for name, module in list(owner.named_children()):
-                if module not in (whole.base_model, self.encoder):
-                    owner.register_module(name, None)
+            _remove(owner, lambda _, module: module not in (whole.base_model, self.encoder, self._decoder))
+        if self._decoder is not None:
+            _remove(self._decoder, lambda name, _: name not in self._behind)
         _compute_positions(self.encoder)
         compute_buffers(whole)
         exchange(build, names, whole)
@@ -45,8 +49,36 @@ class EncoderTower:
             name: value.to(self.target, self.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()
         }
-        made: Tensor = self.encoder(**moved, return_dict=True).last_hidden_state
-        return made[0]
+        made: Tensor = self.encoder(**moved, return_dict=True).last_hidden_state[0]
+        for name, call in self._behind.items():
+            made = call(getattr(self._decoder, name), made)
+        return made
+
+
+def _remove(owner: nn.Module, leaves_out: Callable[[str, nn.Module], bool]) -> None:
+    for name, module in list(owner.named_children()):
+        if leaves_out(name, module):
+            owner.register_module(name, None)
+
+
+def _with_positions(table: Any, states: Tensor) -> Tensor:
+    """table: an embedding of positions."""
+    added: Tensor = states + table(torch.arange(len(states), device=states.device))
+    return added
+
+
+def _called(module: Any, states: Tensor) -> Tensor:
+    made: Tensor = module(states)
+    return made
+
+
+_BEHIND: Mapping[str, Mapping[str, Callable[[Any, Tensor], Tensor]]] = MappingProxyType(
+    {
+        "CohereAsrForConditionalGeneration": {"proj": _called},
+        "MoonshineStreamingForConditionalGeneration": {"pos_emb": _with_positions, "proj": _called},
+    }
+)
+"""By architecture: modules of the decoder, in order, and how each is called with [positions, size] states."""
 
 
 def _compute_positions(encoder: nn.Module) -> None:

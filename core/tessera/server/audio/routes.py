@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -156,8 +156,10 @@ def _check(form: TranscriptionForm) -> None:
 
 async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechModel) -> TranscriptionOptions:
     """Raises RequestError."""
-    known = speech.speech.languages
+    known, timed = speech.speech.languages, speech.speech.timed
     language = (form.language or "").strip().lower() or None
+    if not timed:
+        _check_untimed(form, known, language)
     if language is not None and language not in (known or ("en",)):
         names = ", ".join(sorted(known)) if known else "en"
         raise RequestError(
@@ -171,6 +173,17 @@ async def _options(form: TranscriptionForm, task: Task, speech: ServedSpeechMode
         hears_silence=form.response_format == "verbose_json",
         has_words=form.wants("word"),
     )
+
+
+def _check_untimed(form: TranscriptionForm, languages: Collection[str], language: str | None) -> None:
+    """Whether a model that writes no times can follow a form. languages: the codes of those that it is told. Raises
+    RequestError."""
+    if form.prompt and form.prompt.strip():
+        raise RequestError("This model is not shown what came before; leave prompt out.", param="prompt")
+    if not languages and language is not None:
+        raise RequestError("This model is not told a language; leave language out.", param="language")
+    if languages and language is None:
+        raise RequestError("This model has to be told the language that is spoken; send language.", param="language")
 
 
 def _owner(model: ServedModel, scope: Scope) -> RequestOwner:

@@ -56,7 +56,7 @@ class ServedSpeechModel:
 
     async def encode(self, samples: Array) -> PlacedMedia:
         media = await self._media.process(MODALITY, wav_file(samples, SAMPLE_RATE), owner=self._owner.client)
-        return PlacedMedia(MODALITY, media.digest, int32(), media.inputs, self._length)
+        return PlacedMedia(MODALITY, media.digest, int32(), media.inputs, media.num_rows or self._length)
 
     async def detect(self, sound: PlacedMedia, *, language: bool) -> Heard:
         silence, languages = self.speech.no_speech, self.speech.languages
@@ -84,7 +84,7 @@ class ServedSpeechModel:
             seed=self._seed,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={RULES: TIMED if timed else UNTIMED},
+            extra_args={RULES: TIMED if timed else UNTIMED} if self.speech.timed else None,
         )
         answer = await self._answer(prompt, sound, params)
         tokens = [token for token in answer.token_ids if token != self.speech.end]
