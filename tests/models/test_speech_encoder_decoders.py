@@ -137,6 +137,20 @@ def test_what_config_leaves_out_is_what_transformers_takes_for_it(family):
     assert encoder_length({"architectures": [FACTORIES[family][1]]}) == build.caches[1].spec.length
 
 
+@pytest.mark.parametrize(
+    ("family", "architecture", "reason"),
+    [
+        ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration", "its features are drawn at random"),
+        ("speech-encoder-decoder", "SpeechEncoderDecoderModel", "its encoder and its decoder are of any two types"),
+    ],
+)
+def test_a_type_that_is_not_served_says_why(tmp_path, family, architecture, reason):
+    said = CONFIG_MAPPING[family]().to_dict() if family == "vibevoice_asr" else {"model_type": family}
+    (tmp_path / "config.json").write_text(json.dumps({**said, "architectures": [architecture]}, default=str))
+    with pytest.raises(ModelError, match=reason):
+        EngineRun(tmp_path, "cpu", load_format="dummy", max_model_len=64)
+
+
 def test_a_sound_that_is_too_long(heard):
     folder, (answer, *_) = heard("moonshine")
     (sound,) = answer.media

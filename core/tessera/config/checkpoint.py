@@ -12,6 +12,7 @@ from typing import Any
 from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
 from tessera.config.retriever import retriever_alone
 from tessera.config.thinker import thinker_alone
+from tessera.config.unserved_media import UNSERVED_MEDIA
 from tessera.config.weight_files import find_weights
 from tessera.errors import ModelError, printable
 
@@ -102,6 +103,11 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     usual, most_positions = (None, None) if made_for is None else scaled(text, made_for)
     if text.get("vocab_size") is None and text.get("model_type") in _VOCAB_LEFT_OUT:
         text = {**text, "vocab_size": _VOCAB_LEFT_OUT[str(text["model_type"])]}
+    architecture = str(config["architectures"][0])
+    if (
+        text.get("vocab_size") is None and architecture in UNSERVED_MEDIA
+    ):  # it may have models within, and no such field
+        raise ModelError(f"model architecture '{architecture}' is not supported ({UNSERVED_MEDIA[architecture]}).")
     return Checkpoint(folder, config, text, _count(folder, text, "vocab_size"), usual, most_positions)
 
 

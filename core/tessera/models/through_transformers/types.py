@@ -20,6 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from tessera.config.modalities import TOWERS
+from tessera.config.unserved_media import UNSERVED_MEDIA
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers import sparse_attention
 
@@ -133,6 +134,8 @@ def find_pooling_type(checkpoint: Mapping[str, Any]) -> PoolingType | None:
     named = checkpoint.get("model_type", types[0] if types else None)
     if named not in types or named not in CONFIG_MAPPING:
         return None
+    if architecture in UNSERVED_MEDIA:
+        raise RefusedTypeError(UNSERVED_MEDIA[architecture])
     model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
     if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
