@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -120,6 +121,24 @@ def test_texts_of_a_call_are_encoded_together(llm, monkeypatch):
     )
     assert len(llm.embed(TEXTS, use_tqdm=False)) == len(TEXTS)
     assert jobs == [TEXTS]
+
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{{ 'so:' if add_generation_prompt }}"
+
+
+def test_texts_of_a_model_that_was_trained_on_messages(folder, llm, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "model")
+    says = {"modality_config": {"message": {}}, "processing_kwargs": {"chat_template": {"add_generation_prompt": True}}}
+    (copy / "sentence_bert_config.json").write_text(json.dumps(says))
+    settings = {"prompts": {"query": "Find."}, "default_prompt_name": "query"}
+    (copy / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    (copy / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    (want,) = llm.embed("system: Find.;user: a harbour;so:", use_tqdm=False)
+    with LLM(copy, **OPTIONS) as messages:
+        (found,) = messages.embed("a harbour", use_tqdm=False)
+        np.testing.assert_allclose(found.outputs.embedding, want.outputs.embedding, atol=1e-6)
+        (score,) = messages.score("a harbour", "a harbour", use_tqdm=False)
+    assert score.outputs.score == pytest.approx(1)
 
 
 def test_an_embedder_does_not_generate(llm):

@@ -244,7 +244,11 @@ async def test_a_reranked_image_is_shown_by_its_text_alone() -> None:
         ([{"image": url(b"cat")}, {"image": url(b"broken")}], "input[1]", "Image 1: The image is truncated"),
         ([{"text": "a"}, {}], "input[1]", "must have a text, an image or both"),
         ([{"text": "a", "content": []}], "input[0]", "must have a text, an image or both"),
-        ([{"content": [{"type": "video_url", "video_url": "data:"}]}], "input[0]", "there are text and image_url"),
+        (
+            [{"content": [{"type": "video_url", "video_url": "data:"}]}],
+            "input[0]",
+            "of another type than text and image_url",
+        ),
         ([{"content": [{"type": "text"}]}], "input[0]", "text is missing"),
         ([{"image": url(b"vast")}] * 2, "input[1]", "together are larger than a request may be"),
         ([{"image": "cat.png"}], "input[0]", "Image 1"),

@@ -142,7 +142,7 @@ def test_a_size_that_the_processor_does_not_take_is_the_requests_fault(tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"processor_class": "CLIPProcessor"}, "names no text that stands for one"),
+        ({"processor_class": "ChineseCLIPProcessor"}, "names no text that stands for one"),
         ({"processor_class": "Missing"}, "cannot be loaded"),
         ({"processor_class": "LlavaProcessor", "patch_size": None}, "cannot be processed: LlavaProcessor"),
     ],

@@ -87,8 +87,6 @@ def _check_parts(request: PoolingRequest, place: str, parts: Sequence[ContentPar
     media = request.model.media
     for part in parts:
         if part.type not in (TEXT, IMAGE):
-            raise RequestError(
-                f"{place} has a part of type {part.type[:40]!r}; there are {TEXT} and {IMAGE}.", param=place
-            )
+            raise RequestError(f"{place} has a part of another type than {TEXT} and {IMAGE}.", param=place)
         if part.type == IMAGE and (media is None or "image" not in media.modalities):
             raise RequestError(f"{place}: this model takes no images.", param=place)
