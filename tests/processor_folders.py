@@ -99,6 +99,31 @@ _GEMMA4 = ProcessorFolder(
     },
 )
 
+_MINICPM_TOKENS = {
+    "image_token": "<image_pad>",
+    "video_token": "<video_pad>",
+    "image_start_token": "<image>",
+    "image_end_token": "</image>",
+    "slice_start_token": "<slice>",
+    "slice_end_token": "</slice>",
+    "image_id_start_token": "<image_id>",
+    "image_id_end_token": "</image_id>",
+}
+_MINICPM = ProcessorFolder(
+    "<image_pad>",
+    "<image_pad>",
+    {
+        "image_processor_type": "MiniCPMV4_6ImageProcessor",
+        "scale_resolution": 56,
+        "patch_size": 7,
+        "max_slice_nums": 4,
+    },
+    {"processor_class": "MiniCPMV4_6Processor"},
+    tuple(_MINICPM_TOKENS.values()),
+    _MINICPM_TOKENS,
+    joins=False,
+)
+
 FOLDERS: Mapping[str, ProcessorFolder] = {
     "llava": ProcessorFolder(
         "<image>",
@@ -227,6 +252,7 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
         {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
     ),
     "gemma4": _GEMMA4,
+    "minicpmv4_6": _MINICPM,
     "paligemma": ProcessorFolder(
         "<image>",
         "<image>",
@@ -457,6 +483,11 @@ TORCH_FOLDERS: Mapping[str, ProcessorFolder] = {
         {"image_processor_type": "Llama4ImageProcessor", "size": _SQUARE, "max_patches": 4},
         {"processor_class": "Llama4Processor", "patch_size": 7},
         ("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "minicpm_ocr": replace(
+        _MINICPM,
+        image_processor={**_MINICPM.image_processor, "image_processor_type": "MiniCPMOcrImageProcessor"},
+        processor={"processor_class": "MiniCPMOcrProcessor"},
     ),
     "minimax_m3_vl": ProcessorFolder(
         "]<]image[>[",

@@ -223,8 +223,8 @@ def computes_whole(config: Mapping[str, Any]) -> bool:
 
 
 def sees_prompt(config: Mapping[str, Any]) -> bool:
-    """TowerType.prefix of the type that config.json names."""
-    tower = TOWERS.get(str(config["architectures"][0]))
+    """TowerType.prefix of the type that config.json names, if it names one."""
+    tower = TOWERS.get(str((config.get("architectures") or ["?"])[0]))
     return tower is not None and tower.prefix
 
 

@@ -630,7 +630,7 @@ def _replacing(workers: BlockingTextWorkers, media: Sequence[ProcessedMedia]) ->
     """Arguments of what tokenizes a prompt with these images and sounds."""
     if not media or workers.media is None:
         return {}
-    return {"placeholders": workers.media.placeholders, "replacements": replacements_of(media)}
+    return {"placeholders": workers.media.placeholders, "replacements": replacements_of(media, workers.media)}
 
 
 def _placed(

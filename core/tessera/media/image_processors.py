@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 
@@ -32,6 +32,29 @@ class Llama4Images:
         return [self.tokenizer.convert_tokens_to_ids(self.img_patch_token)]
 
 
+class MiniCPMImages:
+    """Mixed into MiniCPM-V 4.6's and MiniCPM-OCR's, which ask the processor of videos even if there are none, and
+    number the images of a prompt."""
+
+    image_id_start_token: str
+    image_id_end_token: str
+    default_use_image_id: bool
+    _videos: Any = None
+
+    @property
+    def video_processor(self) -> Any:
+        return SimpleNamespace(slice_mode=False, downsample_mode="") if self._videos is None else self._videos
+
+    @video_processor.setter
+    def video_processor(self, processor: Any) -> None:
+        self._videos = processor
+
+    @property
+    def image_number(self) -> tuple[str, str] | None:
+        """MediaPlaces.number"""
+        return (self.image_id_start_token, self.image_id_end_token) if self.default_use_image_id else None
+
+
 class PaliGemmaImages:
     """Mixed into PaliGemma's, which puts the token that begins a text, and a line break, around what is asked about the
     images: here a chat template does, or who sends the prompt."""
@@ -47,6 +70,8 @@ COMPLETIONS: Mapping[str, type] = MappingProxyType(
     {
         "Lfm2VlProcessor": Lfm2VlImages,
         "Llama4Processor": Llama4Images,
+        "MiniCPMOcrProcessor": MiniCPMImages,
+        "MiniCPMV4_6Processor": MiniCPMImages,
         "PaliGemmaProcessor": PaliGemmaImages,
     }
 )

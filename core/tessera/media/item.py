@@ -46,6 +46,16 @@ class MediaPlaces(msgspec.Struct, frozen=True, array_like=True):
     feature_ids: tuple[int, ...]
     # Samples a second of the sounds that the processor takes; 0 for images.
     rate: int = 0
+    # What stands around the number of an image of a prompt, ahead of its text; None where images have none.
+    number: tuple[str, str] | None = None
+
+    def with_number(self, replacement: str, number: int) -> str:
+        """What takes the place of the placeholder with this number, from 0 on. replacement:
+        ProcessedMedia.replacement"""
+        if self.number is None:
+            return replacement
+        before, behind = self.number
+        return f"{before}{number}{behind}{replacement}"
 
 
 class MediaReady(msgspec.Struct, frozen=True, tag="ready"):

@@ -13,11 +13,12 @@ from tessera.media.item import MediaPlaces, MediaReady, ProcessedMedia
 from tessera.media.placed import PlacedMedia
 
 
-def replacements_of(media: Sequence[ProcessedMedia]) -> dict[str, list[str]]:
+def replacements_of(media: Sequence[ProcessedMedia], ready: MediaReady) -> dict[str, list[str]]:
     """By modality, in order, what takes the place of their placeholders."""
     texts: dict[str, list[str]] = {}
     for one in media:
-        texts.setdefault(one.modality, []).append(one.replacement)
+        own = texts.setdefault(one.modality, [])
+        own.append(ready.places[one.modality].with_number(one.replacement, len(own)))
     return texts
 
 

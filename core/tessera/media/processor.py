@@ -37,7 +37,7 @@ _NAMING_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer
 # What a request may not choose: how the outcome is held, and where it is computed.
 _OWN_OPTIONS = frozenset(
     {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping", "return_metadata"}
-    | {"video_metadata"}
+    | {"video_metadata", "use_image_id"}
 )
 _SAMPLING = ("do_sample_frames", "fps", "num_frames")
 _FRAMES_PER_SECOND = 2
@@ -209,7 +209,10 @@ class MediaProcessor:
                 f"{type(self._processor).__name__} of the installed transformers names no text that stands for one."
             )
         rate = int(part.loaded(self._processor).sampling_rate) if part.kind is SOUND else 0
-        return MediaPlaces(placeholder, _feature_ids(self._processor, part, self._tokens(placeholder)), rate)
+        ids, number = _feature_ids(self._processor, part, self._tokens(placeholder)), None
+        if part.kind is IMAGE:
+            number = getattr(self._processor, "image_number", None)
+        return MediaPlaces(placeholder, ids, rate, number)
 
     def _probe(self, part: _Part) -> Any:
         if part.kind is SOUND:
@@ -240,7 +243,7 @@ class MediaProcessor:
                     f"the inputs of {part.kind.with_article} are not those that it makes of {noun} and text"
                 )
             tokenizer, ids = self._processor.tokenizer, np.asarray(whole["input_ids"])[0].tolist()
-            tokens = tokenizer(replacement)["input_ids"]
+            tokens = tokenizer(self.ready.places[part.kind.modality].with_number(replacement, 0))["input_ids"]
             # Some put the token that begins a text in front; here a chat template does.
             if tokens != ids and [tokenizer.bos_token_id, *tokens] != ids:
                 raise ValueError(

@@ -18,6 +18,7 @@ from tessera.errors import ModelError, RequestError
 from tessera.media.image import read_image
 from tessera.media.item import ProcessedMedia, digest_of, input_bytes
 from tessera.media.messages import MAX_PIXELS, MediaStart
+from tessera.media.placement import replacements_of
 from tessera.media.processor import MediaProcessor
 from tessera.media.workers import MediaWorkers
 from tests.processor_folders import FOLDERS
@@ -42,21 +43,22 @@ def test_each_image_alone_is_what_the_whole_processor_makes_of_it(kind: str, tmp
     processor = MediaProcessor(known.write(tmp_path))
     reference: Any = processor._processor
     tokenizer = reference.tokenizer
-    assert processor.ready.places["image"].placeholder == known.placeholder
+    places = processor.ready.places["image"]
+    assert places.placeholder == known.placeholder
     features = tokenizer.convert_tokens_to_ids([known.feature, *known.marks])
     assert list(processor.ready.places["image"].feature_ids) == features
     pictures = images()
     done = [processor.image(image) for image in pictures]
     for image, media in zip(pictures, done, strict=True):
         expected = whole(reference, f"a {known.placeholder} b", [image])
-        ids = tokenizer(f"a {media.replacement} b")["input_ids"]
+        ids = tokenizer(f"a {places.with_number(media.replacement, 0)} b")["input_ids"]
         assert ids == expected["input_ids"][0].tolist()
         assert media.num_rows == np.isin(ids, processor.ready.places["image"].feature_ids).sum() > 0
         assert "pixel_values" in media.inputs
         for name, array in media.inputs.items():
             np.testing.assert_array_equal(array, expected[name], strict=True)
     together = whole(reference, f"a {known.placeholder} b {known.placeholder}{known.placeholder}", pictures)
-    ids = tokenizer("a {} b {}{}".format(*(media.replacement for media in done)))["input_ids"]
+    ids = tokenizer("a {} b {}{}".format(*replacements_of(done, processor.ready)["image"]))["input_ids"]
     assert ids == together["input_ids"][0].tolist()
     if known.joins:
         for name in done[0].inputs:

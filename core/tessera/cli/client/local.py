@@ -74,7 +74,7 @@ class LocalClient:
         job = ChatJob(shown, template_kwargs=kwargs, max_tokens=self.max_model_len)
         ready = await self._engine.media.ready() if self._engine.media is not None and media else None
         if ready is not None:
-            job.placeholders, job.replacements = ready.placeholders, replacements_of(media)
+            job.placeholders, job.replacements = ready.placeholders, replacements_of(media, ready)
         ids = (await text.chat(job)).ids[0]
         places = () if ready is None else placed(ids, media, ready)
         async with aclosing(self._generate(ids, sampling, add_special_tokens=False, media=places)) as pieces:

@@ -136,8 +136,8 @@ async def show_media(model: ServedModel, request: ChatFields, job: ChatJob, clie
     if model.media is None:
         return ()
     media = await model.media.read(_sources(request.messages), client)
-    job.placeholders = (await model.media.ready()).placeholders
-    job.replacements = replacements_of(media)
+    ready = await model.media.ready()
+    job.placeholders, job.replacements = ready.placeholders, replacements_of(media, ready)
     return media
 
 
