@@ -28,7 +28,7 @@ class Sound:
     # [positions, heads, D] float32: of the heads that follow what is said.
     keys: Tensor
     # How many tokens of the row's prompt are still to come.
-    left: int
+    remaining: int
 
 
 class AlignedDecoder(CrossDecoder):
@@ -133,8 +133,8 @@ class AlignmentHead:
             if not made.shape[1]:
                 made = states.new_zeros(len(states), scores.shape[1] * scores.shape[2])
             made[own] = scores.softmax(-1).flatten(1)
-            sound.left -= len(asked)
-            if sound.left <= 0:
+            sound.remaining -= len(asked)
+            if sound.remaining <= 0:
                 del self.sounds[row]
         return made
 

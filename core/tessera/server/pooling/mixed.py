@@ -76,7 +76,7 @@ async def _image_prompt(request: PoolingRequest, parts: Sequence[ContentPart]) -
         request.pooler.reads_images,
         max_tokens=model.engine.info.max_model_len,
         placeholders=ready.placeholders,
-        replacements=replacements_of(media),
+        replacements=replacements_of(media, ready),
         owner=client,
     )
     return TokenizedPrompt(ids, media=placed(ids, media, ready))
