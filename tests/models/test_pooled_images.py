@@ -22,10 +22,11 @@ TOLERANCE = 1e-4
 @torch.inference_mode()
 def last_states(model: Any, images: Any, prompts: Any, media: Any) -> list[Tensor]:
     """Of each prompt by itself."""
-    return [
-        model.model(torch.tensor([prompt]), **images.arguments(placed, len(prompt))).last_hidden_state[0, -1]
-        for prompt, placed in zip(prompts, media, strict=True)
-    ]
+    states = []
+    for prompt, placed in zip(prompts, media, strict=True):
+        shown = images.arguments(placed, len(prompt), len(prompt))
+        states.append(model.model(torch.tensor([prompt]), **shown).last_hidden_state[0, -1])
+    return states
 
 
 @pytest.mark.parametrize("family", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "llava"])
