@@ -107,6 +107,13 @@ async def test_times_of_words_are_found_by_a_request_of_their_own() -> None:
     assert [len(call.prompt.media) for call in made.pooled] == [1, 1]
 
 
+async def test_who_wants_numbers_is_told_what_the_model_does() -> None:
+    async with in_process(engine()) as api:
+        response = await api.client.post("/pooling", json={"model": MODEL, "input": "A"})
+    assert response.status_code == 400
+    assert "does not embed texts; it can write down speech" in response.json()["error"]["message"]
+
+
 async def test_a_window_is_asked_as_its_model_is_asked() -> None:
     made = engine()
     async with in_process(made, ServerSettings()) as api:

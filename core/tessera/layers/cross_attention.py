@@ -42,7 +42,7 @@ class CrossAttention:
         self.heads, self.head_dim = own[1] - own[0], shape.head_dim
         heads = Heads(shape.heads, shape.heads, shape.head_dim, own, own)
         query, *keys_values = shape.layout.sources(prefix, shape.hidden, heads)
-        self.query = Linear(build, [query], bias=shape.bias)
+        self.query: Callable[[Tensor], Tensor] = Linear(build, [query], bias=shape.bias)
         self.keys_values = Linear(build, keys_values, bias=shape.bias)
         wide = shape.heads * shape.head_dim
         out = WeightShard(f"{prefix}.{shape.layout.output}", shape.hidden, wide, columns=heads.rows(own))
@@ -60,8 +60,6 @@ class CrossAttention:
         self.mixer = build.mixer(self.spec, {})
         # As it is bound: what is captured are the calls of `mixer`.
         self.bound = build.mixers[-1].mixer
-        # Is told the queries of a launch [T, H, D], while somebody wants them.
-        self.on_query: Callable[[Tensor], object] | None = None
 
     def write(self, states: Tensor, launch: Launch, caches: Caches) -> Tensor:
         """Computes and keeps the keys and values of what the encoders made of rows that begin in this launch. states
@@ -72,8 +70,5 @@ class CrossAttention:
         return k
 
     def __call__(self, x: Tensor, residual: Tensor, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
-        query = self.query(x)
-        if self.on_query is not None:
-            self.on_query(query.view(len(query), self.heads, self.head_dim))
-        mixed = self.mixer.fused(query, launch.positions, caches, launch.plans[self.spec.layer])
+        mixed = self.mixer.fused(self.query(x), launch.positions, caches, launch.plans[self.spec.layer])
         return mixed, residual

@@ -3,7 +3,7 @@ openai-whisper's timing.py does it (arXiv:2212.04356)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,19 @@ class Sound:
     keys: Tensor
     # How many tokens of the row's prompt are still to come.
     remaining: int
+
+
+class NotedQuery:
+    """A product whose last result is copied. states: it, [T, H D]."""
+
+    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
+        self.product = product
+        self.states: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = self.product(x)
+        self.states = made.clone()
+        return made
 
 
 class AlignedDecoder(CrossDecoder):
@@ -74,15 +87,19 @@ class AlignedDecoder(CrossDecoder):
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if not any(self._lengths(launch)):
             return super().forward(x, launch, caches, residual)
-        noted: dict[int, Tensor] = {}
-        for layer in self.heads_of:
-            self.crossed[layer].on_query = lambda query, layer=layer: noted.update({layer: query.clone()})
+        noted = {layer: NotedQuery(self.crossed[layer].query) for layer in self.heads_of}
+        for layer, query in noted.items():
+            self.crossed[layer].query = query
         try:
             hidden = super().forward(x, launch, caches, residual)
         finally:
-            for layer in self.heads_of:
-                self.crossed[layer].on_query = None
-        queries = torch.cat([self._of_heads(query, layer) for layer, query in noted.items()], 1).flatten(1)
+            for layer, query in noted.items():
+                self.crossed[layer].query = query.product
+        heads = [
+            self._of_heads(query.states.unflatten(1, (self.crossed[layer].heads, -1)), layer)
+            for layer, query in noted.items()
+        ]
+        queries = torch.cat(heads, 1).flatten(1)
         rows = launch.rows.repeat_interleave(launch.query_lens, output_size=launch.num_tokens)
         behind = len(queries) - launch.num_tokens
         rows = F.pad(rows, (0, behind), value=-1)

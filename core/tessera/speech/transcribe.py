@@ -110,8 +110,10 @@ class Transcript:
                 spans = []
             elif self._timed:
                 spans, reached = spans_of(answer.written.tokens, speech, seconds)
-            words = await self._words(answer, spans, at, seconds) if self._options.has_words else []
-            for number_of_span, span in enumerate(spans):
+            words: Sequence[Sequence[Word]] = [()] * len(spans)
+            if self._options.has_words:
+                words = await self._words(answer, spans, at, seconds)
+            for span, own in zip(spans, words, strict=True):
                 text = await self._text(span.tokens) if len(spans) > 1 else answer.text
                 if not text.strip() or span.start >= span.end:
                     continue
@@ -130,7 +132,7 @@ class Transcript:
                     avg_logprob=answer.mean_logprob,
                     compression_ratio=answer.compression,
                     no_speech_prob=None if answer.heard is None else answer.heard.no_speech,
-                    words=words[number_of_span] if words else (),
+                    words=own,
                 )
                 number += 1
             if answer.temperature > _STEADY:

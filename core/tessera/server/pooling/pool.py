@@ -66,7 +66,8 @@ def _tasks(name: str | None, context: ServerContext) -> tuple[PoolingTask, ...]:
     """Those that answer the request. Raises RequestError."""
     if name is None:
         pooler = context.engine.config.model.pooler
-        return TASKS if pooler is None else pooler.tasks
+        named = () if pooler is None else tuple(task for task in pooler.tasks if task in TASKS)
+        return named or TASKS
     for task in TASKS:
         if task == name:
             return (task,)
