@@ -339,9 +339,11 @@ class EngineConfig:
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Slots for the features of images and sounds, or of what an encoder reads: as many as a step may need."""
-        least = self.scheduler.max_num_batched_tokens, encoder_length(self.model.checkpoint)
-        return max(*least, min(ENCODER_CACHE, self.model.max_model_len))
+        """Slots for the features of images and sounds, or of what an encoder reads: as many as a step may need, and
+        those of all rows of an encoder-decoder, if there is room, since several requests may ask about one of them."""
+        length = encoder_length(self.model.checkpoint)
+        wanted = length * self.scheduler.max_num_seqs if length else self.model.max_model_len
+        return max(self.scheduler.max_num_batched_tokens, length, min(ENCODER_CACHE, wanted))
 
 
 ENGINE_FLAGS = (

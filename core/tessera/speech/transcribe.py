@@ -145,12 +145,15 @@ class Transcript:
         speech = self._model.speech
         sound = await self._model.encode(window)
         heard = None
-        if speech.timed and (not self.language or self._options.hears_silence):
-            heard = await self._model.detect(sound, language=not self.language)
-            self.language = self.language or heard.language
+        if speech.timed and not self.language:
+            heard = await self._model.detect(sound, language=True)
+            self.language = heard.language
         prompt = self._prompt()
         for temperature in self._options.temperatures:
-            written = await self._write(prompt, sound, temperature)
+            if speech.timed and heard is None and self._options.hears_silence:
+                heard, written = await self._heard_and_written(prompt, sound, temperature)
+            else:
+                written = await self._write(prompt, sound, temperature)
             answer = WindowAnswer(sound, written, await self._text(written.tokens), temperature, heard)
             if not speech.timed:
                 break
@@ -160,6 +163,17 @@ class Transcript:
             if answer.is_good or answer.is_silence:
                 break
         return answer
+
+    async def _heard_and_written(
+        self, prompt: Sequence[int], sound: PlacedMedia, temperature: float
+    ) -> tuple[Heard, Written]:
+        """Both at once, so that a step makes what both see of the window."""
+        listening = asyncio.create_task(self._model.detect(sound, language=False))
+        try:
+            written = await self._write(prompt, sound, temperature)
+            return await listening, written
+        finally:
+            listening.cancel()
 
     async def _text(self, tokens: Sequence[int]) -> str:
         speech = self._model.speech

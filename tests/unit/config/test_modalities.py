@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tessera.config import build_config
+from tessera.config import EngineConfig, ModelConfig, SchedulerConfig, build_config
 from tessera.config.modalities import longest_prefix
 from tessera.engine.beam_search import check_beams
 from tessera.errors import ConfigError, ModelError, RequestError
@@ -35,6 +35,14 @@ PALIGEMMA = {
 def test_a_prompt_that_sees_itself_is_no_longer_than_windows(text: dict[str, Any], longest: int | None) -> None:
     assert longest_prefix({"architectures": ["PaliGemmaForConditionalGeneration"], "text_config": text}) == longest
     assert longest_prefix({"architectures": ["LlavaForConditionalGeneration"], "text_config": text}) is None
+
+
+@pytest.mark.parametrize(("rows", "slots"), [(1, 2048), (8, 8 * 1500), (64, 16384)])
+def test_the_sounds_of_all_rows_stay_encoded_if_there_is_room(rows: int, slots: int) -> None:
+    whisper = {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 1500}
+    model = ModelConfig("", "whisper", whisper, 100, 448)
+    scheduler = SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2048)
+    assert EngineConfig(model, "", scheduler=scheduler).encoder_cache_tokens == slots
 
 
 def test_what_a_model_whose_prompts_see_themselves_does_not_do(tmp_path: Path) -> None:

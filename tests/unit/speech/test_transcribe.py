@@ -154,6 +154,22 @@ def test_silence_is_left_out() -> None:
     assert transcribed(empty, 10) == []
 
 
+def test_silence_is_asked_for_while_the_answer_is_written() -> None:
+    begun = asyncio.Event()
+
+    class Waiting(Model):
+        async def detect(self, sound: PlacedMedia, *, language: bool) -> Heard:
+            await asyncio.wait_for(begun.wait(), 10)
+            return await super().detect(sound, language=language)
+
+        async def write(self, prompt: Sequence[int], sound: PlacedMedia, **asked: Any) -> Written:
+            begun.set()
+            return await super().write(prompt, sound, **asked)
+
+    (segment,) = transcribed(Waiting([(words("Yes"), -0.1)], [Heard("", 0.2)]), 10, hears_silence=True)
+    assert (segment.text, segment.no_speech_prob) == ("Yes", 0.2)
+
+
 def test_the_language_is_heard_once() -> None:
     model = Model([(words("Ja"), -0.1)] * 2, [Heard("de", 0.0)])
     transcript = Transcript(model, TranscriptionOptions(task="translate"))
