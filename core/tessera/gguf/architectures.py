@@ -155,6 +155,8 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             {**_ATTENTION, "ffn_norm": "post_attention_layernorm", **_HEAD_NORMS, **_EXPERTS},
             _qwen3_moe,
         ),
+        "qwen2vl": GgufArchitecture("Qwen2ForCausalLM", "qwen2", _DENSE, _qwen2),
+        "qwen3vl": GgufArchitecture("Qwen3ForCausalLM", "qwen3", {**_DENSE, **_HEAD_NORMS}, _qwen3),
         "gemma": GgufArchitecture("GemmaForCausalLM", "gemma", _DENSE, norm_offset=1.0),
         "gemma2": GgufArchitecture("Gemma2ForCausalLM", "gemma2", _SANDWICH, _gemma2, norm_offset=1.0),
         "gemma3": GgufArchitecture(

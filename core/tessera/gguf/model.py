@@ -13,7 +13,7 @@ from tessera.gguf.architectures import GgufArchitecture, architecture_of
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.rope import ROPE_TENSORS, rope_settings
-from tessera.gguf.tensors import NamedTensor, named_tensors
+from tessera.gguf.tensors import GgufWeight, NamedTensor, named_tensors
 from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
 
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -32,9 +32,14 @@ class GgufModel:
     def architecture(self) -> GgufArchitecture:
         return architecture_of(self.fields, self.file)
 
-    @cached_property
-    def weights(self) -> Mapping[str, NamedTensor]:
+    @property
+    def weights(self) -> Mapping[str, GgufWeight]:
         """By transformers' name."""
+        return self.text_weights
+
+    @cached_property
+    def text_weights(self) -> Mapping[str, NamedTensor]:
+        """Those of the text model."""
         paired = self.architecture.paired_rows
         heads = self.fields.count("attention.head_count")
         kv_heads = self.fields.count("attention.head_count_kv", heads)
@@ -45,6 +50,10 @@ class GgufModel:
             norm_offset=self.architecture.norm_offset,
             other=frozenset(ROPE_TENSORS),
         )
+
+    def release(self) -> None:
+        """GgufFile.release"""
+        self.file.release()
 
     # ---- the files of a folder
 
@@ -72,7 +81,7 @@ class GgufModel:
     def config(self) -> dict[str, Any]:
         fields, architecture = self.fields, self.architecture
         hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
-        embedding = self.weights.get("model.embed_tokens.weight")
+        embedding = self.text_weights.get("model.embed_tokens.weight")
         return {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,
@@ -85,7 +94,7 @@ class GgufModel:
             "head_dim": fields.count("attention.key_length", hidden // heads),
             "max_position_embeddings": fields.count("context_length"),
             "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
-            "tie_word_embeddings": "lm_head.weight" not in self.weights,
+            "tie_word_embeddings": "lm_head.weight" not in self.text_weights,
             "bos_token_id": fields.token("bos"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,

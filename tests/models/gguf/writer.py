@@ -4,7 +4,7 @@ test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,32 @@ PAIRED = ("llama", "granite", "smollm3")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
 OFFSET = ("gemma", "gemma2", "gemma3")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
-_ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {"mixtral": "llama", "mistral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+_ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
-def write_gguf(model: Any, path: Path, kind: Type = Type.F32, other: Mapping[str, Type] | None = None) -> Path:
+def write_gguf(
+    model: Any,
+    path: Path,
+    kind: Type = Type.F32,
+    other: Mapping[str, Type] | None = None,
+    metadata: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+) -> Path:
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
-    name of a tensor within its layer, such as attn_v."""
+    name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
     config = model.config
     name = _ARCHITECTURES.get(config.model_type, config.model_type)
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
     writer = gguf.GGUFWriter(path, name)
     _write_settings(writer, config, name)
+    metadata(writer)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     state = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight" or not _tied(model)}
     for key, value in _stacked(state).items():
         own = names.get_name(key, try_suffixes=(".weight", ".bias"))
         assert own is not None, key
-        _write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
+        write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
     for own, factors in _rope_factors(config).items():
         writer.add_tensor(own, np.array(factors, np.float32))
     writer.write_header_to_file()
@@ -77,6 +85,10 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_float32(f"{name}.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
     if name in ("gemma2", "gemma3", "phi3") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
+    if name == "gemma3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if "mrope_section" in full:
+        writer.add_rope_dimension_sections([*full["mrope_section"], 0])
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -119,7 +131,7 @@ def _changed(value: Tensor, own: str, config: Any, name: str) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def _write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Type) -> None:
+def write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Type) -> None:
     block, _ = gguf.GGML_QUANT_SIZES[kind]
     if array.ndim < 2 or array.shape[-1] % block or kind == Type.F32:
         writer.add_tensor(own, array)
