@@ -25,7 +25,7 @@ def test_the_towers_are_those_of_the_table() -> None:
 
 def _rows(page: str) -> dict[str, tuple[str, str]]:
     """By the first column: the class in the second one, and the names in the third if there is one."""
-    found = re.findall(r"^\| `([\w.]+)` \| `(\w+)`[^|\n]*\|(?: (.*) \|)?$", page, re.MULTILINE)
+    found = re.findall(r"^\| `([\w.-]+)` \| `(\w+)`[^|\n]*\|(?: (.*) \|)?$", page, re.MULTILINE)
     return {name: (served, texts.replace("`", "")) for name, served, texts in found}
 
 

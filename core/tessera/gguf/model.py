@@ -9,11 +9,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tessera.gguf.architectures import GgufArchitecture, architecture_of
+from tessera.gguf.architectures import architecture_of
+from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.rope import ROPE_TENSORS, rope_settings
-from tessera.gguf.tensors import GgufWeight, NamedTensor, named_tensors
+from tessera.gguf.rope import rope_settings
+from tessera.gguf.tensors import GgufWeight
+from tessera.gguf.text_tensors import text_tensors
 from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
 
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -38,18 +40,9 @@ class GgufModel:
         return self.text_weights
 
     @cached_property
-    def text_weights(self) -> Mapping[str, NamedTensor]:
+    def text_weights(self) -> Mapping[str, GgufWeight]:
         """Those of the text model."""
-        paired = self.architecture.paired_rows
-        heads = self.fields.count("attention.head_count")
-        kv_heads = self.fields.count("attention.head_count_kv", heads)
-        return named_tensors(
-            self.file,
-            self.architecture.tensors,
-            heads={"attn_q": heads, "attn_k": kv_heads} if paired else {},
-            norm_offset=self.architecture.norm_offset,
-            other=frozenset(ROPE_TENSORS),
-        )
+        return text_tensors(self.file, self.fields, self.architecture)
 
     def release(self) -> None:
         """GgufFile.release"""
@@ -87,13 +80,15 @@ class GgufModel:
             "model_type": architecture.model_type,
             "vocab_size": None if embedding is None else embedding.shape[0],
             "hidden_size": hidden,
-            "num_hidden_layers": fields.count("block_count"),
-            "intermediate_size": fields.count("feed_forward_length"),
+            "num_hidden_layers": fields.num_layers,
+            "intermediate_size": fields.most("feed_forward_length", fields.get("expert_feed_forward_length")),
             "num_attention_heads": heads,
-            "num_key_value_heads": fields.count("attention.head_count_kv", heads),
+            "num_key_value_heads": fields.most("attention.head_count_kv", heads),
             "head_dim": fields.count("attention.key_length", hidden // heads),
             "max_position_embeddings": fields.count("context_length"),
-            "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+            "rms_norm_eps": fields.number(
+                "attention.layer_norm_rms_epsilon", fields.get("attention.layer_norm_epsilon")
+            ),
             "tie_word_embeddings": "lm_head.weight" not in self.text_weights,
             "bos_token_id": fields.token("bos"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,

@@ -80,7 +80,7 @@ class Projector:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     # UnusedTensor
     unused: tuple[str, ...] = ()
-    # NamedTensor.head_rows of queries and keys
+    # NamedTensor.row_order of queries and keys
     paired_rows: bool = False
     # the text model's positions on several axes take turns in a head (mrope_interleaved)
     interleaved: bool = False

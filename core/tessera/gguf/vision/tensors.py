@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tessera.errors import ModelError
-from tessera.gguf.tensors import Floats, GgufWeight, NamedTensor, head_rows, read_values
+from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor, paired_rows
 from tessera.gguf.vision.fields import TowerFields
 from tessera.gguf.vision.projectors import Projector
 
@@ -24,28 +24,6 @@ _PAIRED = ("attn_q", "attn_k")
 _SWAPPED: Mapping[str, str] = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
 _OTHER = frozenset({"v.token_embd.img_break"})
 """Tensors that the text model has too."""
-
-
-@dataclass(frozen=True)
-class MadeTensor:
-    """A weight that is made of whole tensors: one in another shape, rows of several, or a kernel for each frame."""
-
-    parts: tuple[NamedTensor, ...]
-    shape: tuple[int, ...]
-    block: None = None
-
-    @property
-    def source(self) -> str:
-        return self.parts[0].source
-
-    def read(self, rows: slice, columns: slice = slice(None)) -> Iterator[Floats]:
-        values = [read_values(part.file, part.tensor) - np.float32(part.offset) for part in self.parts]
-        kernels = len(values) > 1 and values[0].ndim == 4
-        joined = np.stack(values, axis=2) if kernels else np.concatenate(values)
-        yield joined.reshape(1 if len(self.shape) == 1 else self.shape[0], -1)[rows, columns]
-
-    def read_blocks(self, rows: slice, columns: slice = slice(None)) -> None:
-        raise AssertionError("it has none")
 
 
 @dataclass(frozen=True)
@@ -125,7 +103,7 @@ def _part(name: str, fields: TowerFields, projector: Projector) -> NamedTensor:
     part = NamedTensor(fields.file, tensor, tensor.shape, offset=projector.offsets.get(name, 0.0))
     layer = _LAYER.fullmatch(name)
     if projector.paired_rows and layer is not None and layer[2] in _PAIRED:
-        part = replace(part, head_rows=head_rows(name, tensor, fields.size("attention.head_count")))
+        part = replace(part, row_order=paired_rows(name, tensor, fields.size("attention.head_count")))
     return part
 
 
@@ -137,9 +115,18 @@ def _joined(parts: Sequence[NamedTensor], dimensions: int | None) -> GgufWeight:
     if len({part.shape[1:] for part in parts}) > 1:
         raise ModelError(f"'{parts[0].source[:80]}' of the GGUF file and what belongs to it have unlike shapes.")
     if len(parts) > 1 and len(first) == 4:
-        return MadeTensor(tuple(parts), (*first[:2], len(parts), *first[2:]))
+        return ComputedTensor((*first[:2], len(parts), *first[2:]), tuple(parts), _frames)
     whole = (sum(part.shape[0] for part in parts), *first[1:])
     if dimensions is not None:
         own = [size for size in whole if size > 1]
         whole = (*[1] * (dimensions - len(own)), *own)
-    return MadeTensor(tuple(parts), whole)
+    return ComputedTensor(whole, tuple(parts), _rows)
+
+
+def _frames(*kernels: Floats) -> Floats:
+    """One kernel for each frame, beside one another."""
+    return np.stack(kernels, axis=2)
+
+
+def _rows(*parts: Floats) -> Floats:
+    return np.concatenate(parts)

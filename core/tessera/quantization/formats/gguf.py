@@ -23,7 +23,7 @@ class GgufBlocks(WeightFormat):
             return "it is no matrix of the file"
         block, (n, k) = named.block, weight.whole
         if block is None:
-            return "it is made of several tensors of the file"
+            return "it has another form in the file"
         if block.elements == 1:
             return f"it is stored in {block.name}"
         first, last = weight.columns or (0, k)
