@@ -7,14 +7,26 @@ from pathlib import Path
 
 from tessera.gguf.architectures import ARCHITECTURES
 from tessera.gguf.blocks import BLOCK_TYPES
+from tessera.gguf.vision.projectors import PROJECTORS
 
 PAGE = (Path(__file__).parents[2] / "docs/gguf.md").read_text(encoding="utf-8")
 FAMILIES = ("Q2_K to Q6_K", "the IQ formats")
 
 
 def test_the_architectures_are_those_of_the_table() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)`", PAGE, re.MULTILINE))
-    assert rows == {name: architecture.name for name, architecture in ARCHITECTURES.items()}
+    rows = _rows(PAGE.partition("## Images")[0])
+    assert rows == {name: (architecture.name, "") for name, architecture in ARCHITECTURES.items()}
+
+
+def test_the_towers_are_those_of_the_table() -> None:
+    towers = {name: (one.architecture, ", ".join(one.texts)) for name, one in PROJECTORS.items()}
+    assert _rows(PAGE.partition("## Images")[2]) == towers
+
+
+def _rows(page: str) -> dict[str, tuple[str, str]]:
+    """By the first column: the class in the second one, and the names in the third if there is one."""
+    found = re.findall(r"^\| `([\w.-]+)` \| `(\w+)`[^|\n]*\|(?: (.*) \|)?$", page, re.MULTILINE)
+    return {name: (served, texts.replace("`", "")) for name, served, texts in found}
 
 
 def test_each_block_type_is_named() -> None:

@@ -24,6 +24,7 @@ from tessera.cli.report import ProgressLine
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import flag, flags_of, given_values, record_of
+from tessera.config.mmproj import NONE as NO_TOWER
 from tessera.engine.scores import Loss, loss, scores_of
 from tessera.errors import ConfigError, ModelError, printable
 from tessera.log import LastingStream
@@ -105,7 +106,7 @@ def quantize(model: str, out: Path, **flags: Any) -> int:
     if os.path.lexists(out):
         raise ConfigError(f"'{printable(out)}' is there already; name a folder that is not.")
     text = None if measure.text is None else _read_text(Path(measure.text))
-    settings = {one.name: flags[one.name] for one in _MODEL_FLAGS}
+    settings = {**{one.name: flags[one.name] for one in _MODEL_FLAGS}, "mmproj": NO_TOWER}
     config = build_config(model=model, **settings)
     _refuse(config)
     began = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tessera.config.model_folder import is_gguf, names_in, read_json, refuse_model
+from tessera.config.model_folder import gguf_model, is_gguf, names_in, read_json, refuse_model
 from tessera.config.retriever import retriever_alone
 from tessera.config.thinker import thinker_alone
 from tessera.config.unserved_media import UNSERVED_MEDIA
@@ -85,11 +85,12 @@ class Checkpoint:
     most_positions: int | None = None  # the longest that the scaling of its rotary embedding allows
 
 
-def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
-    """Reads config.json. weights: whether *.safetensors are required. Raises ModelError for an unsupported model."""
+def read_checkpoint(folder: Path, *, weights: bool, mmproj: Path | None = None) -> Checkpoint:
+    """Reads config.json. weights: whether *.safetensors are required. mmproj: the file of the tower beside a GGUF file.
+    Raises ModelError for an unsupported model."""
     if not is_gguf(folder):
         refuse_model(str(folder), names_in(folder), weights=weights)
-    config = _read_config(folder)
+    config = _read_config(folder, mmproj)
     text = _text_config(folder, config)
     for name, most in MAX_SIZES.items():
         if isinstance(value := text.get(name), int) and value > most:
@@ -130,9 +131,9 @@ def scaled(config: Mapping[str, Any], positions: int) -> tuple[int, int]:
     return positions, positions
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path, mmproj: Path | None) -> dict[str, Any]:
     path = printable(folder / FILE)
-    config = read_json(folder, FILE)
+    config = read_json(folder, FILE) if mmproj is None else gguf_model(folder, mmproj).config()
     if config is None:
         raise ModelError(f"'{path}' is gone.")
     architectures = config.get("architectures")

@@ -54,6 +54,10 @@ class ModelOptions:
     tokenizer: str | None = flag(
         None, "Folder or Hugging Face Hub repository of the tokenizer.", metavar="MODEL", shown_default="the model's"
     )
+    mmproj: str | None = flag(
+        None, "GGUF file of the tower that reads images for the model of a GGUF file; none leaves it out.",
+        metavar="none|FILE", shown_default="mmproj-*.gguf beside it", plan=True,
+    )  # fmt: skip
     skip_tokenizer_init: bool = flag(False, "Load no tokenizer: prompts and answers are token ids.")
     revision: str | None = flag(
         None, "Branch, tag or commit of the Hub repository.", metavar="NAME", shown_default="main", plan=True
@@ -91,7 +95,7 @@ class ModelOptions:
 class ModelConfig:
     """The model to serve."""
 
-    path: str  # its folder
+    path: str  # its folder or GGUF file
     served_name: str
     checkpoint: dict[str, Any]  # its config.json
     vocab_size: int
@@ -116,6 +120,7 @@ class ModelConfig:
         common=True,
     )  # fmt: skip
     tokenizer: str = ""  # its folder, or "" for none
+    mmproj: str = ""  # the GGUF file of its tower, or "" for none
     max_logprobs: int = flag(
         20,
         "Maximum logprobs per token that a request may ask for; -1 for the whole vocabulary.",

@@ -23,7 +23,7 @@ from tessera.config.model_folder import INDEX, names_in, nearest, refuse_model, 
 from tessera.config.sentence_transformers import MODULE_FILES
 from tessera.config.weight_files import refuse_missing, weight_files
 from tessera.errors import ModelError, TesseraError
-from tessera.gguf.choice import chosen_gguf
+from tessera.gguf.choice import chosen_gguf, gguf_towers
 from tessera.sizes import show_bytes
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ def fetch_model(
 
 
 def fetch_gguf(name: str, choice: str, revision: str | None, token: str | None, folder: str | None) -> Path:
-    """The local path of a repository's GGUF file, or of the first of its parts. Downloads what is not in the cache.
+    """The local path of a repository's GGUF file, or of the first of its parts. Downloads what is not in the cache, and
+    the file of a tower beside it.
     choice: the file's name, or a part of it such as Q4_K_M; the others as in fetch_model. Raises ModelError."""
     repository = _Repository(name, revision, token, folder)
     with in_one_line(name, revision, repository.cache):
@@ -85,6 +86,7 @@ def fetch_gguf(name: str, choice: str, revision: str | None, token: str | None, 
             cached = repository.snapshot()
             return cached / chosen_gguf(name, [*map(str, _files_in(cached))], choice)[0]
         first, *others = chosen_gguf(name, listing, choice)
+        others += gguf_towers(listing, first)[:1]
         repository.check_room([first, *others], listing)
         path = repository.enter(first) / first
         repository.take(others, listing)

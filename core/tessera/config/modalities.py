@@ -209,8 +209,11 @@ def needs_torch(config: Mapping[str, Any]) -> bool:
     return tower is not None and tower.torch
 
 
-def why_not_processed(folder: Path, modality: str) -> str | None:
-    """Why files of a modality cannot be processed for the model in this folder; None if they can."""
+def why_not_processed(folder: Path, modality: str, *, mmproj: bool = False) -> str | None:
+    """Why files of a modality cannot be processed for the model in this folder; None if they can. mmproj: whether it is
+    a GGUF file with that of a tower beside it."""
+    if mmproj:
+        return missing_libraries(modality) if modality == "image" else "GGUF files do not say how"
     if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
         return f"the model's folder has no {' or '.join(_PROCESSOR_FILES)}"
     return missing_libraries(modality)

@@ -13,6 +13,7 @@ from tessera.config.flags import record_of
 from tessera.config.generation import FILE as GENERATION_FILE
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.locate import HubAccess, locate_model, named_model, tokenizer_of_model
+from tessera.config.mmproj import find_mmproj
 from tessera.config.modalities import (
     NOUNS,
     encoder_length,
@@ -40,7 +41,8 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     own_tokenizer = asked is None and not options.skip_tokenizer_init
     named = named_model(model)
     folder, name = locate_model(model, hub, weights=weights, tokenizer=own_tokenizer)
-    checkpoint = read_checkpoint(folder, weights=weights)
+    mmproj = find_mmproj(folder, options.mmproj)
+    checkpoint = read_checkpoint(folder, weights=weights, mmproj=mmproj)
     if values.get("quantization") is not None and checkpoint.config.get("quantization_config") is not None:
         raise ConfigError("the model is already quantized; remove --quantization.", param="quantization")
     tokenizer = None if options.skip_tokenizer_init else tokenizer_of_model(folder, name, asked, hub)
@@ -63,9 +65,10 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
         generates=tasks.generates,
         eos_token_ids=eos_token_ids(checkpoint, tokenizer, recommended),
         tokenizer="" if tokenizer is None else str(_resolved(tokenizer)),
+        mmproj="" if mmproj is None else str(mmproj.absolute()),
         speech=speech,
         source_text=source,
-        modalities=_modalities(checkpoint, values, tokenizer) if tasks.generates or not has_encoder else (),
+        modalities=_modalities(checkpoint, values, tokenizer, mmproj) if tasks.generates or not has_encoder else (),
         sampling_defaults=sampling_defaults(
             recommended, options.override_generation_config, authors if source is None else {"temperature": 0.0}
         ),
@@ -96,7 +99,9 @@ def _generation(folder: Path | None) -> Mapping[str, Any]:
     return {} if folder is None else read_json(folder, GENERATION_FILE) or {}
 
 
-def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None) -> tuple[str, ...]:
+def _modalities(
+    checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Path | None, mmproj: Path | None
+) -> tuple[str, ...]:
     """What prompts may hold beside text: nothing where it cannot be processed, which the log says. Raises ConfigError,
     and ModelError for a model whose text model alone is not served."""
     served = modalities(checkpoint.config, values.get("limit_mm_per_prompt") or {})
@@ -116,7 +121,7 @@ def _modalities(checkpoint: Checkpoint, values: Mapping[str, Any], tokenizer: Pa
         return served
     processed: list[str] = []
     for modality in served:
-        reason = why_not_processed(checkpoint.folder, modality)
+        reason = why_not_processed(checkpoint.folder, modality, mmproj=mmproj is not None)
         if reason is None:
             processed.append(modality)
         elif sees_prompt(checkpoint.config):

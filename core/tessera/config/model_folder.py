@@ -84,7 +84,12 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == GGUF and not path.is_dir()
 
 
-def _gguf_model(path: Path) -> GgufModel:
+def gguf_model(path: Path, mmproj: Path | None = None) -> GgufModel:
+    """The model in a GGUF file. mmproj: the file of the tower beside it. Raises ModelError."""
+    if mmproj is not None:
+        from tessera.gguf.vision.model import open_vision_model
+
+        return open_vision_model(path, mmproj)
     from tessera.gguf.model import open_model  # only then, since importing it takes 20 ms
 
     return open_model(path)
@@ -106,7 +111,7 @@ def _only_gguf(folder: Path) -> Path:
 def names_in(folder: Path) -> list[str]:
     """The names in a folder, or of what a GGUF file has for one. Raises ModelError if it cannot be read."""
     if is_gguf(folder):
-        return [*_gguf_model(folder).names]
+        return [*gguf_model(folder).names]
     try:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
@@ -190,7 +195,7 @@ def _gguf(where: str, names: Collection[str]) -> str:
 def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
     """Reads a file of a model's folder; None if there is none of that name. limit: in bytes. Raises ModelError."""
     if is_gguf(folder):
-        return _gguf_model(folder).read(name)
+        return gguf_model(folder).read(name)
     path = regular_file(folder, name)
     if path is None:
         return None

@@ -170,7 +170,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --video-pruning-rate --video-pruning-method --mm-tensor-ipc --mm-processor-device --mm-ipc-gpu-memory-gb
             --[no-]mm-device-do-normalize --[no-]disable-chunked-mm-input --[no-]trust-request-mm-kwargs
             --[no-]enable-tower-connector-lora --ec-transfer-config --ec-manager-config --[no-]enable-shm-tensor-arena
-            --default-mm-loras --mmproj LLM.reset_mm_cache call(mm_processor_kwargs)
+            --default-mm-loras LLM.reset_mm_cache call(mm_processor_kwargs)
         """,
         ": a prompt is text or token ids; remove it.": "--[no-]enable-prompt-embeds",
         ": diffusion models and n-gram embeddings are not supported yet; remove it.": """

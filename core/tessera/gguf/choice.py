@@ -8,8 +8,10 @@ from collections.abc import Collection, Sequence
 from tessera.errors import ModelError, printable
 
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<total>\d{5})", re.IGNORECASE)
-_PROJECTOR = "mmproj"
-"""How the names of files begin that turn images into what a model reads."""
+_TOWER = re.compile(r"(?:^|.*[-._])mmproj(?:[-._].*|$)", re.IGNORECASE)
+"""The names of files, without ending, that have a tower, which turns images into what a model reads."""
+_PRECISIONS = ("bf16", "f16", "f32")
+"""Of towers' files, those that are taken first."""
 _MAX_NAMES = 8  # in a message, of many
 GGUF = ".gguf"
 """How the names of llama.cpp's model files end."""
@@ -19,11 +21,29 @@ def gguf_models(names: Collection[str]) -> dict[str, list[str]]:
     """The GGUF models among file names: the files of each, in order, by the name without part and ending."""
     models: dict[str, list[str]] = {}
     for name in sorted(names):
-        if name.lower().endswith(GGUF) and not name.rpartition("/")[2].lower().startswith(_PROJECTOR):
+        if name.lower().endswith(GGUF) and not _is_tower(name):
             stem = name[: -len(GGUF)]
             part = _PART.fullmatch(stem)
             models.setdefault(stem if part is None else part["stem"], []).append(name)
     return models
+
+
+def _is_tower(name: str) -> bool:
+    return _TOWER.fullmatch(name.rpartition("/")[2][: -len(GGUF)]) is not None
+
+
+def gguf_towers(names: Collection[str], model: str) -> list[str]:
+    """The files of towers among names in the folder of a model's file, those that are to be taken first ahead. model:
+    the file, by its name among them."""
+    folder = model.rpartition("/")[0]
+    towers = [name for name in names if name.lower().endswith(GGUF) and _is_tower(name)]
+    own = sorted(name for name in towers if name.rpartition("/")[0] == folder)
+
+    def place(name: str) -> int:
+        words = re.split("[-._]", name.lower())
+        return next((at for at, word in enumerate(_PRECISIONS) if word in words), len(_PRECISIONS))
+
+    return sorted(own, key=place)
 
 
 def chosen_gguf(where: str, names: Collection[str], choice: str) -> Sequence[str]:

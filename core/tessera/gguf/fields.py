@@ -42,6 +42,33 @@ class GgufFields:
             raise ModelError(f"{self.key(name)[:_MAX_NAME_CHARS]} of the GGUF file {fault(value)}.")
         return value
 
+    def most(self, name: str, default: int | None = None) -> int:
+        """As count(), of what may differ from layer to layer, where it may be 0: the largest."""
+        value = self.get(name)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            numbers = {*map(str, value)} - {"0"}
+            if len(numbers) == 1 and all(type(number) is int for number in value):
+                return int(max(value))
+        return self.count(name, default)
+
+    @property
+    def num_layers(self) -> int:
+        """Those of the model, without those that predict further tokens."""
+        further = self.get("nextn_predict_layers")
+        return self.count("block_count") - (further if type(further) is int and further > 0 else 0)
+
+    @property
+    def epsilon(self) -> float:
+        """Of norms of either kind."""
+        rms = self.get("attention.layer_norm_rms_epsilon") is not None
+        return self.number(f"attention.layer_norm_{'rms_' if rms else ''}epsilon")
+
+    def per_layer(self, name: str) -> Sequence[Any] | None:
+        """What is said of each layer; None if there is no list of that length."""
+        value = self.get(name)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return value[: self.num_layers] if is_list and len(value) >= self.num_layers else None
+
     def number(self, name: str, default: float | None = None) -> float:
         value = self.get(name)
         if value is None and default is not None:

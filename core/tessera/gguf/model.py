@@ -9,11 +9,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tessera.gguf.architectures import GgufArchitecture, architecture_of
+from tessera.gguf.architectures import architecture_of
+from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.rope import ROPE_TENSORS, rope_settings
-from tessera.gguf.tensors import NamedTensor, named_tensors
+from tessera.gguf.rope import rope_settings
+from tessera.gguf.tensors import GgufWeight
+from tessera.gguf.text_tensors import text_tensors
 from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
 
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -32,19 +34,19 @@ class GgufModel:
     def architecture(self) -> GgufArchitecture:
         return architecture_of(self.fields, self.file)
 
-    @cached_property
-    def weights(self) -> Mapping[str, NamedTensor]:
+    @property
+    def weights(self) -> Mapping[str, GgufWeight]:
         """By transformers' name."""
-        paired = self.architecture.paired_rows
-        heads = self.fields.count("attention.head_count")
-        kv_heads = self.fields.count("attention.head_count_kv", heads)
-        return named_tensors(
-            self.file,
-            self.architecture.tensors,
-            heads={"attn_q": heads, "attn_k": kv_heads} if paired else {},
-            norm_offset=self.architecture.norm_offset,
-            other=frozenset(ROPE_TENSORS),
-        )
+        return self.text_weights
+
+    @cached_property
+    def text_weights(self) -> Mapping[str, GgufWeight]:
+        """Those of the text model."""
+        return text_tensors(self.file, self.fields, self.architecture)
+
+    def release(self) -> None:
+        """GgufFile.release"""
+        self.file.release()
 
     # ---- the files of a folder
 
@@ -72,20 +74,22 @@ class GgufModel:
     def config(self) -> dict[str, Any]:
         fields, architecture = self.fields, self.architecture
         hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
-        embedding = self.weights.get("model.embed_tokens.weight")
+        embedding = self.text_weights.get("model.embed_tokens.weight")
         return {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,
             "vocab_size": None if embedding is None else embedding.shape[0],
             "hidden_size": hidden,
-            "num_hidden_layers": fields.count("block_count"),
-            "intermediate_size": fields.count("feed_forward_length"),
+            "num_hidden_layers": fields.num_layers,
+            "intermediate_size": fields.most("feed_forward_length", fields.get("expert_feed_forward_length")),
             "num_attention_heads": heads,
-            "num_key_value_heads": fields.count("attention.head_count_kv", heads),
+            "num_key_value_heads": fields.most("attention.head_count_kv", heads),
             "head_dim": fields.count("attention.key_length", hidden // heads),
             "max_position_embeddings": fields.count("context_length"),
-            "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
-            "tie_word_embeddings": "lm_head.weight" not in self.weights,
+            "rms_norm_eps": fields.number(
+                "attention.layer_norm_rms_epsilon", fields.get("attention.layer_norm_epsilon")
+            ),
+            "tie_word_embeddings": "lm_head.weight" not in self.text_weights,
             "bos_token_id": fields.token("bos"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from tessera.errors import ModelError, printable
 from tessera.gguf.model import open_model
-from tessera.gguf.tensors import NamedTensor
+from tessera.gguf.tensors import GgufWeight
+from tessera.gguf.vision.model import open_vision_model
 from tessera.loader.checkpoint import MAPPED
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part, WeightFormat
@@ -23,9 +25,10 @@ class GgufWeights:
 
     decodes = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, tower: str = "") -> None:
+        """tower: the file of the tower beside the text model; "" for none."""
         self.path = Path(path)
-        self.model = open_model(self.path)
+        self.model = open_vision_model(self.path, Path(tower)) if tower else open_model(self.path)
         self.dtype = self.model.dtype
         self.notes: Sequence[str] = ()
         self.form: WeightFormat | None = GgufBlocks(self.model.weights)
@@ -46,25 +49,27 @@ class GgufWeights:
 
     def read(self, part: Part) -> Tensor:
         named = self._named(next((name for name in (part.name, *part.also) if self.holds(name)), part.name))
-        shape = named.shape if part.encoding is None else named.blocks
+        shape = named.shape
+        if part.encoding is not None and named.block is not None:
+            shape = shape[0], shape[1] // named.block.elements, named.block.bytes
         if shape != part.whole:
             raise ModelError(
                 f"'{part.name}' has shape {shape} where the settings of the file imply {part.whole}; "
                 f"'{printable(self.path)}' does not fit together."
             )
         rows, columns = (slice(None) if bounds is None else slice(*bounds) for bounds in (part.rows, part.columns))
-        if part.encoding is not None:
-            blocks = np.array(named.read_blocks(self.model.file, rows, columns))
-            self._check(named, named.tensor.type.is_finite(blocks))
+        if part.encoding is not None and named.block is not None:
+            blocks = np.array(named.read_blocks(rows, columns))
+            self._check(named, named.block.is_finite(blocks))
             self._count(blocks.nbytes)
             return torch.from_numpy(blocks)
         return self._decoded(named, rows, columns)
 
-    def _check(self, named: NamedTensor, finite: bool | np.bool_) -> None:
+    def _check(self, named: GgufWeight, finite: bool | np.bool_) -> None:
         """Raises ModelError for a tensor that would make every answer noise."""
         if not finite:
             raise ModelError(
-                f"'{printable(self.path)}' holds numbers in '{named.tensor.name[:80]}' that are not finite; download "
+                f"'{printable(self.path)}' holds numbers in '{named.source[:80]}' that are not finite; download "
                 "it again."
             )
 
@@ -73,34 +78,34 @@ class GgufWeights:
         self._read += nbytes
         if self._read >= MAPPED:
             self._read = 0
-            self.model.file.release()
+            self.model.release()
 
     def differ(self, names: Sequence[str], dtype: str) -> bool:
         """A file without a head of its own ties it; one that has it says so by that."""
         return False
 
     def release(self) -> None:
-        self.model.file.release()
+        self.model.release()
 
-    def _named(self, name: str) -> NamedTensor:
+    def _named(self, name: str) -> GgufWeight:
         if name not in self.model.weights:
             raise ModelError(
                 f"'{printable(self.path)}' has no '{name}', which this architecture needs; the file is not whole."
             )
         return self.model.weights[name]
 
-    def _decoded(self, named: NamedTensor, rows: slice, columns: slice) -> Tensor:
-        """float32. Of a vector, `rows` are its elements."""
+    def _decoded(self, named: GgufWeight, rows: slice, columns: slice) -> Tensor:
+        """float32. Of a vector, `rows` are its elements; of several dimensions all but the first are whole."""
         if len(named.shape) == 1:
-            (values,) = named.read(self.model.file, slice(None))
+            (values,) = named.read(slice(None))
             self._check(named, np.isfinite(values).all())
             return torch.from_numpy(values[0, rows])
         start, stop, _ = rows.indices(named.shape[0])
-        first, last, _ = columns.indices(named.shape[1])
+        first, last, _ = columns.indices(math.prod(named.shape[1:]))
         result = torch.empty(stop - start, last - first)
         place = 0
-        for values in named.read(self.model.file, rows, columns):
+        for values in named.read(rows, columns):
             self._check(named, np.isfinite(values).all())
             result[place : place + len(values)] = torch.from_numpy(values)
             place += len(values)
-        return result
+        return result if len(named.shape) == 2 else result.reshape(len(result), *named.shape[1:])

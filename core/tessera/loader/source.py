@@ -18,9 +18,9 @@ CheckpointWeights = Safetensors | GgufWeights
 """The sources that are checkpoints, whose weights have names."""
 
 
-def open_checkpoint(path: str, modules: Sequence[str] = ()) -> CheckpointWeights:
-    """path: a model's folder or GGUF file. modules: as of Safetensors. Raises ModelError."""
-    return GgufWeights(path) if is_gguf(Path(path)) else Safetensors(path, modules)
+def open_checkpoint(path: str, modules: Sequence[str] = (), tower: str = "") -> CheckpointWeights:
+    """path: a model's folder or GGUF file. modules: as of Safetensors. tower: as of GgufWeights. Raises ModelError."""
+    return GgufWeights(path, tower) if is_gguf(Path(path)) else Safetensors(path, modules)
 
 
 def open_source(config: EngineConfig, device: Device) -> WeightSource:
@@ -29,7 +29,7 @@ def open_source(config: EngineConfig, device: Device) -> WeightSource:
         return Dummy(config.seed, device.target if device.eager else None)
     pooler = config.model.pooler
     dense = () if pooler is None else pooler.dense
-    return open_checkpoint(config.model.path, [one.name for one in dense if not one.inside])
+    return open_checkpoint(config.model.path, [one.name for one in dense if not one.inside], config.model.mmproj)
 
 
 def resolve_dtype(dtype: str, checkpoint: str, capabilities: Capabilities) -> str:

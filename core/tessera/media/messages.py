@@ -35,6 +35,8 @@ class MediaStart(msgspec.Struct):
 
     # The model's.
     folder: str
+    # The GGUF file of its tower, which says what the processor is; "": the folder has files of it.
+    mmproj: str = ""
     # Arguments of the model's processor, besides its own.
     options: dict[str, Any] = {}
     # What its prompts may hold.
@@ -58,6 +60,7 @@ class MediaStart(msgspec.Struct):
             return None
         return cls(
             model.path,
+            model.mmproj,
             dict(model.mm_processor_kwargs or {}),
             served,
             has_encoder=encoder_length(model.checkpoint) > 0,

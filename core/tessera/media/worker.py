@@ -8,10 +8,12 @@ and decoders crash.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import msgspec
 
 from tessera.arrays import Array
+from tessera.gguf.vision.model import open_vision_model
 from tessera.media.image import read_image
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.messages import (
@@ -42,6 +44,9 @@ class _MediaFiles:
         self._processor: MediaProcessor | SpeechProcessor
         if start.has_encoder:
             self._processor = SpeechProcessor(start.folder, start.options, start.encoder)
+        elif start.mmproj:
+            with open_vision_model(Path(start.folder), Path(start.mmproj)).processor_folder() as folder:
+                self._processor = MediaProcessor(folder, start.options, start.modalities)
         else:
             self._processor = MediaProcessor(start.folder, start.options, start.modalities)
         self._max_pixels, self._max_seconds = start.max_pixels, start.max_seconds

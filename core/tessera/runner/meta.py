@@ -116,7 +116,7 @@ class OneOf(Alone):
 def shapes_of(model: ModelConfig) -> Shapes:
     """Of the files, if they are there, else of config.json. Raises ModelError."""
     if is_gguf(path := Path(model.path)) or served_weights(names_in(path)):
-        stored = open_checkpoint(model.path)
+        stored = open_checkpoint(model.path, tower=model.mmproj)
         return Shapes(stored.dtype, None if model.load_format == "dummy" else stored)
     return Shapes(said_dtype(model))
 

@@ -6,12 +6,26 @@ from typing import Any
 
 import pytest
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -19,12 +33,12 @@ from transformers import (
 from tests.models.answers import answers_of
 from tests.models.gguf.writer import write_gguf
 from tools.parity.compare import Cell
-from tools.parity.families import FAMILIES
+from tools.parity.families import DELTA_NET, FAMILIES, SHARED_EXPERT
 from tools.parity.family import Family, maker, save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 
 SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qwen3", "mixtral", "phi3", "phi4-mini")
-SAME += ("granite", "gemma", "olmo2")
+SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
 OWN = (
     Family(
         "gemma2",
@@ -52,6 +66,62 @@ OWN = (
         ),
     ),
     Family("smollm3", maker(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=5)),
+    Family("qwen3-next", maker(Qwen3NextConfig, Qwen3NextForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
+    Family(
+        "cohere2",
+        maker(
+            Cohere2Config, Cohere2ForCausalLM, num_hidden_layers=4, head_dim=18, sliding_window=7, logit_scale=0.3,
+            tie_word_embeddings=True,
+        ),
+    ),
+    Family(
+        "glm4-moe",
+        maker(
+            Glm4MoeConfig, Glm4MoeForCausalLM, num_hidden_layers=3, head_dim=20, use_qk_norm=True, attention_bias=True,
+            n_routed_experts=9, num_experts_per_tok=4, moe_intermediate_size=44, n_shared_experts=2,
+            routed_scaling_factor=2.5, first_k_dense_replace=1, experts_implementation="eager",
+        ),
+    ),
+    Family(
+        "ernie4.5-moe",
+        maker(
+            Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, num_hidden_layers=4, moe_intermediate_size=44,
+            moe_num_experts=6, moe_k=2, moe_num_shared_experts=2, moe_layer_start_index=1,
+            tie_word_embeddings=True, experts_implementation="eager",
+        ),
+    ),
+    Family(
+        "lfm2-moe",
+        maker(
+            Lfm2MoeConfig, Lfm2MoeForCausalLM, num_hidden_layers=3, layer_types=["conv", "conv", "full_attention"],
+            num_dense_layers=1, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=44,
+            tie_word_embeddings=True, experts_implementation="eager",
+        ),
+    ),
+    Family(
+        "gpt-oss",
+        maker(
+            GptOssConfig, GptOssForCausalLM, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
+            head_dim=18, num_local_experts=5, num_experts_per_tok=2, experts_implementation="eager",
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 24,
+                "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            },
+        ),
+    ),
+    Family(
+        "deepseek-v3",
+        maker(
+            DeepseekV3Config, DeepseekV3ForCausalLM, num_hidden_layers=3, num_key_value_heads=6, qk_nope_head_dim=12,
+            qk_rope_head_dim=6, v_head_dim=10, kv_lora_rank=20, q_lora_rank=28, moe_intermediate_size=44,
+            n_routed_experts=9, num_experts_per_tok=4, first_k_dense_replace=1, n_group=3, topk_group=2,
+            experts_implementation="eager",
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 24,
+                "beta_fast": 1.5, "beta_slow": 0.2, "mscale": 0.7, "mscale_all_dim": 0.7,
+            },
+        ),
+    ),
 )  # fmt: skip
 ALL: dict[str, Family] = {**{name: FAMILIES[name] for name in SAME}, **{family.name: family for family in OWN}}
 

@@ -134,13 +134,14 @@ def test_what_is_not_served_is_named(tmp_path):
 def test_numbers_that_are_not_finite_are_refused(tmp_path, kind):
     path = write_gguf(save_model(LLAMA, tmp_path), tmp_path / "model.gguf", kind)
     name = "model.layers.0.mlp.up_proj.weight"
-    named = GgufModel(GgufFile.open(path)).weights[name]
+    named = GgufModel(GgufFile.open(path)).text_weights[name]
     with path.open("r+b") as file:
         file.seek(named.tensor.offset)
         file.write(np.array(np.nan, "<f4" if kind == Type.F32 else "<f2").tobytes())
     parts = [Part(name, named.shape)]
     if kind == Type.Q4_0:
-        parts.append(Part(name, named.blocks, dtype="uint8", encoding=encoded_scheme("q4_0").weight.encoding))
+        blocks = (named.shape[0], named.shape[1] // named.block.elements, named.block.bytes)
+        parts.append(Part(name, blocks, dtype="uint8", encoding=encoded_scheme("q4_0").weight.encoding))
     for part in parts:
         with pytest.raises(ModelError, match=r"holds numbers in 'blk.0.ffn_up.weight' that are not finite"):
             GgufWeights(str(path)).read(part)

@@ -4,7 +4,7 @@ test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,41 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from torch import Tensor
 
+from tests.models.gguf.conversions import converted, write_own_settings
+
 PAIRED = ("llama", "granite", "smollm3")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
 OFFSET = ("gemma", "gemma2", "gemma3")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
-_ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {"mixtral": "llama", "mistral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+_ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl"}
+_ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
+_ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
+_ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
-def write_gguf(model: Any, path: Path, kind: Type = Type.F32, other: Mapping[str, Type] | None = None) -> Path:
+def write_gguf(
+    model: Any,
+    path: Path,
+    kind: Type = Type.F32,
+    other: Mapping[str, Type] | None = None,
+    metadata: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+) -> Path:
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
-    name of a tensor within its layer, such as attn_v."""
+    name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
     config = model.config
     name = _ARCHITECTURES.get(config.model_type, config.model_type)
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
     writer = gguf.GGUFWriter(path, name)
     _write_settings(writer, config, name)
+    metadata(writer)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     state = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight" or not _tied(model)}
-    for key, value in _stacked(state).items():
+    for key, value in _stacked(converted(state, config, name)).items():
         own = names.get_name(key, try_suffixes=(".weight", ".bias"))
         assert own is not None, key
-        _write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
+        write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
     for own, factors in _rope_factors(config).items():
         writer.add_tensor(own, np.array(factors, np.float32))
     writer.write_header_to_file()
@@ -56,12 +69,15 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size", None) or config.moe_intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "layer_norm_eps"):
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
     writer.add_rope_freq_base(full["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * full.get("partial_rotary_factor", 1.0)))
     if full["rope_type"] in ("linear", "yarn"):
@@ -77,6 +93,10 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_float32(f"{name}.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
     if name in ("gemma2", "gemma3", "phi3") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
+    if name == "gemma3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if "mrope_section" in full:
+        writer.add_rope_dimension_sections([*full["mrope_section"], 0])
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -85,6 +105,7 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    write_own_settings(writer, config, name)
     if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
@@ -119,7 +140,7 @@ def _changed(value: Tensor, own: str, config: Any, name: str) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def _write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Type) -> None:
+def write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Type) -> None:
     block, _ = gguf.GGML_QUANT_SIZES[kind]
     if array.ndim < 2 or array.shape[-1] % block or kind == Type.F32:
         writer.add_tensor(own, array)

@@ -122,7 +122,8 @@ def write_gguf(path, tensors_in_a_file=0):
 def test_the_gguf_file_of_a_choice_is_fetched_with_its_parts(site, hub, tmp_path):
     parts = write_gguf(tmp_path / "split/m-Q8_0.gguf", tensors_in_a_file=1)
     assert set(parts) == {"m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"}
-    others = {"m-Q4_K_S.gguf": b"never", "mmproj-m-Q4_K_M.gguf": b"never", "README.md": b"never"}
+    others = {"m-Q4_K_S.gguf": b"never", "mmproj-m-f32.gguf": b"never", "README.md": b"never"}
+    others |= {"mmproj-m-f16.gguf": b"broken", "other/mmproj-m-bf16.gguf": b"never"}
     whole = write_gguf(tmp_path / "whole/m-Q4_K_M.gguf")
     hub.add("org/m-GGUF", {**{f"large/{name}": data for name, data in parts.items()}, **whole, **others})
     names = ("Q4_K_M", "q8_0", "m-Q4_K_M.gguf", "Q4", "IQ2_XS")
@@ -136,7 +137,7 @@ def test_the_gguf_file_of_a_choice_is_fetched_with_its_parts(site, hub, tmp_path
     assert (
         "'IQ2_XS' is not one of its GGUF models; name one of them: large/m-Q8_0, m-Q4_K_M, m-Q4_K_S." in none["error"]
     )
-    assert not any(hub.sent[name] for name in ("m-Q4_K_S.gguf", "mmproj-m-Q4_K_M.gguf"))
+    assert [name for name in others if hub.sent[name]] == ["mmproj-m-f16.gguf"]
     assert site.ask(*calls[:2], HF_HUB_OFFLINE="1").answers == [one, split]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tessera.gguf.tensors import NamedTensor
+from tessera.gguf.tensors import GgufWeight
 from tessera.platform.device import Reason
 from tessera.platform.quantization import Part, StoredWeight, WeightFormat
 from tessera.quantization.encodings import scheme_of
@@ -14,14 +14,16 @@ from tessera.quantization.encodings import scheme_of
 class GgufBlocks(WeightFormat):
     """A WeightFormat, of a file instead of a quantization_config. weights: by transformers' name."""
 
-    def __init__(self, weights: Mapping[str, NamedTensor]) -> None:
+    def __init__(self, weights: Mapping[str, GgufWeight]) -> None:
         self._weights = weights
 
     def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
         named = next((self._weights[name] for name in (weight.name, *weight.also) if name in self._weights), None)
         if named is None or len(weight.whole) != 2:
             return "it is no matrix of the file"
-        block, (n, k) = named.tensor.type, weight.whole
+        block, (n, k) = named.block, weight.whole
+        if block is None:
+            return "it has another form in the file"
         if block.elements == 1:
             return f"it is stored in {block.name}"
         first, last = weight.columns or (0, k)

@@ -1,0 +1,36 @@
+"""The architectures of GGUF files that are served: for each, transformers' class, its config.json from the file's
+settings, and transformers' names of its tensors.
+
+The facts are those of llama.cpp's converters (conversion/) and of its loader (src/llama-model.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tessera.errors import ModelError, printable
+from tessera.gguf.architectures.architecture import GgufArchitecture
+from tessera.gguf.architectures.experts import EXPERTS, deepseek
+from tessera.gguf.architectures.gemma import GEMMA
+from tessera.gguf.architectures.lfm2 import LFM2
+from tessera.gguf.architectures.llama import LLAMA, MIXTRAL
+from tessera.gguf.architectures.qwen import QWEN
+from tessera.gguf.fields import GgufFields
+from tessera.gguf.file import GgufFile
+
+ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({**LLAMA, **QWEN, **GEMMA, **EXPERTS, **LFM2})
+"""By general.architecture."""
+
+
+def architecture_of(fields: GgufFields, file: GgufFile) -> GgufArchitecture:
+    """Raises ModelError for one that is not served, naming it."""
+    known = ARCHITECTURES.get(fields.architecture)
+    if known is None:
+        raise ModelError(
+            f"'{printable(file.path)}' is of the architecture '{printable(fields.architecture, 60)}', which is not "
+            f"supported; supported are {', '.join(ARCHITECTURES)}."
+        )
+    if fields.architecture == "llama" and fields.get("expert_count"):
+        return MIXTRAL
+    return deepseek(fields) if fields.architecture == "deepseek2" else known
