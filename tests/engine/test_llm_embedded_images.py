@@ -89,6 +89,24 @@ def colqwen2(tokens: Mapping[str, int]) -> Any:
     return transformers.ColQwen2ForRetrieval(transformers.ColQwen2Config(vlm_config=vlm, embedding_dim=WIDTH))
 
 
+COLPALI = replace(FOLDERS["paligemma"], processor={"processor_class": "ColPaliProcessor", "query_prefix": "Find: "})
+
+
+def colpali(tokens: Mapping[str, int]) -> Any:
+    vlm = transformers.PaliGemmaConfig(
+        text_config={
+            **SIZES, "model_type": "gemma", "vocab_size": len(tokens) + 1, "num_key_value_heads": 1, "head_dim": 14,
+            "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+        },
+        vision_config={
+            **SIZES, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14, "vision_use_head": False,
+        },
+        projection_dim=36,
+        image_token_id=tokens["<image>"],
+    )  # fmt: skip
+    return transformers.ColPaliForRetrieval(transformers.ColPaliConfig(vlm_config=vlm, embedding_dim=WIDTH))
+
+
 COLMODERNVBERT = replace(
     FOLDERS["idefics3"],
     processor={
@@ -120,8 +138,8 @@ class Kind:
     processor: ProcessorFolder
     # Of the tokens of its tokenizer.
     make: Callable[[Mapping[str, int]], Any]
-    # Whether its tokenizer puts tokens around a text.
-    around: bool = True
+    # What its tokenizer puts around a text, $A.
+    around: str = "<s> $A </s>"
     # Whether each token has a vector.
     by_token: bool = False
 
@@ -129,8 +147,9 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "clip": Kind(dual("CLIP", {"size": {"shortest_edge": 28}, "crop_size": SQUARE}), clip),
     "siglip": Kind(dual("Siglip", {"size": SQUARE}), siglip),
-    "colqwen2": Kind(COLQWEN2, colqwen2, around=False, by_token=True),
-    "colmodernvbert": Kind(COLMODERNVBERT, colmodernvbert, around=False, by_token=True),
+    "colpali": Kind(COLPALI, colpali, around="<s> $A", by_token=True),
+    "colqwen2": Kind(COLQWEN2, colqwen2, around="$A", by_token=True),
+    "colmodernvbert": Kind(COLMODERNVBERT, colmodernvbert, around="$A", by_token=True),
 }
 
 
@@ -140,12 +159,12 @@ def write(kind: Kind, folder: Path) -> Any:
     file = folder / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(file))
     tokens = tokenizer.get_vocab()
-    if kind.around:
-        ends = [(text, tokens[text]) for text in ("<s>", "</s>")]
-        tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-        tokenizer.save(str(file))
+    ends = [(text, tokens[text]) for text in ("<s>", "</s>")]
+    tokenizer.post_processor = TemplateProcessing(single=kind.around, special_tokens=ends)
+    tokenizer.save(str(file))
     settings = folder / "tokenizer_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "model_max_length": LENGTH}))
+    says = {**json.loads(settings.read_text()), "model_max_length": LENGTH, "bos_token": "<s>"}
+    settings.write_text(json.dumps(says))
     return save_model(Family("", lambda: kind.make(tokens)), folder)
 
 

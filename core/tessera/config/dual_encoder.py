@@ -41,6 +41,7 @@ def dual_pooler(checkpoint: Checkpoint) -> PoolerConfig:
         padding=_padding(checkpoint) if pads else None,
         canonical=pads and _settings(checkpoint).get("tokenizer_class") in _CANONICAL,
         image_prompt=_token(checkpoint, "eos_token"),
+        image_special_tokens=False,
         reads_images=False,
         notes=("a text or an image has a vector, of length 1; a prompt holds one of the two",),
     )
