@@ -102,6 +102,8 @@ class PoolerConfig:
     image_special_tokens: bool = True
     # Whether its text model reads that prompt. False: it is the placeholder and nothing else.
     reads_images: bool = True
+    # Whether a text is read in lower case.
+    lower: bool = False
     # Whether a text is read in lower case, without punctuation and with single spaces.
     canonical: bool = False
     # What texts are filled up with, for a model that sees that too; None: they stay as long as they are.

@@ -421,7 +421,7 @@ def test_a_dual_encoder_has_a_vector_for_each(folder):
                   tokenizer_config__json=TOKENS)  # fmt: skip
     able, pooler = tasks(path)
     assert (able, pooler.tasks, pooler.dimensions, pooler.padding) == (False, ("embed",), 24, None)
-    assert (pooler.image_prompt, pooler.reads_images) == ("<e>", False)
+    assert (pooler.image_prompt, pooler.reads_images, pooler.lower) == ("<e>", False, False)
     with pytest.raises(ConfigError, match="has a vector of its own for texts and images; remove --convert"):
         tasks(path, convert="embed")
 
