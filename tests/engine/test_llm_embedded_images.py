@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoProcessor
+from transformers import AutoProcessor, PreTrainedTokenizerFast
 
 from tessera import LLM
 from tessera.config.pooler import PoolerConfig
@@ -28,7 +28,7 @@ from tests.engine.test_llm_images import picture
 from tests.processor_folders import FOLDERS, ProcessorFolder
 from tools.parity.family import Family, save_model
 
-TEXTS = ["a red roof", "the sea at night, with a ship"]
+TEXTS = ["a red Roof", "the sea at night, with a ship"]
 PICTURES = [picture(1, 40, 60), picture(2, 90, 31), picture(3, 28, 28)]
 SIZES: Mapping[str, Any] = {
     "hidden_size": 36,
@@ -63,6 +63,13 @@ def siglip(tokens: Mapping[str, int]) -> Any:
     return transformers.SiglipModel(transformers.SiglipConfig(text_config={**text, **ends}, vision_config=vision))
 
 
+def siglip2(tokens: Mapping[str, int]) -> Any:
+    text = {**SIZES, "vocab_size": len(tokens) + 1, "max_position_embeddings": LENGTH, "projection_size": 24}
+    ends = {"bos_token_id": tokens["<s>"], "eos_token_id": tokens["</s>"], "pad_token_id": tokens["</s>"]}
+    vision = {**SIZES, "hidden_size": 24, "patch_size": 16, "num_patches": 16}
+    return transformers.Siglip2Model(transformers.Siglip2Config(text_config={**text, **ends}, vision_config=vision))
+
+
 QWEN2_VL = FOLDERS["qwen2_vl"]
 PROMPT = "<|vision_start|><|image_pad|><|vision_end|>Describe the image.</s>"
 COLQWEN2 = replace(
@@ -87,6 +94,24 @@ def colqwen2(tokens: Mapping[str, int]) -> Any:
         **{f"{name}_token_id": tokens[f"<|{text}|>"] for name, text in marks.items()},
     )  # fmt: skip
     return transformers.ColQwen2ForRetrieval(transformers.ColQwen2Config(vlm_config=vlm, embedding_dim=WIDTH))
+
+
+COLPALI = replace(FOLDERS["paligemma"], processor={"processor_class": "ColPaliProcessor", "query_prefix": "Find: "})
+
+
+def colpali(tokens: Mapping[str, int]) -> Any:
+    vlm = transformers.PaliGemmaConfig(
+        text_config={
+            **SIZES, "model_type": "gemma", "vocab_size": len(tokens) + 1, "num_key_value_heads": 1, "head_dim": 14,
+            "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+        },
+        vision_config={
+            **SIZES, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14, "vision_use_head": False,
+        },
+        projection_dim=36,
+        image_token_id=tokens["<image>"],
+    )  # fmt: skip
+    return transformers.ColPaliForRetrieval(transformers.ColPaliConfig(vlm_config=vlm, embedding_dim=WIDTH))
 
 
 COLMODERNVBERT = replace(
@@ -120,8 +145,8 @@ class Kind:
     processor: ProcessorFolder
     # Of the tokens of its tokenizer.
     make: Callable[[Mapping[str, int]], Any]
-    # Whether its tokenizer puts tokens around a text.
-    around: bool = True
+    # What its tokenizer puts around a text, $A.
+    around: str = "<s> $A </s>"
     # Whether each token has a vector.
     by_token: bool = False
 
@@ -129,8 +154,10 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "clip": Kind(dual("CLIP", {"size": {"shortest_edge": 28}, "crop_size": SQUARE}), clip),
     "siglip": Kind(dual("Siglip", {"size": SQUARE}), siglip),
-    "colqwen2": Kind(COLQWEN2, colqwen2, around=False, by_token=True),
-    "colmodernvbert": Kind(COLMODERNVBERT, colmodernvbert, around=False, by_token=True),
+    "siglip2": Kind(dual("Siglip2", {}), siglip2),
+    "colpali": Kind(COLPALI, colpali, around="<s> $A", by_token=True),
+    "colqwen2": Kind(COLQWEN2, colqwen2, around="$A", by_token=True),
+    "colmodernvbert": Kind(COLMODERNVBERT, colmodernvbert, around="$A", by_token=True),
 }
 
 
@@ -140,12 +167,12 @@ def write(kind: Kind, folder: Path) -> Any:
     file = folder / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(file))
     tokens = tokenizer.get_vocab()
-    if kind.around:
-        ends = [(text, tokens[text]) for text in ("<s>", "</s>")]
-        tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-        tokenizer.save(str(file))
+    ends = [(text, tokens[text]) for text in ("<s>", "</s>")]
+    tokenizer.post_processor = TemplateProcessing(single=kind.around, special_tokens=ends)
+    tokenizer.save(str(file))
     settings = folder / "tokenizer_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "model_max_length": LENGTH}))
+    says = {**json.loads(settings.read_text()), "model_max_length": LENGTH, "bos_token": "<s>"}
+    settings.write_text(json.dumps(says))
     return save_model(Family("", lambda: kind.make(tokens)), folder)
 
 
@@ -153,10 +180,13 @@ def write(kind: Kind, folder: Path) -> Any:
 def theirs(model: Any, folder: Path, kind: Kind, *, text: str = "", image: Image.Image | None = None) -> Tensor:
     """What transformers makes of a text or an image, of length 1."""
     processor: Any = AutoProcessor.from_pretrained(folder, backend="pil")
+    if model.config.model_type == "siglip2":  # whose own class of tokenizers knows no bytes
+        processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        text = text.lower()
     if kind.by_token:
         page = image is not None
         return model(**(processor.process_images([image]) if page else processor.process_queries([text]))).embeddings[0]
-    how = {"padding": "max_length"} if "siglip" in model.config.model_type else {}
+    how = {"padding": "max_length", "max_length": LENGTH} if "siglip" in model.config.model_type else {}
     inputs = processor(text=[text] if image is None else None, images=image, return_tensors="pt", **how)
     if image is None:
         return normalize(model.get_text_features(input_ids=inputs["input_ids"]).pooler_output[0], dim=-1)

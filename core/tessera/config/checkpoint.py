@@ -65,13 +65,14 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType(
         "mpt": 2048,
         "mt5": 1024,
         "recurrent_gemma": 8192,
+        "siglip2_text_model": 64,
         "siglip_text_model": 64,
         "t5": 1024,
         "umt5": 1024,
     }
 )
 _VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType(
-    {"clip_text_model": 49408, "gemma3_text": 262208, "siglip_text_model": 32000}
+    {"clip_text_model": 49408, "gemma3_text": 262208, "siglip2_text_model": 32000, "siglip_text_model": 32000}
 )
 
 

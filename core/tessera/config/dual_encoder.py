@@ -13,11 +13,14 @@ from tessera.config.pooler import Padding, PoolerConfig
 from tessera.errors import ModelError, printable
 
 _TOKENIZER_FILE = "tokenizer_config.json"
-DUAL_ENCODERS: Mapping[str, bool] = MappingProxyType({"CLIPModel": False, "SiglipModel": True})
+DUAL_ENCODERS: Mapping[str, bool] = MappingProxyType({"CLIPModel": False, "Siglip2Model": True, "SiglipModel": True})
 """Architectures, and whether their texts are padded to the length that the model was trained with."""
 _CANONICAL = ("SiglipTokenizer", "SiglipTokenizerFast")
 """Classes that lower the case of a text and remove its punctuation, of which tokenizer.json may know nothing."""
-_PADS_AHEAD = ("GemmaTokenizer", "GemmaTokenizerFast")
+_LOWERS = ("Siglip2Model",)
+"""Architectures whose texts are in lower case, whatever class of tokenizers their files name: transformers gives them
+its own, Siglip2Tokenizer."""
+_PADS_AHEAD = ("GemmaTokenizer", "GemmaTokenizerFast", "Siglip2Tokenizer")
 """Classes that fill texts up ahead of them unless the file says otherwise."""
 _CLIP_WIDTH, _SIGLIP_WIDTH = 512, 768
 """transformers' defaults."""
@@ -40,7 +43,9 @@ def dual_pooler(checkpoint: Checkpoint) -> PoolerConfig:
         matryoshka=(),
         padding=_padding(checkpoint) if pads else None,
         canonical=pads and _settings(checkpoint).get("tokenizer_class") in _CANONICAL,
+        lower=checkpoint.config["architectures"][0] in _LOWERS,
         image_prompt=_token(checkpoint, "eos_token"),
+        image_special_tokens=False,
         reads_images=False,
         notes=("a text or an image has a vector, of length 1; a prompt holds one of the two",),
     )

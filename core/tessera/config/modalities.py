@@ -162,8 +162,9 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
-    | dict.fromkeys(("CLIPModel", "SiglipModel"), TowerType(apart=True))
+    | dict.fromkeys(("CLIPModel", "Siglip2Model", "SiglipModel"), TowerType(apart=True))
     | {"ColModernVBertForRetrieval": TowerType(model="ModernVBertModel", torch=True)}
+    | {"ColPaliForRetrieval": TowerType(any_text=True, prefix=True, model="PaliGemmaForConditionalGeneration")}
     | {"ColQwen2ForRetrieval": TowerType(model="Qwen2VLForConditionalGeneration")}
     | dict.fromkeys(_READ_SOUNDS, TowerType(("audio",), any_text=True))
     | dict.fromkeys(_READ_TEXTS, TowerType((), encoder_length="max_position_embeddings"))

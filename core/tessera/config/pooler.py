@@ -98,8 +98,12 @@ class PoolerConfig:
     around: tuple[str, str] = ("", "")
     # The prompt of an image, with its placeholder; "": the chat template writes it.
     image_prompt: str = ""
+    # Whether the tokenizer puts its tokens around that prompt, as around a text.
+    image_special_tokens: bool = True
     # Whether its text model reads that prompt. False: it is the placeholder and nothing else.
     reads_images: bool = True
+    # Whether a text is read in lower case.
+    lower: bool = False
     # Whether a text is read in lower case, without punctuation and with single spaces.
     canonical: bool = False
     # What texts are filled up with, for a model that sees that too; None: they stay as long as they are.

@@ -34,6 +34,9 @@ class PromptForm:
     augmentation: str = ""
     # Behind those.
     end: str = ""
+    # The placeholder of a page, where visual_prompt_prefix has none: then that stands between the token that begins
+    # texts and `end` behind the page, and such a token is ahead of a query too.
+    image: str = ""
 
 
 _FORMS: Mapping[str, PromptForm] = MappingProxyType(
@@ -43,6 +46,7 @@ _FORMS: Mapping[str, PromptForm] = MappingProxyType(
             "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>",
             end="\n",
         ),
+        "ColPaliForRetrieval": PromptForm("Question: ", "Describe the image.", end="\n", image="<image>"),
         "ColModernVBertForRetrieval": PromptForm(
             "",
             "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:",
@@ -58,13 +62,17 @@ def retrieval_pooler(checkpoint: Checkpoint) -> PoolerConfig:
     if not (_is_size(hidden) and _is_size(width)):
         raise ModelError(f"hidden_size and embedding_dim in config.json must be numbers up to {MAX_WIDTH:,}.")
     form = _form(checkpoint)
+    begin = _token(checkpoint, "bos_token", "which stands ahead of each query") if form.image else ""
+    padding = form.augmentation or _token(checkpoint, "pad_token", "some of which stand behind each query")
+    page = form.visual_prompt_prefix
     return PoolerConfig(
         ("token_embed",),
         "cls",
         dense=(DenseConfig(_PROJECTION, hidden, width, bias=True, activation="identity", inside=True),),
         dimensions=width,
-        around=(form.query_prefix, (form.augmentation or _padding(checkpoint)) * _NUM_AUGMENTED + form.end),
-        image_prompt=form.visual_prompt_prefix,
+        around=(begin + form.query_prefix, padding * _NUM_AUGMENTED + form.end),
+        image_prompt=f"{form.image}{begin}{page}{form.end}" if form.image else page,
+        image_special_tokens=not form.image,
         notes=("each token has a vector, of length 1; a text is a query, and an image a page",),
     )
 
@@ -82,13 +90,13 @@ def _form(checkpoint: Checkpoint) -> PromptForm:
     return form
 
 
-def _padding(checkpoint: Checkpoint) -> str:
-    """The text of the tokenizer's padding token. Raises ModelError."""
-    token: Any = (read_json(checkpoint.folder, _TOKENIZER_FILE) or {}).get("pad_token")
+def _token(checkpoint: Checkpoint, name: str, use: str) -> str:
+    """The text of a token of the tokenizer. use: what it is for, for the message. Raises ModelError."""
+    token: Any = (read_json(checkpoint.folder, _TOKENIZER_FILE) or {}).get(name)
     text = token.get("content") if isinstance(token, Mapping) else token
     if not isinstance(text, str):
         where = printable(checkpoint.folder / _TOKENIZER_FILE)
-        raise ModelError(f"'{where}' names no pad_token, some of which stand behind each query.")
+        raise ModelError(f"'{where}' names no {name}, {use}.")
     return text
 
 

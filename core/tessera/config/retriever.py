@@ -14,7 +14,11 @@ _WIDTH = "embedding_dim"
 _USUAL_WIDTH = 128
 """transformers' default."""
 RETRIEVERS: Mapping[str, str] = MappingProxyType(
-    {"ColModernVBertForRetrieval": "modernvbert", "ColQwen2ForRetrieval": "qwen2_vl"}
+    {
+        "ColModernVBertForRetrieval": "modernvbert",
+        "ColPaliForRetrieval": "paligemma",
+        "ColQwen2ForRetrieval": "qwen2_vl",
+    }
 )
 """Architectures to the model_type of the model within, where config.json does not say it."""
 _COMMON_FIELDS = ("quantization_config", "dtype", "torch_dtype")

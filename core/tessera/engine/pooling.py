@@ -105,6 +105,8 @@ def instructed(prompt: P, pooler: PoolerConfig | None) -> P | str | TextMessage:
 def around(text: str, instruction: str, pooler: PoolerConfig) -> str:
     """A text as the model reads it, with what stands around it."""
     before, behind = pooler.around
+    if pooler.lower:
+        text = text.lower()
     if pooler.canonical:
         text = " ".join(text.lower().translate(_NO_PUNCTUATION).split())
     return f"{before}{instruction}{text}{behind}"

@@ -581,7 +581,7 @@ class LLM:
         if not pooler.reads_images and (prompt.text or len(prompt.files) > 1):
             raise RequestError('This model takes a text or an image, and none beside another: leave "prompt" empty.')
         text = prompt.text or pooler.image_prompt
-        return self._tokenized(text, max_tokens, prompt.files, add_special_tokens=pooler.reads_images)
+        return self._tokenized(text, max_tokens, prompt.files, add_special_tokens=pooler.image_special_tokens)
 
     def _tokenized(
         self,

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
-NAMES = ("CLIPProcessor", "SiglipProcessor")
+NAMES = ("CLIPProcessor", "Siglip2Processor", "SiglipProcessor")
 
 
 class DualEncoderImages:
     """Mixed into the class."""
 
     tokenizer: Any
+
+    @property
+    def text_kwargs(self) -> dict[str, Any]:
+        """SigLIP 2's fills up texts, which is done where they become tokens."""
+        return {}
 
     @property
     def image_token(self) -> str:

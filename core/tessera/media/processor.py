@@ -23,7 +23,7 @@ import numpy as np
 from tessera.arrays import Array, encode_array
 from tessera.config.modalities import missing_libraries
 from tessera.errors import ModelError, RequestError
-from tessera.media import colqwen2, dual_encoder, ovis2, voxtral
+from tessera.media import dual_encoder, ovis2, retriever, voxtral
 from tessera.media.image_processors import COMPLETIONS
 from tessera.media.item import MAX_INPUT_BYTES, MediaPlaces, MediaReady, ProcessedMedia, digest_of, input_bytes
 from tessera.media.kinds import IMAGE, SOUND, VIDEO, MediaKind
@@ -424,8 +424,8 @@ def _loaded(folder: Path, modalities: Sequence[str]) -> Any:
         bases = (_SomeParts, ovis2.Ovis2Images, known)
     if known.__name__ in COMPLETIONS:
         bases = (_SomeParts, COMPLETIONS[known.__name__], known)
-    if known.__name__ == colqwen2.NAME:
-        bases = (_SomeParts, colqwen2.ColQwen2Images, known)
+    if known.__name__ in retriever.NAMES:
+        bases = (_SomeParts, retriever.RetrieverImages, known)
     if known.__name__ in dual_encoder.NAMES:
         bases = (_SomeParts, dual_encoder.DualEncoderImages, known)
     some_parts: Any = type(known.__name__, bases, fields)

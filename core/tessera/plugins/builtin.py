@@ -103,6 +103,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "tessera.models.qwen:qwen3_vl_moe",
     "Qwen3_5ForConditionalGeneration": NATIVE_MODELS["Qwen3_5ForCausalLM"],
     "Qwen3_5MoeForConditionalGeneration": NATIVE_MODELS["Qwen3_5MoeForCausalLM"],
+    "Siglip2Model": "tessera.models.dual_encoder:siglip",
     "SiglipModel": "tessera.models.dual_encoder:siglip",
     "Speech2TextForConditionalGeneration": "tessera.models.bart:speech_to_text",
     "SpeechT5ForSpeechToText": "tessera.models.bart:speecht5",

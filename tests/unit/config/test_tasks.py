@@ -396,6 +396,20 @@ def test_a_retriever_reads_queries_and_pages(folder):
         tasks(path, runner="generate")
 
 
+def test_a_page_of_colpali_is_an_image_and_then_its_text(folder):
+    config = {**RETRIEVER, "architectures": ["ColPaliForRetrieval"]}
+    files = {"config__json": config, "processor_config__json": {}}
+    _, pooler = tasks(folder(**files, tokenizer_config__json={**TOKENS, "bos_token": "<b>"}))
+    assert pooler.around == ("<b>Question: ", "<p>" * 10 + "\n")
+    assert (pooler.image_prompt, pooler.image_special_tokens) == ("<image><b>Describe the image.\n", False)
+
+
+def test_a_colpali_without_the_token_that_begins_texts(folder):
+    config = {**RETRIEVER, "architectures": ["ColPaliForRetrieval"]}
+    with pytest.raises(ModelError, match="names no bos_token, which stands ahead of each query"):
+        tasks(folder(config__json=config, processor_config__json={}, tokenizer_config__json=TOKENS))
+
+
 def test_a_retriever_without_a_model_within(folder):
     with pytest.raises(ModelError, match="vlm_config in config.json is not an object"):
         tasks(folder(config__json={"architectures": ["ColQwen2ForRetrieval"]}))
@@ -407,7 +421,7 @@ def test_a_dual_encoder_has_a_vector_for_each(folder):
                   tokenizer_config__json=TOKENS)  # fmt: skip
     able, pooler = tasks(path)
     assert (able, pooler.tasks, pooler.dimensions, pooler.padding) == (False, ("embed",), 24, None)
-    assert (pooler.image_prompt, pooler.reads_images) == ("<e>", False)
+    assert (pooler.image_prompt, pooler.reads_images, pooler.lower) == ("<e>", False, False)
     with pytest.raises(ConfigError, match="has a vector of its own for texts and images; remove --convert"):
         tasks(path, convert="embed")
 

@@ -73,7 +73,7 @@ async def _image_prompt(request: PoolingRequest, parts: Sequence[ContentPart]) -
     media, ready = await model.media.read(media_of(parts), client), await model.media.ready()
     (ids,) = await model.text.encode(
         [request.pooler.image_prompt],
-        request.pooler.reads_images,
+        request.pooler.image_special_tokens,
         max_tokens=model.engine.info.max_model_len,
         placeholders=ready.placeholders,
         replacements=replacements_of(media, ready),

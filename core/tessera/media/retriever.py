@@ -1,14 +1,14 @@
-"""ColQwen2's processor: it knows one prompt for images, and none that has text beside one. Here it reads an image in a
-text as Qwen2-VL's does, of which its prompt is then one."""
+"""Processors of late interaction (ColQwen2, ColPali): they know one prompt for images, and none that has text beside
+one. Here they read an image in a text as those of the models within do, of which their prompt is then one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-NAME = "ColQwen2Processor"
+NAMES = ("ColPaliProcessor", "ColQwen2Processor")
 
 
-class ColQwen2Images:
+class RetrieverImages:
     """Mixed into the class, whose own steps around an image are passed over."""
 
     def __call__(self, **arguments: Any) -> Any:
@@ -21,8 +21,8 @@ class ColQwen2Images:
         _passed_over(self).validate_inputs(**arguments)
 
 
-def _passed_over(processor: ColQwen2Images) -> Any:
+def _passed_over(processor: RetrieverImages) -> Any:
     """The processor as its class's base has it."""
     classes = type(processor).__mro__
-    own = next(place for place, one in enumerate(classes) if one.__name__ == NAME and place > 0)
+    own = next(place for place, one in enumerate(classes) if one.__name__ in NAMES and place > 0)
     return super(classes[own], processor)
