@@ -42,7 +42,7 @@ class GgufFields:
             raise ModelError(f"{self.key(name)[:_MAX_NAME_CHARS]} of the GGUF file {fault(value)}.")
         return value
 
-    def most(self, name: str, default: int | None = None) -> int:
+    def largest(self, name: str, default: int | None = None) -> int:
         """As count(), of what may differ from layer to layer, where it may be 0: the largest."""
         value = self.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):

@@ -81,9 +81,9 @@ class GgufModel:
             "vocab_size": None if embedding is None else embedding.shape[0],
             "hidden_size": hidden,
             "num_hidden_layers": fields.num_layers,
-            "intermediate_size": fields.most("feed_forward_length", fields.get("expert_feed_forward_length")),
+            "intermediate_size": fields.largest("feed_forward_length", fields.get("expert_feed_forward_length")),
             "num_attention_heads": heads,
-            "num_key_value_heads": fields.most("attention.head_count_kv", heads),
+            "num_key_value_heads": fields.largest("attention.head_count_kv", heads),
             "head_dim": fields.count("attention.key_length", hidden // heads),
             "max_position_embeddings": fields.count("context_length"),
             "rms_norm_eps": fields.number(

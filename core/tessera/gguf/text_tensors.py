@@ -59,13 +59,13 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
     return weights
 
 
-def _named(names: Names, own: str, ending: str) -> str | None:
-    return names.get(f"{own}{ending}") or (f"{names[own]}{ending}" if own in names and ending else None)
+def _named(names: Names, name: str, ending: str) -> str | None:
+    return names.get(f"{name}{ending}") or (f"{names[name]}{ending}" if name in names and ending else None)
 
 
 def _paired_heads(fields: GgufFields) -> Mapping[str, int]:
     heads = fields.count("attention.head_count")
-    return {"attn_q": heads, "attn_k": fields.most("attention.head_count_kv", heads)}
+    return {"attn_q": heads, "attn_k": fields.largest("attention.head_count_kv", heads)}
 
 
 def _joined(joins: Mapping[str, Join], parts: Mapping[str, NamedTensor]) -> list[tuple[str, GgufWeight]]:
