@@ -20,6 +20,7 @@ from tools.clients.contracts import CONTRACTS
 from tools.clients.embedder import write_embedder
 from tools.clients.programs import PROGRAMS
 from tools.local_server import ROOT, TESSERA, free_port, started
+from tools.own_environment import own_environment
 
 HERE = Path(__file__).parent
 ENVIRONMENT = ROOT / "build/clients"
@@ -41,16 +42,7 @@ PACKAGES = (
 
 def installed() -> Path:
     """The clients' Python. Raises CalledProcessError."""
-    python = ENVIRONMENT / "bin/python"
-    done = ENVIRONMENT / "installed"
-    wanted = (HERE / "constraints.txt").read_text(encoding="utf-8")
-    if not done.exists() or done.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        # Most of what is installed is never imported, and Python compiles what is.
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
-        subprocess.run([*pip, "-c", str(HERE / "constraints.txt"), *PACKAGES], check=True)
-        done.write_text(wanted, encoding="utf-8")
-    return python
+    return own_environment(ENVIRONMENT, (HERE / "constraints.txt",), (PACKAGES,))
 
 
 def run(name: str, python: Path, base: str) -> subprocess.CompletedProcess[str]:

@@ -4,11 +4,12 @@ constraints.txt beside this file; core and the platform are this tree's."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tools.own_environment import own_environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -26,26 +27,10 @@ for a chip: libtpu only compiles."""
 
 
 def installed() -> Path:
-    """The environment's Python; who wants it at the same time waits. Raises CalledProcessError."""
-    ENVIRONMENT.parent.mkdir(exist_ok=True)
-    with (ENVIRONMENT.parent / "tpu.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _installed()
-
-
-def _installed() -> Path:
-    python, done = ENVIRONMENT / "bin/python", ENVIRONMENT / "installed"
-    wanted = "".join(file.read_text(encoding="utf-8") for file in PINS)
-    if not done.exists() or done.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        pinned = [word for file in PINS for word in ("-c", str(file))]
-        # Most of what is installed is never imported, and Python compiles what is.
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", *pinned]
-        subprocess.run([*pip, "hatchling", "editables"], check=True)
-        trees = ["-e", str(ROOT), "-e", f"{ROOT / 'platforms/tpu'}[libtpu]"]
-        subprocess.run([*pip, "--no-build-isolation", *PACKAGES, *trees], check=True)
-        done.write_text(wanted, encoding="utf-8")
-    return python
+    """The environment's Python. Raises CalledProcessError."""
+    trees = ["-e", str(ROOT), "-e", f"{ROOT / 'platforms/tpu'}[libtpu]"]
+    installs = (("hatchling", "editables"), ("--no-build-isolation", *PACKAGES, *trees))
+    return own_environment(ENVIRONMENT, PINS, installs)
 
 
 def main() -> int:

@@ -1,0 +1,1 @@
+"""What is deployed, held against the tools that deploy it."""
