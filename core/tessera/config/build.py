@@ -23,6 +23,8 @@ from tessera.config.engine import (
 )
 from tessera.config.environment import default_threads
 from tessera.config.flags import check_names, given_values, record_of
+from tessera.config.kv_events import FLAG as EVENTS
+from tessera.config.kv_events import kv_events_config
 from tessera.config.locate import is_on_hub
 from tessera.config.model import model_config
 from tessera.errors import ConfigError
@@ -69,7 +71,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         ENGINE_FLAGS,
         values,
         model=served,
-        cache=record_of(CacheConfig, ENGINE_FLAGS, values),
+        cache=_cache(values),
         scheduler=_scheduler(values, served.max_model_len),
         parallel=_parallel(values),
         lora=lora,
@@ -77,6 +79,17 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         platform_levels=levels,
         explicit_fields=frozenset(given if model is None else {*given, "model.path"}),
     )
+
+
+def _cache(values: Mapping[str, Any]) -> CacheConfig:
+    if EVENTS in values:
+        events = kv_events_config(values[EVENTS])
+        if events is not None and not values.get("enable_prefix_caching", True):
+            raise ConfigError(
+                f"{EVENTS} publishes what the prefix cache has; leave it on, or remove this.", param=EVENTS
+            )
+        values = {**values, EVENTS: events}
+    return record_of(CacheConfig, ENGINE_FLAGS, values)
 
 
 def _parallel(values: Mapping[str, Any]) -> ParallelConfig:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.flags import flag, flags_of
+from tessera.config.kv_events import KVEventsConfig
 from tessera.config.mesh import Mesh
 from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
@@ -185,6 +186,11 @@ class CacheConfig:
     check: bool = flag(
         False, "Check every read and write of the KV cache against a record of who wrote what; for debugging.",
         name="check_kv_cache",
+    )  # fmt: skip
+    # None publishes nothing.
+    events: KVEventsConfig | None = flag(  # noqa: RUF009  # flag() makes a field
+        None, "Publish which blocks are cached, for routers, such as '{\"enable_kv_cache_events\": true, \"endpoint\": "
+        "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'.", name="kv_events_config", shown_default="off",
     )  # fmt: skip
 
 
