@@ -96,7 +96,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
     if config.threads is not None:
         return config
-    return replace(config, threads=max(1, default_threads() // config.world_size))
+    return replace(config, threads=max(1, default_threads() // (config.world_size * config.data_parallel_size)))
 
 
 def _lora(values: Mapping[str, Any]) -> LoraConfig:

@@ -268,6 +268,17 @@ class ParallelConfig:
         plan=True,
         aliases=("-pp",),
     )
+    data_parallel_size: int = flag(
+        1, "Number of engines, each with the whole model and devices of its own; requests are divided among them.",
+        low=1, high=64, common=True, online=True, aliases=("-dp",),
+    )  # fmt: skip
+    sticky_cache_salt: bool = flag(
+        False,
+        "Of several engines, requests with an equal cache_salt prefer the same one, whatever their prompts.",
+        online=True,
+    )
+    # Of this engine, from 0.
+    data_parallel_rank: int = 0
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
     )

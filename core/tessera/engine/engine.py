@@ -206,7 +206,7 @@ def open_events(config: EngineConfig) -> KVEventPublisher | None:
     from tessera.engine.kv_events import KVEventPublisher
 
     names = {folder: name for name, folder in config.lora.modules}
-    return KVEventPublisher(config.cache.events, adapter_names=names)
+    return KVEventPublisher(config.cache.events, adapter_names=names, rank=config.parallel.data_parallel_rank)
 
 
 def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:
