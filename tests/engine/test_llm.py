@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tempfile
 import threading
 import time
 
+import msgspec
 import pytest
+import zmq
 
 from tessera.config import build_config
 from tessera.config.engine import ENGINE_FLAGS
@@ -419,3 +422,29 @@ async def test_an_async_engine_tells_of_itself(folder):
     assert not engine.is_running
     with pytest.raises(EngineDeadError):
         await engine.check_health()
+
+
+def test_events_say_what_the_cache_has_of_a_prompt(folder, tmp_path_factory):
+    with tempfile.TemporaryDirectory(prefix="kv-") as sockets, zmq.Context() as context:
+        where = {"endpoint": f"ipc://{sockets}/events", "replay_endpoint": f"ipc://{sockets}/replay"}
+        events = {"enable_kv_cache_events": True, **where}
+        llm = LLM(folder, **OPTIONS, block_size=8, kv_events_config=events)
+        with context.socket(zmq.DEALER) as replay:
+            replay.connect(where["replay_endpoint"])
+            prompt = [*range(1, 21)]
+            llm.generate(prompt, GREEDY, use_tqdm=False)
+            stored = {}
+            for _ in range(50):
+                time.sleep(0.02)
+                replay.send_multipart((b"", (0).to_bytes(8, "big")))
+                while (parts := replay.recv_multipart())[3]:
+                    for event in msgspec.msgpack.decode(parts[3])[1]:
+                        if event["type"] == "BlockStored":
+                            stored[event["block_hashes"][0]] = event
+                if stored:
+                    break
+        llm.close()
+    (event, *_) = stored.values()
+    assert event["token_ids"][:16] == prompt[:16]
+    assert event["parent_block_hash"] is None
+    assert (event["group_idx"], event["block_size"], event["medium"]) == (0, 8, None)

@@ -106,6 +106,7 @@ class Call:
     tenant: str
     feature_args: Mapping[str, str]
     media: tuple[PlacedMedia, ...] = ()
+    data_parallel_rank: int | None = None
 
 
 @dataclass
@@ -190,6 +191,13 @@ class FakeEngine:
         self._dead = asyncio.Event()
         self._closed = asyncio.Event()
 
+    @property
+    def stats(self) -> EngineStats:
+        return self.metrics.stats
+
+    def all_metrics(self) -> list[tuple[FakeMetrics, FakeInfo]]:
+        return [(self.metrics, self.info)]
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
@@ -215,11 +223,13 @@ class FakeEngine:
         feature_args: Mapping[str, str] = NO_ARGS,
         add_special_tokens: bool = True,
         client: str = "",
+        data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
         prepared = prompt if isinstance(prompt, Prompt) else await self.prepare_prompt(prompt, params)
         ids = prepared.ids.tolist()
-        self.calls.append(Call(ids, params, request_id, priority, cache_salt, tenant, feature_args, prepared.media))
+        owner = (priority, cache_salt, tenant, feature_args)
+        self.calls.append(Call(ids, params, request_id, *owner, prepared.media, data_parallel_rank))
         self._admit()
         self.running.add(request_id)
         finished = False
@@ -277,6 +287,7 @@ class FakeEngine:
         tenant: str = "",
         feature_args: Mapping[str, str] = NO_ARGS,
         client: str = "",
+        data_parallel_rank: int | None = None,
     ) -> PoolingRequestOutput:
         assert request_id not in self.running
         owner = (priority, cache_salt, tenant, feature_args)

@@ -275,3 +275,37 @@ async def test_requests_of_routes_that_are_named_are_not_logged(caplog):
         await api.client.get("/v1/models?secret=1")
         await api.client.get("/v1/models/fake")
     assert [record.getMessage().split(" ")[1] for record in caplog.records] == ["/v1/models/{model}"]
+
+
+async def test_several_engines_have_a_label_each_under_one_name():
+    class Two(FakeEngine):
+        def all_metrics(self):
+            return [(EngineMetrics(512), FakeInfo(num_blocks=number)) for number in (7, 9)]
+
+    async with in_process(Two(), ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert len(families) == text.count("# TYPE "), "each name stands once"
+    for prefix in ("tessera:", "vllm:"):
+        running = families[f"{prefix}num_requests_running"].samples
+        assert [sample.labels for sample in running] == [
+            {"model_name": "fake-model", "engine": number} for number in ("0", "1")
+        ]
+        caches = families[f"{prefix}cache_config_info"].samples
+        assert [(one.labels["engine"], one.labels["num_gpu_blocks"]) for one in caches] == [("0", "7"), ("1", "9")]
+
+
+@pytest.mark.parametrize(("value", "rank"), [(None, None), ("0", 0), ("12", 12)])
+async def test_a_header_of_vllm_s_names_the_engine(api, value, rank):
+    headers = {} if value is None else {"X-data-parallel-rank": value}
+    fields = {"model": "fake-model", "messages": [{"role": "user", "content": "a"}]}
+    assert (await api.client.post("/v1/chat/completions", json=fields, headers=headers)).status_code == 200
+    assert api.engine.calls[-1].data_parallel_rank == rank
+
+
+@pytest.mark.parametrize("value", ["-1", "one", "1" * 20, ""])
+async def test_a_rank_that_is_no_number_is_refused(api, value):
+    fields = {"model": "fake-model", "messages": [{"role": "user", "content": "a"}]}
+    answer = await api.client.post("/v1/chat/completions", json=fields, headers={"X-data-parallel-rank": value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "data_parallel_rank"

@@ -85,7 +85,7 @@ def test_what_is_done_anyway_is_a_warning(name, value):
     ("name", "value", "words"),
     [
         ("tokenizer_mode", "mistral", "the tokenizer is the model's tokenizer.json; remove it, or use tokenizer."),
-        ("data_parallel_size", 2, "data_parallel_size: start one server for each replica"),
+        ("data_parallel_size", 2, "data_parallel_size: only a server has several engines"),
         ("cpu_offload_gb", 4, "make them smaller with quantization, or use tensor_parallel_size."),
         ("async_scheduling", False, "async_scheduling: use steps_in_flight=1."),
         ("device", "cuda", "device is called platform here."),

@@ -23,6 +23,8 @@ from tessera.config.engine import (
 )
 from tessera.config.environment import default_threads
 from tessera.config.flags import check_names, given_values, record_of
+from tessera.config.kv_events import FLAG as EVENTS
+from tessera.config.kv_events import kv_events_config
 from tessera.config.locate import is_on_hub
 from tessera.config.model import model_config
 from tessera.errors import ConfigError
@@ -69,7 +71,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         ENGINE_FLAGS,
         values,
         model=served,
-        cache=record_of(CacheConfig, ENGINE_FLAGS, values),
+        cache=_cache(values),
         scheduler=_scheduler(values, served.max_model_len),
         parallel=_parallel(values),
         lora=lora,
@@ -79,11 +81,22 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
     )
 
 
+def _cache(values: Mapping[str, Any]) -> CacheConfig:
+    if EVENTS in values:
+        events = kv_events_config(values[EVENTS])
+        if events is not None and not values.get("enable_prefix_caching", True):
+            raise ConfigError(
+                f"{EVENTS} publishes what the prefix cache has; leave it on, or remove this.", param=EVENTS
+            )
+        values = {**values, EVENTS: events}
+    return record_of(CacheConfig, ENGINE_FLAGS, values)
+
+
 def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
     if config.threads is not None:
         return config
-    return replace(config, threads=max(1, default_threads() // config.world_size))
+    return replace(config, threads=max(1, default_threads() // (config.world_size * config.data_parallel_size)))
 
 
 def _lora(values: Mapping[str, Any]) -> LoraConfig:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.flags import flag, flags_of
+from tessera.config.kv_events import KVEventsConfig
 from tessera.config.mesh import Mesh
 from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
@@ -191,6 +192,11 @@ class CacheConfig:
         False, "Check every read and write of the KV cache against a record of who wrote what; for debugging.",
         name="check_kv_cache",
     )  # fmt: skip
+    # None publishes nothing.
+    events: KVEventsConfig | None = flag(  # noqa: RUF009  # flag() makes a field
+        None, "Publish which blocks are cached, for routers, such as '{\"enable_kv_cache_events\": true, \"endpoint\": "
+        "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'.", name="kv_events_config", shown_default="off",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -267,6 +273,17 @@ class ParallelConfig:
         plan=True,
         aliases=("-pp",),
     )
+    data_parallel_size: int = flag(
+        1, "Number of engines, each with the whole model and devices of its own; requests are divided among them.",
+        low=1, high=64, common=True, online=True, aliases=("-dp",),
+    )  # fmt: skip
+    sticky_cache_salt: bool = flag(
+        False,
+        "Of several engines, requests with an equal cache_salt prefer the same one, whatever their prompts.",
+        online=True,
+    )
+    # Of this engine, from 0.
+    data_parallel_rank: int = 0
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
     )

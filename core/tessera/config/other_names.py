@@ -72,8 +72,8 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --model-impl=auto --logprobs-mode=raw_logprobs --response-role=assistant --prefix-caching-hash-algo=sha256
             --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
             --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
-            --api-server-count=1 -asc=1 --nnodes=1 --node-rank=0 -r=0 --data-parallel-size=1 -dp=1
-            --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
+            --api-server-count=1 -asc=1 --nnodes=1 --node-rank=0 -r=0
+            LLM(data_parallel_size)=1 --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
             --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
             --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none --offload-group-size=0
@@ -196,7 +196,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": the KV cache stays on the device; a preempted request is computed again. Remove it.": """
             --kv-offloading-size --kv-offloading-backend --swap-space
         """,
-        ": the KV cache is not shared with other servers; remove it.": "--kv-transfer-config --kv-events-config",
+        ": the KV cache is not shared with other servers; remove it.": "--kv-transfer-config",
         ": the cache's layout follows from the model; only --block-size and --enable-prefix-caching can be chosen.": """
             --prefix-caching-hash-algo --prefix-cache-retention-interval --prefix-match-unit
             --[no-]kv-sharing-fast-prefill --[no-]swa-bounded-replay --[no-]disable-hybrid-kv-cache-manager
@@ -210,8 +210,9 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         """,
         ": room for requests to grow is kept by --watermark; remove it.": "--[no-]scheduler-reserve-full-isl",
         # ---- several devices and machines
-        ": start one server for each replica, with a port of its own, and put a load balancer in front of them.": """
-            --data-parallel-size -dp --data-parallel-rank -dpn --data-parallel-start-rank -dpr
+        ": only a server has several engines; start an LLM in each of several processes.": "LLM(data_parallel_size)",
+        ": use --data-parallel-size in one server, or tessera router in front of several.": """
+            --data-parallel-rank -dpn --data-parallel-start-rank -dpr
             --data-parallel-size-local -dpl --data-parallel-address -dpa --data-parallel-rpc-port -dpp
             --data-parallel-backend -dpb --[no-]data-parallel-hybrid-lb -dph --[no-]data-parallel-external-lb -dpe
             --data-parallel-multi-port-external-lb -dpm --data-parallel-supervisor-port

@@ -7,12 +7,14 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tessera.config import Supervision
 from tessera.engine.child import EngineChild, executor_path
 from tessera.engine.engine_handle import EngineHandle, EngineLauncher, Health
+from tessera.engine.frontend import EngineLostError
 from tessera.engine.input_processor import (
     NO_COLUMNS,
     PooledPrompt,
@@ -22,7 +24,7 @@ from tessera.engine.input_processor import (
     no_tokenizer,
     with_bad_words,
 )
-from tessera.engine.messages import EngineInfo
+from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.truncation import TextLimit
 from tessera.errors import EngineDeadError, RequestError
@@ -34,6 +36,7 @@ from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.engine.engine_group import EngineGroup
     from tessera.media.placed import PlacedMedia
     from tessera.media.workers import MediaWorkers
     from tessera.text.tokenizer import TruncationSide
@@ -47,9 +50,12 @@ LONG_LISTS = 4096  # the same for the characters and ids in a request's paramete
 
 class AsyncEngine:
     """Bound to the event loop that started it. An engine process that dies or hangs is replaced by a new one, which
-    reruns the requests that have not produced any output for their reader."""
+    reruns the requests that have not produced any output for their reader; where there are several engines, another one
+    does at once."""
 
-    def __init__(self, handle: EngineHandle, text: TextWorkers | None, media: MediaWorkers | None = None) -> None:
+    def __init__(
+        self, handle: EngineHandle | EngineGroup, text: TextWorkers | None, media: MediaWorkers | None = None
+    ) -> None:
         """Does not start the engine; use start()."""
         self.config = handle.config
         self.text = text
@@ -81,7 +87,8 @@ class AsyncEngine:
         PlatformError, MemoryBudgetError), or EngineDeadError if its process ended without one."""
         executor = executor or executor_path(config.parallel.world_size)
         launcher = EngineLauncher(config, executor, supervision or Supervision(), epoch, child, on_progress)
-        engine = cls(EngineHandle(launcher, None if text is None else text.vocabulary), text, media)
+        vocabulary = None if text is None else text.vocabulary
+        engine = cls(_engines(launcher, vocabulary), text, media)
         await engine._handle.start()
         return engine
 
@@ -99,10 +106,12 @@ class AsyncEngine:
         feature_args: Mapping[str, str] = NO_ARGS,
         add_special_tokens: bool = True,
         client: str = "",
+        data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs as params.output_kind says, as soon as there is one; a slow reader gets several steps' tokens
         in one output. Closing the iterator aborts the request within a step. prompt: one that was prepared with these
-        params is not checked again. client: who takes turns with others at the text workers. Raises RequestError,
+        params is not checked again. client: who takes turns with others at the text workers. data_parallel_rank: of the
+        engine that runs it, unless it dies; None: whichever has most of the prompt cached. Raises RequestError,
         OverloadedError and TextWorkerError before the first output, EngineStepError and EngineDeadError at any time."""
         arrival = time.monotonic()
         params = snapshot(params)
@@ -110,25 +119,29 @@ class AsyncEngine:
             prepared = prompt
         else:
             prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens, client=client)
-        self._handle.check_room(arrival)
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
-        state = self._handle.front_end.submit(
-            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
-            feature_args=feature_args,
-        )  # fmt: skip
-        try:
-            has_output = self._handle.add(state)
-            finished = False
-            while not finished:
-                output = state.take()
-                if output is None:
-                    await has_output.wait()
-                    has_output.clear()
-                else:
-                    yield output
-                    finished = output.finished
-        finally:
-            self._handle.remove(state)
+        moves, finished = self._handle.num_moves, False
+        while not finished:
+            with self._handle.place(prepared, cache_salt, feature_args, data_parallel_rank) as engine:
+                engine.check_room(arrival)
+                state = engine.front_end.submit(
+                    prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt,
+                    tenant=tenant, feature_args=feature_args,
+                )  # fmt: skip
+                try:
+                    has_output = engine.add(state, movable=moves > 0)
+                    while not finished:
+                        output = state.take()
+                        if output is None:
+                            await has_output.wait()
+                            has_output.clear()
+                        else:
+                            yield output
+                            finished = output.finished
+                except EngineLostError:
+                    moves, data_parallel_rank = moves - 1, None
+                finally:
+                    engine.remove(state)
 
     async def encode(
         self,
@@ -142,25 +155,31 @@ class AsyncEngine:
         feature_args: Mapping[str, str] = NO_ARGS,
         add_special_tokens: bool = True,
         client: str = "",
+        data_parallel_rank: int | None = None,
     ) -> PoolingRequestOutput:
         """What the model's head makes of a prompt. Cancelling it aborts the request within a step. The arguments are
         those of generate(), and so are the errors. One prepared by prepare_pooled() is not checked again."""
         arrival = time.monotonic()
         if not isinstance(prompt, PooledPrompt):
             prompt = await self.prepare_pooled(prompt, params, add_special_tokens=add_special_tokens, client=client)
-        self._handle.check_room(arrival)
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
-        state = self._handle.front_end.submit_pooled(
-            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
-            feature_args=feature_args,
-        )  # fmt: skip
-        try:
-            has_output = self._handle.add(state)
-            while (output := state.take()) is None:
-                await has_output.wait()
-                has_output.clear()
-        finally:
-            self._handle.remove(state)
+        moves, output = self._handle.num_moves, None
+        while output is None:
+            with self._handle.place(prompt, cache_salt, feature_args, data_parallel_rank) as engine:
+                engine.check_room(arrival)
+                state = engine.front_end.submit_pooled(
+                    prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
+                    feature_args=feature_args,
+                )  # fmt: skip
+                try:
+                    has_output = engine.add(state, movable=moves > 0)
+                    while (output := state.take()) is None:
+                        await has_output.wait()
+                        has_output.clear()
+                except EngineLostError:
+                    moves, data_parallel_rank = moves - 1, None
+                finally:
+                    engine.remove(state)
         if output.pooled is None:
             raise RequestError("This request was aborted.", code="aborted")
         return PoolingRequestOutput.from_output(output)
@@ -258,13 +277,35 @@ class AsyncEngine:
         return self._handle.info
 
     @property
+    def ranks(self) -> Sequence[EngineHandle]:
+        """Each engine: one, unless there is data parallelism."""
+        return self._handle.ranks
+
+    @property
+    def stats(self) -> EngineStats:
+        """The state of all schedulers together."""
+        each = [rank.front_end.metrics.stats for rank in self.ranks]
+        if len(each) == 1:
+            return each[0]
+        return EngineStats(
+            num_running=sum(stats.num_running for stats in each),
+            num_waiting=sum(stats.num_waiting for stats in each),
+            kv_usage=sum(stats.kv_usage for stats in each) / len(each),
+        )
+
+    @property
     def metrics(self) -> EngineMetrics:
-        metrics = self._handle.front_end.metrics
+        """Of the engine, or of the first one, with what this process counts."""
+        metrics = self.ranks[0].front_end.metrics
         if self.text is not None:
             metrics.text_worker_restarts = self.text.restarts
         if self.media is not None:
             metrics.media_worker_restarts = self.media.restarts
         return metrics
+
+    def all_metrics(self) -> list[tuple[EngineMetrics, EngineInfo]]:
+        """Of each engine, by rank, with what it runs on; the first also has what this process counts."""
+        return [(self.metrics if rank is self.ranks[0] else rank.front_end.metrics, rank.info) for rank in self.ranks]
 
     @property
     def health(self) -> Health:
@@ -296,6 +337,26 @@ class AsyncEngine:
         directory behind. May be called again."""
         self._checking.shutdown(wait=False)
         await self._handle.shutdown()
+
+
+def _engines(launcher: EngineLauncher, vocabulary: Vocabulary | None) -> EngineHandle | EngineGroup:
+    """As many engines as the configuration says."""
+    parallel = launcher.config.parallel
+    if parallel.data_parallel_size == 1:
+        return EngineHandle(launcher, vocabulary)
+    # Not at the top: one engine needs none of it.
+    from tessera.engine.engine_group import EngineGroup
+
+    launchers = [
+        replace(
+            launcher,
+            config=replace(launcher.config, parallel=replace(parallel, data_parallel_rank=rank)),
+            child=launcher.child if rank == 0 else None,
+            on_progress=launcher.on_progress if rank == 0 else None,
+        )
+        for rank in range(parallel.data_parallel_size)
+    ]
+    return EngineGroup(launchers, vocabulary)
 
 
 def _length(params: SamplingParams) -> int:

@@ -15,6 +15,8 @@ from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.engine.summary import summary_fields
 from tessera.errors import RequestError
+from tessera.kvcache.manager import MakePrefixCache
+from tessera.kvcache.prefix_cache import PrefixCache
 from tessera.platform.runner import Progress
 from tessera.platform.shapes import ExactShapes
 from tessera.plugins import Registry, load_path, load_registry
@@ -28,6 +30,7 @@ from tessera.scheduler.scheduler import Scheduler
 from tessera.step import SchedulerOutput, StepOutput, StepStats
 
 if TYPE_CHECKING:
+    from tessera.engine.kv_events import KVEventPublisher
     from tessera.executor.base import Executor, Report
     from tessera.platform.device import Future
     from tessera.platform.platform import Capabilities
@@ -51,13 +54,19 @@ class Engine:
         Raises ConfigError, ModelError, PlatformError, MemoryBudgetError."""
         registry = load_registry(config.plugins)
         policy, halves = make_policy(config, registry), engine_features(config, registry)
-        started = start_up(config, executor or executor_path(config.parallel.world_size), report)
+        self._events = open_events(config)
+        try:
+            started = start_up(config, executor or executor_path(config.parallel.world_size), report)
+        except BaseException:
+            self._close_events()
+            raise
         self.config = started.config
         self._executor = started.executor
         self._features = EngineFeatures(halves, config.model.vocab_size)
         self._features.started(started.loaded.linear_layers)
         steps_in_flight = depth(started.config, started.executor.platform.capabilities)
-        self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features)
+        make_cache = PrefixCache if self._events is None else self._events.observed_cache
+        self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features, make_cache)
         self._pipeline = Pipeline(self._scheduler, started.executor, steps_in_flight)
         self._extra_args = self._features.fields.union(started.loaded.columns)
         unsupported = set(started.loaded.unsupported)
@@ -125,7 +134,13 @@ class Engine:
         self._executor.enter_thread()
 
     def close(self) -> None:
+        self._close_events()
         self._executor.close()
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
 
 class Pipeline:
@@ -183,6 +198,17 @@ def depth(config: EngineConfig, capabilities: Capabilities) -> int:
     return config.parallel.pipeline_parallel_size + capabilities.async_dispatch
 
 
+def open_events(config: EngineConfig) -> KVEventPublisher | None:
+    """What publishes KV events, if they are to be. Raises ConfigError."""
+    if config.cache.events is None:
+        return None
+    # Not at the top: it brings ZMQ, which an engine in the caller's process does not need otherwise.
+    from tessera.engine.kv_events import KVEventPublisher
+
+    names = {folder: name for name, folder in config.lora.modules}
+    return KVEventPublisher(config.cache.events, adapter_names=names, rank=config.parallel.data_parallel_rank)
+
+
 def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:
     """The configured scheduling policy. Raises ConfigError if its name is not registered."""
     make = load_path(registry.policies.resolve(config.scheduler.policy))
@@ -191,7 +217,11 @@ def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:
 
 
 def make_scheduler(
-    started: StartedEngine, policy: SchedulingPolicy, steps_in_flight: int, features: EngineFeatures
+    started: StartedEngine,
+    policy: SchedulingPolicy,
+    steps_in_flight: int,
+    features: EngineFeatures,
+    make_prefix_cache: MakePrefixCache = PrefixCache,
 ) -> Scheduler:
     config, facts, platform = started.config, started.loaded.facts, started.executor.platform
     resources = [*platform.resources(facts), *features.resources()]
@@ -210,6 +240,7 @@ def make_scheduler(
         turns=min(steps_in_flight, config.parallel.pipeline_parallel_size),
         chunkable=facts.chunkable,
         features=features,
+        make_prefix_cache=make_prefix_cache,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,12 +21,13 @@ from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Repo
 from tessera.engine.output_readers import OutputReaders
 from tessera.engine.spawned_engine import SpawnedEngine
 from tessera.engine.supervisor import Supervisor, SupervisorCallbacks
-from tessera.errors import EngineDeadError, FatalRequestError
+from tessera.errors import EngineDeadError, FatalRequestError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.engine.input_processor import PooledPrompt, Prompt
     from tessera.text import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -83,8 +85,14 @@ class EngineHandle:
         self.front_end = FrontEnd(config, vocabulary, max_model_len=config.model.max_model_len)
         # There will be no other process.
         self.has_ended = False
+        # Whether another engine can run what this one lost.
+        self.others_run: Callable[[], bool] = _never
+        # How often a request that lost its engine may move to another.
+        self.num_moves = 0
+        self._movable: set[RequestState] = set()
         self._readers = OutputReaders()
         self._suspects = CrashSuspects()
+        self._alone = nullcontext(self)
         # Why no process runs.
         self._error: str | None = None
         callbacks = SupervisorCallbacks(self._on_death, self._on_restart, self._on_end)
@@ -96,17 +104,33 @@ class EngineHandle:
         self.info = await self._supervisor.start()
         self.front_end.max_running = self.info.max_num_seqs
 
+    @property
+    def ranks(self) -> Sequence[EngineHandle]:
+        """The engines of a group; of one engine, itself."""
+        return (self,)
+
     # ---- requests -----------------------------------------------------------
+
+    def place(
+        self, prompt: Prompt | PooledPrompt, cache_salt: str, feature_args: Mapping[str, str], rank: int | None
+    ) -> AbstractContextManager[EngineHandle]:
+        """The engine for a request: this one. Raises RequestError for another rank."""
+        if rank:
+            raise RequestError(f"data_parallel_rank must be 0, got {rank}.", param="data_parallel_rank")
+        return self._alone
 
     def check_room(self, now: float) -> None:
         """Raises EngineDeadError or OverloadedError if a request cannot begin."""
         self.check_alive()
         self._readers.check_room(now)
 
-    def add(self, state: RequestState) -> asyncio.Event:
+    def add(self, state: RequestState, *, movable: bool = False) -> asyncio.Event:
         """Runs a request of the front end. Returns the event that is set when it may have an output to take. The caller
-        ends it with remove()."""
+        ends it with remove(). movable: if the engine dies and others run, the request ends with EngineLostError, unless
+        its reader has got some output."""
         event = self._readers.add(state)
+        if movable:
+            self._movable.add(state)
         if self._suspects.admits(state):
             self._supervisor.connection.send(AddRequests(state.requests))
         return event
@@ -114,6 +138,7 @@ class EngineHandle:
     def remove(self, state: RequestState) -> None:
         """Its reader is at the end, or has left; aborts it if it has not ended."""
         self._readers.remove(state)
+        self._movable.discard(state)
         self._abort(self.front_end.drop(state, time.monotonic()))
 
     def abort(self, request_id: str) -> None:
@@ -154,15 +179,16 @@ class EngineHandle:
     # ---- called by the supervisor -------------------------------------------
 
     def _on_death(self, cause: str) -> bool:
-        """Requests with partial output fail; the others wait for the next process. Returns whether one was to blame,
-        which fails too."""
+        """Requests with partial output fail; the others move, or wait for the next process. Returns whether one was to
+        blame, which fails too."""
         had_started = self.is_running
         self._error = cause
         self.front_end.metrics.engine_lost()
         culprit = self._suspects.record_crash(self.front_end.may_have_run()) if had_started else None
         if culprit is not None:
             self._end_culprit(culprit, cause)
-        self._readers.wake(self.front_end.lose(lambda: EngineDeadError(cause), time.monotonic()))
+        moving = self._movable if self.others_run() else ()
+        self._readers.wake(self.front_end.lose(lambda: EngineDeadError(cause), time.monotonic(), moving))
         return culprit is not None
 
     def _on_restart(self, info: EngineInfo) -> None:
@@ -227,3 +253,7 @@ class EngineHandle:
 
 def _ignore(progress: Progress) -> None:
     """Discards the progress."""
+
+
+def _never() -> bool:
+    return False

@@ -3,7 +3,7 @@ It does no input or output of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from tessera.engine.input_processor import NO_COLUMNS, NO_SAMPLING, InputProcess
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.pooling import activated, of_steps
-from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
+from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, Request
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     )
     from tessera.step import RowLogprobs
     from tessera.text import StopStrings, Vocabulary
+
+
+class EngineLostError(EngineDeadError):
+    """The engine is gone, the request's reader has got nothing, and another engine can run it."""
 
 
 @dataclass
@@ -198,9 +202,15 @@ class FrontEnd:
             self._end(state, "error", now)
         return states
 
-    def lose(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
+    def lose(
+        self, error: Callable[[], TesseraError], now: float, moving: Collection[RequestState] = ()
+    ) -> list[RequestState]:
         """The engine is gone and may be replaced. Ends each request whose reader got some output with its own error,
-        and returns their states. The others start over; see replay()."""
+        and of the others those that are moving with EngineLostError; returns their states. The rest starts over; see
+        replay()."""
+        moved = [state for state in self._by_id.values() if state in moving and not state.was_read]
+        for state in moved:
+            self._withdraw(state)
         lost = [state for state in self._by_id.values() if state.was_read]
         for state in lost:
             state.error = error()
@@ -210,7 +220,16 @@ class FrontEnd:
             fresh = self._completion(completion.index, state.params, prompt, arrival, state.stops)
             state.completions[completion.index] = fresh
             self._live[key] = (state, fresh)
-        return lost
+        return [*lost, *moved]
+
+    def _withdraw(self, state: RequestState) -> None:
+        """Another engine runs it, which counts it too."""
+        state.error = EngineLostError("The engine died; another one runs this request.")
+        for request in self.unfinished(state):
+            del self._live[request.key]
+        state.num_unfinished = 0
+        del self._by_id[state.request_id]
+        self.metrics.replayed_requests += 1
 
     def replay(self) -> list[RequestState]:
         """The unfinished requests, for the next engine."""

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tessera.errors import PlatformError
 from tessera.platform.device import Future
 from tessera.platform.loaded_model import LoadedModel
-from tessera.platform.platform import Platform
+from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, Progress
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+    from tessera.config.engine import ParallelConfig
 
 Report = Callable[[Progress], None]
+
+
+def worker_specs(platform: Platform, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
+    """The workers of an engine. The devices of data-parallel engines follow each other. Raises PlatformError for a
+    platform whose workers find their devices by themselves."""
+    specs = platform.placement(parallel)
+    rank = parallel.data_parallel_rank
+    if not rank:
+        return specs
+    if any(spec.environment for spec in specs):
+        raise PlatformError(
+            f"platform '{platform.name}' has several workers find their devices by themselves, which does not go with "
+            "--data-parallel-size; start one server for each replica, and tessera router in front of them."
+        )
+    first = rank * sum(len(spec.devices) for spec in specs)
+    return [replace(spec, devices=tuple(first + device for device in spec.devices)) for spec in specs]
 
 
 class Executor(ABC):

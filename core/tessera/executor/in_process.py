@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tessera.config import EngineConfig
-from tessera.executor.base import Executor, Report
+from tessera.executor.base import Executor, Report, worker_specs
 from tessera.platform.device import Future
 from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.runner import CachePlan
@@ -30,7 +30,7 @@ class InProcessExecutor(Executor):
     def make_worker(self) -> Worker:
         """The only one. In a process that is the user's, torch keeps its number of threads unless `threads` is
         given."""
-        (spec,) = self.platform.placement(self.config.parallel)
+        (spec,) = worker_specs(self.platform, self.config.parallel)
         if self.config.embedded:
             threads = spec.threads if "parallel.threads" in self.config.explicit_fields else None
             spec = replace(spec, shared=True, threads=threads)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tessera.config import EngineConfig
 from tessera.errors import EngineStepError, PlatformError, TesseraError
-from tessera.executor.base import Executor, Report
+from tessera.executor.base import Executor, Report, worker_specs
 from tessera.executor.messages import (
     Allocate,
     Answer,
@@ -57,7 +57,7 @@ class WorkersExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels)
-        specs = self.platform.placement(config.parallel)
+        specs = worker_specs(self.platform, config.parallel)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
         self.workers: list[_WorkerHandle] = []
         try:

@@ -14,10 +14,13 @@ from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
 from tessera.kvcache.snapshots import Snapshot, StateSnapshots
 from tessera.kvcache.tables import BlockTables, Sharing, Windows
-from tessera.platform.runner import CachePlan
+from tessera.platform.runner import CacheGroup, CachePlan
 from tessera.step import BlockCopy, BlockDelta
 
 NO_LIMIT = np.iinfo(np.int32).max
+
+MakePrefixCache = Callable[[Sequence[CacheGroup], bytes | None], PrefixCache]
+"""Makes the prefix cache of groups, with a salt or a random one."""
 
 
 class KVCacheManager:
@@ -35,7 +38,13 @@ class KVCacheManager:
     """
 
     def __init__(
-        self, plan: CachePlan, *, prefix_caching: bool, ahead: int = NO_LIMIT, salt: bytes | None = None
+        self,
+        plan: CachePlan,
+        *,
+        prefix_caching: bool,
+        ahead: int = NO_LIMIT,
+        salt: bytes | None = None,
+        make_prefix_cache: MakePrefixCache = PrefixCache,
     ) -> None:
         self._groups = plan.groups
         self._ahead = ahead
@@ -46,7 +55,7 @@ class KVCacheManager:
         spare = [plan.groups[group].num_blocks - 1 > plan.num_rows for group in self._states]
         self.prefix_cache: PrefixCache | None = None
         if prefix_caching and plan.groups and all(spare) and not self._crossing:
-            self.prefix_cache = PrefixCache(plan.groups, salt)
+            self.prefix_cache = make_prefix_cache(plan.groups, salt)
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
         self.windows = Windows(plan.groups, self.tables, self.pools)
@@ -273,7 +282,7 @@ class KVCacheManager:
         for group in self._growing:
             per_unit = chain.unit // self._groups[group].block_size
             held[group] = self.tables.row_blocks(group, row)[first * per_unit : last * per_unit].tolist()
-        self.prefix_cache.register(chain.links(first, last, tokens), held)
+        self.prefix_cache.register(chain, tokens, first, last, held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.platform.runner import CacheGroup
+from tessera.request import NO_ARGS
 
 SALT_BYTES = 32
 STATE_UNIT = 16
@@ -33,17 +34,26 @@ class SpanContent(NamedTuple):
 
 class HashChain:
     """The hashes of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i, the contents that
-    lie in it). Links are computed on demand. contents: in order of their positions."""
+    lie in it). Links are computed on demand. contents: in order of their positions. cache_key, feature_args: of the
+    request; the root stands for them."""
 
-    __slots__ = ("_contents", "_root", "hashes", "unit")
+    __slots__ = ("_root", "cache_key", "contents", "feature_args", "hashes", "unit")
 
     def __init__(
-        self, root: bytes, unit: int, hashes: Sequence[bytes] = (), contents: Sequence[SpanContent] = ()
+        self,
+        root: bytes,
+        unit: int,
+        hashes: Sequence[bytes] = (),
+        contents: Sequence[SpanContent] = (),
+        cache_key: bytes = b"",
+        feature_args: Mapping[str, str] = NO_ARGS,
     ) -> None:
         self._root = root
         self.unit = unit
         self.hashes = list(hashes)
-        self._contents = contents
+        self.contents = contents
+        self.cache_key = cache_key
+        self.feature_args = feature_args
 
     def link(self, index: int, tokens: Array) -> bytes:
         """tokens: int32, contiguous, at least as long as units 0 to index."""
@@ -63,15 +73,16 @@ class HashChain:
 
     def _within(self, index: int) -> bytes:
         """The contents of which a unit has tokens, and where they start."""
-        if not self._contents:
+        if not self.contents:
             return b""
         start, end = index * self.unit, (index + 1) * self.unit
-        among = (one for one in self._contents if one.start < end and one.end > start)
+        among = (one for one in self.contents if one.start < end and one.end > start)
         return b"".join(one.start.to_bytes(8, "little") + one.digest for one in among)
 
     def fork(self, num_tokens: int) -> HashChain:
         """The chain of another request that has the same first num_tokens tokens."""
-        return HashChain(self._root, self.unit, self.hashes[: num_tokens // self.unit], self._contents)
+        hashes = self.hashes[: num_tokens // self.unit]
+        return HashChain(self._root, self.unit, hashes, self.contents, self.cache_key, self.feature_args)
 
 
 @dataclass(frozen=True)
@@ -107,9 +118,13 @@ class PrefixCache:
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
         self._links: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
-    def chain(self, cache_key: bytes = b"", contents: Sequence[SpanContent] = ()) -> HashChain:
-        """The start of a request's chain; equal only for the same Request.cache_key."""
-        return HashChain(hashlib.sha256(self._salt + cache_key).digest(), self.unit, contents=contents)
+    def chain(
+        self, cache_key: bytes = b"", contents: Sequence[SpanContent] = (), feature_args: Mapping[str, str] = NO_ARGS
+    ) -> HashChain:
+        """The start of a request's chain; equal only for the same Request.cache_key, of which its feature_args are a
+        part."""
+        root = hashlib.sha256(self._salt + cache_key).digest()
+        return HashChain(root, self.unit, (), contents, cache_key, feature_args)
 
     def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
         """The longest cached prefix of at most num_units units whose number of units is a multiple of step. A group
@@ -162,10 +177,13 @@ class PrefixCache:
             found[index] = places[place][chain.hashes[unit]]
         return found
 
-    def register(self, links: Sequence[bytes], blocks_by_group: Mapping[int, Sequence[int]]) -> None:
-        """Caches blocks under their links. blocks_by_group: those of some groups that hold the links' units, the same
-        number for each unit, null for blocks already given back; of a group of states those behind the units. A link
-        that already has a block keeps it."""
+    def register(
+        self, chain: HashChain, tokens: Array, first: int, last: int, blocks_by_group: Mapping[int, Sequence[int]]
+    ) -> None:
+        """Caches the blocks of units first to last (exclusive) of a request. tokens: the request's. blocks_by_group:
+        those of some groups that hold the units, the same number for each unit, null for blocks already given back; of
+        a group of states those behind the units. A unit that already has a block keeps it."""
+        links = chain.links(first, last, tokens)
         for group, blocks in blocks_by_group.items():
             places, known = self._blocks[group], self._links[group]
             for place, block_of in enumerate(places):
@@ -186,8 +204,10 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Drops everything, for example after the weights have changed."""
-        for group, known in enumerate(self._links):
-            self.forget(group, list(known))
+        for blocks, known in zip(self._blocks, self._links, strict=True):
+            known.clear()
+            for block_of in blocks:
+                block_of.clear()
 
     def check(self) -> None:
         """Asserts that the two mappings, links to blocks and blocks to links, agree."""

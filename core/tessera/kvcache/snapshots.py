@@ -108,9 +108,9 @@ class StateSnapshots:
         these tokens."""
         if chain is not None:
             last = snapshot.num_tokens // chain.unit
-            link = chain.links(last - 1, last, tokens)[0]
-            self._cache.register([link], {group: [block] for group, block in snapshot.blocks.items()})
+            blocks = {group: [block] for group, block in snapshot.blocks.items()}
+            self._cache.register(chain, tokens, last - 1, last, blocks)
             if snapshot.generated:
-                self._newest[snapshot.row] = link, snapshot.blocks
+                self._newest[snapshot.row] = chain.link(last - 1, tokens), snapshot.blocks
         for group, block in snapshot.blocks.items():
             self._pools[group].release(np.array([block]))

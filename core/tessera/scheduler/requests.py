@@ -309,7 +309,7 @@ class Requests:
         contents = [SpanContent(media.start, media.end, media.digest) for media in request.media]
         if not self._splits:
             contents.insert(0, _whole_prompt(request))
-        chain = None if cache is None else cache.chain(request.cache_key, contents)
+        chain = None if cache is None else cache.chain(request.cache_key, contents, request.feature_args)
         tracked = TrackedRequest(request, self._arrivals, chain, self._allocator.rows)
         self._check_queue(tracked)
         tracked.features = self._features.begin(request)

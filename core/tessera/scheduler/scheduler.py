@@ -10,7 +10,8 @@ import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.config.engine import SchedulerConfig
-from tessera.kvcache.manager import KVCacheManager
+from tessera.kvcache.manager import KVCacheManager, MakePrefixCache
+from tessera.kvcache.prefix_cache import PrefixCache
 from tessera.platform.feature import Failure
 from tessera.platform.launch import Resource, StepRules
 from tessera.platform.runner import CachePlan
@@ -63,6 +64,7 @@ class Scheduler:
         chunkable: bool = True,
         turns: int = 1,
         features: EngineFeatures | None = None,
+        make_prefix_cache: MakePrefixCache = PrefixCache,
     ) -> None:
         """chunkable: the model's prompts may be split into chunks. features: the engine's halves of those that are
         enabled."""
@@ -76,7 +78,10 @@ class Scheduler:
         self._stop_rules = StopRules(eos_token_ids)
         whole = not (config.chunked_prefill and chunkable)
         budget = self._budget = TokenBudget(config, rules, whole=whole, max_model_len=max_model_len)
-        cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * budget.max_per_request)
+        ahead = depth * budget.max_per_request
+        cache = self._cache = KVCacheManager(
+            plan, prefix_caching=prefix_caching, ahead=ahead, make_prefix_cache=make_prefix_cache
+        )
         if cache.snapshots is not None:
             budget.split_at(cache.snapshots.unit)
         self._rows = Rows(plan.num_rows, max_model_len)

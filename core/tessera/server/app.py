@@ -30,7 +30,7 @@ from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, BodyRules, RequestsPerKey
 from tessera.server.multipart import FORM_BYTES
 from tessera.server.ollama import routes as ollama
-from tessera.server.openai import chat, completions
+from tessera.server.openai import chat, completions, render
 from tessera.server.openai.stored_chats import StoredChats
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
@@ -62,7 +62,8 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     store = Store(settings.response_store, settings.response_store_bytes)
     chats = StoredChats(context, store)
     answering = chat.route(context, chats.answer)
-    routes: list[Route] = [*chats.routes(answering)]
+    # Before the paths of stored chats, which have any word for an id.
+    routes: list[Route] = [*render.routes(context), *chats.routes(answering)]
     for family in (completions, messages, decisions, pooling, audio, tokenization, status):
         routes += family.routes(context)
     routes += ollama.routes(context)

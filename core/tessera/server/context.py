@@ -34,7 +34,9 @@ class ServerContext:
         self.counts = Counts()
         self.assembly = Assembly()
         self.loop = LoopWatch()
-        places = engine.info.max_num_seqs + engine.config.scheduler.max_waiting
+        places = (
+            engine.info.max_num_seqs + engine.config.parallel.data_parallel_size * engine.config.scheduler.max_waiting
+        )
         self.token_admission = AnswerAdmission(
             settings.max_asked_tokens or places * engine.info.max_model_len, "tokens", "n, max_tokens, logprobs"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -155,33 +155,39 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
         names[VLLM_PREFIX] = {**model, "engine": "0"}
 
     async def metrics(_request: Request) -> Response:
-        values = list(context.engine.metrics.read())
-        cache = cache_labels(context.engine.info)
-        counted = {value.name for value in values}
-        of_vllm = [value for value in values if value.name not in NOT_VLLMS]
-        of_vllm += [value for value in ONLY_VLLMS if value.name not in counted]
+        engines = [(list(metrics.read()), info) for metrics, info in context.engine.all_metrics()]
         lines = [*http_lines(context.counts), *loop_lines(context.loop)]
         for prefix, labels in names.items():
-            shown = values if prefix == PREFIX else of_vllm
-            lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
+            each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
+            shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]
+            caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
+            lines += [*engine_lines(zip(shown, each, strict=True), prefix), *cache_lines(prefix, caches)]
         return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
 
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
 
 
-def engine_lines(metrics: Iterable[Metric], prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
-    """A HELP and a TYPE line for each name, then its values."""
-    last = ""
-    for metric in metrics:
-        name = f"{prefix}{family(metric)}"
-        if name != last:
-            yield from _head(name, metric.kind, metric.documentation)
-            last = name
-        own = labels if metric.label is None else {**labels, metric.label[0]: metric.label[1]}
-        if isinstance(metric.value, Histogram):
-            yield from _histogram(name, metric.value, own)
-        else:
-            yield f"{name}{_labels(own)} {metric.value}"
+def _of_vllm(metrics: Sequence[Metric]) -> list[Metric]:
+    counted = {metric.name for metric in metrics}
+    own = [metric for metric in metrics if metric.name not in NOT_VLLMS]
+    return [*own, *(metric for metric in ONLY_VLLMS if metric.name not in counted)]
+
+
+def engine_lines(engines: Iterable[tuple[Iterable[Metric], Mapping[str, str]]], prefix: str) -> Iterator[str]:
+    """A HELP and a TYPE line for each name, then its values of each engine. engines: metrics and labels of each."""
+    families: dict[str, list[tuple[Metric, Mapping[str, str]]]] = {}
+    for metrics, labels in engines:
+        for metric in metrics:
+            families.setdefault(f"{prefix}{family(metric)}", []).append((metric, labels))
+    for name, members in families.items():
+        first = members[0][0]
+        yield from _head(name, first.kind, first.documentation)
+        for metric, labels in members:
+            own = labels if metric.label is None else {**labels, metric.label[0]: metric.label[1]}
+            if isinstance(metric.value, Histogram):
+                yield from _histogram(name, metric.value, own)
+            else:
+                yield f"{name}{_labels(own)} {metric.value}"
 
 
 def family(metric: Metric) -> str:
@@ -213,10 +219,12 @@ def cache_labels(info: EngineInfo) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def cache_lines(prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
+def cache_lines(prefix: str, caches: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """caches: the labels of each engine's."""
     name = f"{prefix}cache_config_info"
     yield from _head(name, "gauge", "The KV cache's configuration, in its labels.")
-    yield f"{name}{_labels(labels)} 1"
+    for labels in caches:
+        yield f"{name}{_labels(labels)} 1"
 
 
 def http_lines(counts: Counts) -> Iterator[str]:

@@ -40,10 +40,10 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Anthropic's batches are", "use OpenAI's files and batches.", ("messages/batches",)),
     ("Anthropic's older API is", "use messages.", ("complete",)),
     (
-        "Rendering apart from answering is",
-        "/tokenize gives the token ids of a prompt or a chat.",
+        "Rendering at this path is",
+        "use /v1/completions/render or /v1/chat/completions/render.",
         (
-            *("chat/completions/render", "completions/render", "messages/render", "responses/render", "apply-template"),
+            *("messages/render", "responses/render", "apply-template"),
             *("chat/completions/derender", "completions/derender", "chat_tokenize"),
         ),
     ),

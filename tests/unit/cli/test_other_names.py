@@ -86,7 +86,7 @@ def test_what_a_message_advises_exists():
         (["-cc.mode=3"], "-cc.mode: models are not compiled;"),
         (["-O3"], "-O3: models are not compiled;"),
         (["-O", "2"], "-O: models are not compiled;"),
-        (["--data_parallel_size=2"], "--data-parallel-size: start one server for each replica"),
+        (["--data_parallel_rank=2"], "--data-parallel-rank: use --data-parallel-size in one server"),
         (["--tokenizer-mode"], "--tokenizer-mode: the tokenizer is the model's"),
         (["-sc.method"], "-sc.method requires a value."),
         (["-sc.method", "--", "m"], "-sc.method requires a value."),
@@ -105,10 +105,10 @@ def test_forms_in_which_a_flag_is_refused(arguments, what):
 
 
 def test_a_value_that_asks_for_what_is_done_anyway_is_accepted():
-    context = parsed("-dp=1", "--distributed-executor-backend", "mp", "the-model", "--no-enable-expert-parallel")
+    context = parsed("-dpl=1", "--distributed-executor-backend", "mp", "the-model", "--no-enable-expert-parallel")
     assert context.params["model"] == "the-model"
     assert ignored(context) == [
-        "-dp has no effect: that is how it is here",
+        "-dpl has no effect: that is how it is here",
         "--distributed-executor-backend has no effect: that is how it is here",
         "--no-enable-expert-parallel has no effect: that is off here",
     ]
@@ -139,11 +139,13 @@ def test_aliases_of_vllm_s():
 
 def test_a_configuration_file_may_have_them(tmp_path, capsys):
     file = tmp_path / "c.yaml"
-    file.write_text("enable-auto-tool-choice: true\nenable_expert_parallel: false\ndata-parallel-size: 1\nmodel: m\n")
+    file.write_text(
+        "enable-auto-tool-choice: true\nenable_expert_parallel: false\ndata-parallel-size-local: 1\nmodel: m\n"
+    )
     context = parsed("--config", str(file))
     assert context.params["model"] == "m"
     assert [line.partition(" ")[0] for line in ignored(context)] == [
-        "--enable-auto-tool-choice", "--no-enable-expert-parallel", "--data-parallel-size",
+        "--enable-auto-tool-choice", "--no-enable-expert-parallel", "--data-parallel-size-local",
     ]  # fmt: skip
     file.write_text("port: 0\nenable-expert-parallel: true\n")
     assert run(["serve", "--config", str(file)]) == 2

@@ -13,6 +13,7 @@ import pytest
 from tessera.config import EngineConfig, build_config
 from tessera.config.engine import ENGINE_FLAGS, SpeculativeConfig
 from tessera.config.generation import sampling_defaults
+from tessera.config.kv_events import KVEventsConfig
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "a_platform.module:Platform"
@@ -58,7 +59,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     )
     assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
     assert (config.seed, config.model.tokenizer) == (7, "")
-    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8", True)
+    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8", True, None)
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)
@@ -67,6 +68,10 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
 
 OTHER_VALUES = {
     "speculative_config": ({"method": "ngram", "num_speculative_tokens": 3}, SpeculativeConfig("ngram", 3)),
+    "kv_events_config": (
+        {"enable_kv_cache_events": True, "endpoint": "tcp://*:7001", "topic": "kv@a@m", "replay_endpoint": None},
+        KVEventsConfig("tcp://*:7001", topic="kv@a@m"),
+    ),
     "scheduling_policy": ("priority", "priority"),
     "platform": ("another.module:Platform", "another.module:Platform"),
     "features": (("a_feature",), ("a_feature",)),
@@ -428,6 +433,52 @@ def test_drafts_that_cannot_be_are_one_line(folder, given, said):
         build(folder(), speculative_config=given)
     assert "\n" not in error.value.message
     assert error.value.param == "speculative_config"
+
+
+def test_events_are_published_only_where_they_are_asked_for(folder):
+    model = folder()
+    for value in ({}, {"enable_kv_cache_events": False}, {"enable_kv_cache_events": True, "publisher": "null"}):
+        assert build(model, kv_events_config=value).cache.events is None
+    config = build(model, kv_events_config={"enable_kv_cache_events": True, "publisher": "zmq"})
+    assert config.cache.events == KVEventsConfig("tcp://*:5557")
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([4], "must be a JSON object with the keys enable_kv_cache_events, publisher, endpoint"),
+        ({"port": 5557}, "has no key 'port'; it takes enable_kv_cache_events"),
+        ({"enable_kv_cache_events": "yes"}, "enable_kv_cache_events must be true or false"),
+        ({"publisher": "kafka"}, 'publisher must be "zmq" or "null"'),
+        ({"endpoint": "localhost:5557"}, "'localhost:5557' is no endpoint; write one such as tcp://*:5557"),
+        ({"endpoint": "tcp://*"}, "'tcp://*' is no endpoint"),
+        ({"endpoint": "tcp://*:70000"}, "'tcp://*:70000' is no endpoint"),
+        ({"replay_endpoint": 5}, "'5' is no endpoint"),
+        ({"hwm": 0}, "hwm must be a whole number from 1 to"),
+        ({"buffer_steps": True}, "buffer_steps must be a whole number"),
+        ({"topic": "t" * 2000}, "topic must be a text of at most 1024 characters"),
+    ],
+)
+def test_where_events_go_is_checked_in_one_line(folder, given, said):
+    with pytest.raises(ConfigError, match="^kv_events_config.*" + re.escape(said)) as error:
+        build(folder(), kv_events_config=given)
+    assert "\n" not in error.value.message
+    assert error.value.param == "kv_events_config"
+
+
+def test_events_need_the_prefix_cache(folder):
+    with pytest.raises(ConfigError, match="kv_events_config publishes what the prefix cache has"):
+        build(folder(), kv_events_config={"enable_kv_cache_events": True}, enable_prefix_caching=False)
+
+
+def test_the_endpoints_of_ranks_follow_each_other():
+    config = KVEventsConfig("tcp://[::]:5557", "ipc:///run/replay")
+    assert config.of_rank(0) == config
+    assert config.of_rank(3) == KVEventsConfig("tcp://[::]:5560", "ipc:///run/replay_dp3")
+    assert KVEventsConfig("tcp://*:0").of_rank(2).endpoint == "tcp://*:0"
+    with pytest.raises(ConfigError, match="the port of engine 3 is above 65535"):
+        KVEventsConfig("tcp://*:65533").of_rank(3)
 
 
 def test_drafts_and_pipeline_stages_exclude_each_other(folder):

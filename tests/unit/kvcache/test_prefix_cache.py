@@ -25,7 +25,7 @@ def groups(*sizes, window=None):
 
 
 def register(cache, chain, unit, *blocks):
-    cache.register([chain.link(unit, TOKENS)], dict(enumerate(blocks)))
+    cache.register(chain, TOKENS, unit, unit + 1, dict(enumerate(blocks)))
 
 
 def test_a_chain_is_sha256_over_raw_token_bytes():

@@ -29,7 +29,7 @@ from tessera.server.audio.protocol import (
 )
 from tessera.server.audio.speech_model import ServedSpeechModel
 from tessera.server.context import ServerContext
-from tessera.server.generation.prepare import RequestOwner
+from tessera.server.generation.prepare import RequestOwner, rank_of
 from tessera.server.http import json_response, until_disconnect
 from tessera.server.limits import AnswerAdmission
 from tessera.server.openapi import JsonRoute
@@ -188,7 +188,7 @@ def _check_untimed(form: TranscriptionForm, languages: Collection[str], language
 
 def _owner(model: ServedModel, scope: Scope) -> RequestOwner:
     """Without a cache salt: prompts of these models share no prefix."""
-    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client_of(scope))
+    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client_of(scope), rank_of(scope))
 
 
 def _text(segments: Sequence[Segment]) -> str:

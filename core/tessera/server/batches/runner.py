@@ -65,7 +65,7 @@ class IdleRoom(Room):
         self._stores = stores
 
     def is_free(self) -> bool:
-        engine, stats = self.context.engine, self.context.engine.metrics.stats
+        engine, stats = self.context.engine, self.context.engine.stats
         usable = engine.health.alive and not engine.health.stalled
         taken = max(self.context.counts.generating, stats.num_running)
         idle = stats.num_waiting == 0 and taken < self._rows and stats.kv_usage <= self._share
@@ -80,7 +80,7 @@ class WholeRoom(Room):
         if self.is_lost:
             raise EngineDeadError("The engine died; run the same command again to go on.")
         engine, rows = self.context.engine, self.context.engine.info.max_num_seqs
-        waits = engine.metrics.stats.num_waiting >= rows
+        waits = engine.stats.num_waiting >= rows
         return engine.health.alive and not waits and self.context.counts.generating < 2 * rows
 
 

@@ -17,11 +17,15 @@ from tessera.sampling_params import SamplingParams, with_max_tokens
 from tessera.server.access import name_by_body, request_id_of
 from tessera.server.context import ServerContext
 from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.http import header
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
+_RANK_DIGITS = 9
+RANK = b"x-data-parallel-rank"
+"""The header that chooses among engines."""
 _PRIORITIES = range(-(2**31), 2**31)
 PRIORITY = "tessera.priority"
 """The key under which the ASGI scope of a request holds a priority that goes before the body's."""
@@ -51,6 +55,8 @@ class RequestOwner:
     feature_args: Mapping[str, str]
     # who takes turns with others at the text workers
     client: str
+    # of the engine that runs it; None: whichever suits it
+    data_parallel_rank: int | None = None
 
     @classmethod
     def from_request(
@@ -62,7 +68,8 @@ class RequestOwner:
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
         tenant = _tenant(request, limits, scope)
-        return cls(_priority(request, scope), salt, tenant, model.feature_args, client_of(scope))
+        args, rank = model.feature_args, rank_of(scope)
+        return cls(_priority(request, scope), salt, tenant, args, client_of(scope), rank)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -75,6 +82,16 @@ def _priority(request: OwnerFields, scope: Scope) -> int:
     if priority not in _PRIORITIES:
         raise RequestError("priority must be a 32-bit integer.", param="priority")
     return int(scope.get(PRIORITY, priority))
+
+
+def rank_of(scope: Scope) -> int | None:
+    """The engine that a header of vLLM's asks for. Raises RequestError."""
+    value = header(scope, RANK)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > _RANK_DIGITS:
+        raise RequestError("X-data-parallel-rank must be the number of an engine, from 0.", param="data_parallel_rank")
+    return int(value)
 
 
 def _tenant(request: OwnerFields, limits: Limits, scope: Scope) -> str:

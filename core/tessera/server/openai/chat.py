@@ -49,15 +49,7 @@ StoreAnswer = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatCompletionA
 
 def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
     """store_answer: makes the answer to a chat whose request says that it is to be stored."""
-    limits = context.settings.limits
-    decoder = RequestDecoder(
-        context,
-        ChatCompletionRequest,
-        {**GENERATION, **CHAT},
-        large={"messages": limits.body_bytes, "tools": limits.tools_bytes, "allowed_token_ids": limits.body_bytes},
-        further=lambda envelope: _check_envelope(envelope, limits, context.engine.config.model.vocab_size),
-        also=("chat_template_kwargs",),
-    )
+    decoder = request_decoder(context)
 
     async def read(body: bytes, scope: Scope) -> ChatCompletionAnswer:
         request = await decoder.decode(body)
@@ -72,6 +64,18 @@ def route(context: ServerContext, store_answer: StoreAnswer) -> JsonRoute:
         body=ChatCompletionRequest,
         answer=ChatCompletion,
         stream=EVENT_STREAM,
+    )
+
+
+def request_decoder(context: ServerContext) -> RequestDecoder[ChatCompletionRequest]:
+    limits = context.settings.limits
+    return RequestDecoder(
+        context,
+        ChatCompletionRequest,
+        {**GENERATION, **CHAT},
+        large={"messages": limits.body_bytes, "tools": limits.tools_bytes, "allowed_token_ids": limits.body_bytes},
+        further=lambda envelope: _check_envelope(envelope, limits, context.engine.config.model.vocab_size),
+        also=("chat_template_kwargs",),
     )
 
 

@@ -47,19 +47,11 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def routes(context: ServerContext) -> list[JsonRoute]:
-    limits = context.settings.limits
-    decoder = RequestDecoder(
-        context,
-        CompletionRequest,
-        {**GENERATION, **COMPLETIONS},
-        large={"prompt": limits.body_bytes, "allowed_token_ids": limits.body_bytes},
-        further=lambda envelope: _check_envelope(envelope, context),
-        also=("truncate_prompt_tokens",),
-    )
+    decoder = request_decoder(context)
 
     async def read(body: bytes, scope: Scope) -> CompletionAnswer:
         request = await decoder.decode(body)
-        prepared = await _prepare(context, request, scope)
+        prepared = await prepare_completion(context, request, scope)
         return CompletionAnswer(request, Generation(context, prepared))
 
     return [
@@ -75,7 +67,19 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     ]
 
 
-async def _prepare(context: ServerContext, request: CompletionRequest, scope: Scope) -> PreparedRequest:
+def request_decoder(context: ServerContext) -> RequestDecoder[CompletionRequest]:
+    limits = context.settings.limits
+    return RequestDecoder(
+        context,
+        CompletionRequest,
+        {**GENERATION, **COMPLETIONS},
+        large={"prompt": limits.body_bytes, "allowed_token_ids": limits.body_bytes},
+        further=lambda envelope: _check_envelope(envelope, context),
+        also=("truncate_prompt_tokens",),
+    )
+
+
+async def prepare_completion(context: ServerContext, request: CompletionRequest, scope: Scope) -> PreparedRequest:
     """Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
     settings = context.settings
     check_fields(request, settings.limits)
