@@ -19,6 +19,7 @@ from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
+from tessera.server.keys import allows
 from tessera.server.loop_watch import LoopWatch
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
@@ -127,14 +128,15 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
     async def models(request: Request) -> Response:
         if header(request.scope, anthropic.VERSION) is not None:
-            return json_response(anthropic.page_of(infos, request))
-        return json_response(ModelList(data=list(served.values())))
+            own = {name: info for name, info in infos.items() if allows(request.scope, name)}
+            return json_response(anthropic.page_of(own, request))
+        return json_response(ModelList(data=[card for name, card in served.items() if allows(request.scope, name)]))
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
         if not name:  # a slash at the end of the list's path
             return await models(request)
-        context.model(name)
+        context.allowed_model(name, request.scope)
         return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
 
     return [
@@ -161,6 +163,8 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
         of_vllm = [value for value in values if value.name not in NOT_VLLMS]
         of_vllm += [value for value in ONLY_VLLMS if value.name not in counted]
         lines = [*http_lines(context.counts), *loop_lines(context.loop)]
+        if (keys := context.settings.key_file) is not None:
+            lines += engine_lines(context.quotas.metrics(keys.keys), PREFIX, {})
         for prefix, labels in names.items():
             shown = values if prefix == PREFIX else of_vllm
             lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]

@@ -17,6 +17,7 @@ from tessera.sampling_params import SamplingParams, with_max_tokens
 from tessera.server.access import name_by_body, request_id_of
 from tessera.server.context import ServerContext
 from tessera.server.generation.prompt import TokenizedPrompt
+from tessera.server.quotas import UNLIMITED, TokenAllowance, token_budget
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
@@ -51,6 +52,8 @@ class RequestOwner:
     feature_args: Mapping[str, str]
     # who takes turns with others at the text workers
     client: str
+    # what its API key's quota leaves
+    budget: TokenAllowance = UNLIMITED
 
     @classmethod
     def from_request(
@@ -62,12 +65,12 @@ class RequestOwner:
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
         tenant = _tenant(request, limits, scope)
-        return cls(_priority(request, scope), salt, tenant, model.feature_args, client_of(scope))
+        return cls(_priority(request, scope), salt, tenant, model.feature_args, client_of(scope), token_budget(scope))
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Those of AsyncEngine.generate."""
-        return vars(self)
+        return {name: value for name, value in vars(self).items() if name != "budget"}
 
 
 def _priority(request: OwnerFields, scope: Scope) -> int:
