@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.server import other_paths, status, tokenization
+from tessera.server import adapters, other_paths, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
@@ -65,7 +65,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     chats = StoredChats(context, store)
     answering = chat.route(context, chats.answer)
     routes: list[Route] = [*chats.routes(answering)]
-    for family in (completions, messages, decisions, pooling, audio, tokenization, status):
+    for family in (completions, messages, decisions, pooling, audio, tokenization, adapters, status):
         routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]

@@ -33,7 +33,7 @@ class ServerContext:
         """For what the server reports and limits as a whole; a request has that of its model."""
         self.settings = settings
         self.models = served_models(engine, settings)
-        """By the names that requests give; the first is that of requests that give none."""
+        """By the names that requests give; the first is that of requests that give none. Adapters come and go."""
         self.created = int(time.time())
         self.counts = Counts()
         self.quotas = Quotas()

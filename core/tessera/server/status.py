@@ -123,21 +123,20 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
             input_modalities=["text", *config.modalities],
         )
 
-    served = {name: card(name, model) for name, model in context.models.items()}
-    infos = anthropic.model_infos(context, served)
-
     async def models(request: Request) -> Response:
+        names = [name for name in context.models if allows(request.scope, name)]
         if header(request.scope, anthropic.VERSION) is not None:
-            own = {name: info for name, info in infos.items() if allows(request.scope, name)}
-            return json_response(anthropic.page_of(own, request))
-        return json_response(ModelList(data=[card for name, card in served.items() if allows(request.scope, name)]))
+            return json_response(anthropic.page_of(anthropic.model_infos(context, names), request))
+        return json_response(ModelList(data=[card(name, context.models[name]) for name in names]))
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
         if not name:  # a slash at the end of the list's path
             return await models(request)
-        context.allowed_model(name, request.scope)
-        return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
+        served = context.allowed_model(name, request.scope)
+        if header(request.scope, anthropic.VERSION) is None:
+            return json_response(card(name, served))
+        return json_response(anthropic.model_infos(context, [name])[name])
 
     return [
         JsonRoute("/v1/models", models, "The models that requests may name.", answer=ModelList),
