@@ -11,13 +11,15 @@ from typing import ClassVar
 
 
 class TesseraError(Exception):
-    """A user error. `status` is the HTTP status, `kind` OpenAI's error type, `code` OpenAI's error code, and
-    `exit_code` the exit code of the command line."""
+    """A user error. `status` is the HTTP status, `kind` OpenAI's error type, `code` OpenAI's error code,
+    `retry_seconds` when a client may try again, if the status says that it may, and `exit_code` the exit code of the
+    command line."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal_error"
     code: str | None = None
     param: str | None = None
+    retry_seconds: int = 1
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:

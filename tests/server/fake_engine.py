@@ -90,6 +90,7 @@ class FakeHealth:
 class FakeInfo:
     max_model_len: int = MAX_MODEL_LEN
     max_num_seqs: int = SchedulerConfig.max_num_seqs
+    dtype: str = "float32"
     block_size: int = 16
     num_blocks: int = 99
     num_cache_tokens: int = 1584

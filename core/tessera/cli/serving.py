@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.event_loop import run_until_end
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.child import EngineChild
     from tessera.media.workers import MediaWorkers
+    from tessera.server.key_file import KeyFile
     from tessera.server.serve import ReadyApp
     from tessera.text.workers import TextWorkers
 
 ACCESS_LOG = "tessera.server.access"
-MAX_KEYS_BYTES = 2**20
 # Addresses of this machine, and the name that containers know it by. Only whoever answers the machine's own DNS queries
 # could give that one to a page; --allowed-hosts leaves it out.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")  # noqa: S104 - no address to listen on
@@ -68,7 +67,7 @@ def run(
     with listen(options.host, options.port, options.uds, later=options.listen_when_ready) as listener:
         config = _engine_config(model, flags, options, announce)
         settings = server_settings(config, flags, options, template, environment)
-        guarded = bool(settings.api_keys) or options.uds is not None
+        guarded = settings.guarded or options.uds is not None
         unknown = unknown_variables(environment)
         for warning in (*ignored, *warnings_before(options.host, guarded=guarded), *unknown):
             announce.warn(warning)
@@ -129,8 +128,10 @@ def server_settings(
 ) -> ServerSettings:
     """Raises ConfigError or ModelError."""
     values = given_values(SERVER_FLAGS, flags, as_options=True)
+    key_file = named_keys(options, values.get("max_requests_per_key"))
     keys = api_keys(options, environment)
-    if "max_requests_per_key" in values and not keys:
+    guarded = bool(keys) or key_file is not None
+    if "max_requests_per_key" in values and not guarded:
         raise ConfigError("--max-requests-per-key needs --api-key.")
     for name, _ in config.lora.modules:
         if name in flags["served_model_name"]:
@@ -142,13 +143,14 @@ def server_settings(
         values,
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
+        key_file=key_file,
         limits=record_of(Limits, SERVER_FLAGS, values),
         media=record_of(MediaRules, SERVER_FLAGS, values),
         default_sampling=sampling,
         answers=answers,
         chat_template_kwargs=template.kwargs or {},
         root_path=_root_path(values.get("root_path", "")),
-        allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=bool(keys)),
+        allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=guarded),
         cors=_cors(values),
         tls=tls_context(
             options.ssl_certfile,
@@ -171,9 +173,10 @@ def server_settings(
 
 
 def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]:
-    """The keys from the flag and the file, or else the environment's. Raises ConfigError."""
-    given = [*options.api_key, *(_keys_in(options.api_key_file) if options.api_key_file is not None else ())]
-    if not given and environment.api_key:
+    """The keys without names: those from the flag and the file, or else the environment's. Raises ConfigError."""
+    file = options.api_key_file
+    given = [*options.api_key, *(() if file is None else _keys_in(file))]
+    if not given and file is None and environment.api_key:
         given = [environment.api_key]
     # A trailing line break is not part of a key.
     keys = tuple(key.strip() for key in given)
@@ -182,13 +185,25 @@ def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]
     return keys
 
 
+def named_keys(options: ServeOptions, concurrent_requests: int | None) -> KeyFile | None:
+    """The keys with names. Raises ConfigError."""
+    if options.api_key_file is None:
+        return None
+    # Not at the top: few servers have one.
+    from tessera.server.key_file import SUFFIXES, KeyFile
+
+    file = options.api_key_file
+    return KeyFile(file, concurrent_requests) if file.endswith(SUFFIXES) else None
+
+
 def _keys_in(file: str) -> list[str]:
-    """Reads one key per line; skips empty lines and those that begin with #."""
+    """Reads one key per line; skips empty lines and those that begin with #. None of a file with names."""
+    from tessera.server.key_file import SUFFIXES, read_key_file
+
+    if file.endswith(SUFFIXES):
+        return []
     try:
-        content = Path(file).read_bytes()[:MAX_KEYS_BYTES]
-        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
-    except OSError as error:
-        raise ConfigError(f"--api-key-file '{file}' cannot be read: {error.strerror}.") from error
+        lines = [line.strip() for line in read_key_file(file).decode("utf-8").splitlines()]
     except UnicodeDecodeError as error:
         raise ConfigError(f"--api-key-file '{file}' is not UTF-8 text.") from error
     keys = [line for line in lines if line and not line.startswith("#")]
@@ -311,7 +326,7 @@ class _Served:
                 url=url_of(self.listener, tls=self.settings.tls is not None),
                 socket_path=socket_path(self.listener),
                 chat=engine.text is not None and engine.text.has_template,
-                guarded=bool(self.settings.api_keys),
+                guarded=self.settings.guarded,
                 seconds=time.monotonic() - self.began,
                 page=not self.settings.disable_ui,
                 pooler=None if engine.config.model.generates else engine.config.model.pooler,

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.server import other_paths, status, tokenization
+from tessera.server import adapters, other_paths, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
@@ -27,7 +27,8 @@ from tessera.server.context import ServerContext
 from tessera.server.decisions import routes as decisions
 from tessera.server.error_forms import ErrorForms, Form
 from tessera.server.http import error_handlers
-from tessera.server.limits import BodyLimits, BodyRules, RequestsPerKey
+from tessera.server.keys import Quota, plain_keys
+from tessera.server.limits import BodyLimits, BodyRules
 from tessera.server.multipart import FORM_BYTES
 from tessera.server.ollama import routes as ollama
 from tessera.server.openai import chat, completions, render
@@ -35,6 +36,7 @@ from tessera.server.openai.stored_chats import StoredChats
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
 from tessera.server.pooling import routes as pooling
+from tessera.server.quotas import QuotaLimits
 from tessera.server.responses import conversations
 from tessera.server.responses import routes as responses
 from tessera.server.security import ApiKeys, Cors, Hosts
@@ -64,12 +66,12 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     answering = chat.route(context, chats.answer)
     # Before the paths of stored chats, which have any word for an id.
     routes: list[Route] = [*render.routes(context), *chats.routes(answering)]
-    for family in (completions, messages, decisions, pooling, audio, tokenization, status):
+    for family in (completions, messages, decisions, pooling, audio, tokenization, adapters, status):
         routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
-    jobs = Jobs(context, storage, Endpoints(routes))
+    jobs = Jobs(context, storage, Endpoints(routes, settings.key_file))
     context.starters.append(jobs.start)
     context.closers.append(jobs.end)
     routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(context, storage, jobs)]
@@ -78,7 +80,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
         routes += docs_routes(
             lambda: app.routes,
             errors={begin: form.kind for begin, form in FORMS.items()},
-            guarded=bool(settings.api_keys),
+            guarded=settings.guarded,
             root_path=settings.root_path,
         )
     page = None if settings.disable_ui else Page.read()
@@ -133,10 +135,11 @@ def _middleware(
     # Outside ApiKeys, because browsers send preflight requests without a key.
     if settings.cors is not None:
         yield Middleware(Cors, settings.cors)
-    if settings.api_keys:
-        yield Middleware(ApiKeys, settings.api_keys, page)
-    if settings.max_requests_per_key is not None:
-        yield Middleware(RequestsPerKey, settings.max_requests_per_key)
+    if settings.guarded:
+        keys = plain_keys(settings.api_keys, Quota(concurrent_requests=settings.max_requests_per_key))
+        yield Middleware(ApiKeys, keys, settings.key_file, page)
+    if settings.max_requests_per_key is not None or settings.key_file is not None:
+        yield Middleware(QuotaLimits, context.quotas)
     upload = replace(
         settings.limits,
         body_bytes=settings.limits.file_bytes + FORM_BYTES,

@@ -7,12 +7,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from starlette.types import Scope
+
 from tessera.engine.model_tasks import check_generates
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
+from tessera.server.keys import check_allows
 from tessera.server.limits import AnswerAdmission
 from tessera.server.loop_watch import LoopWatch
+from tessera.server.quotas import Quotas
 from tessera.server.served_model import ServedModel, served_models
 from tessera.server.settings import ServerSettings
 from tessera.server.task_routes import TASK_ROUTES
@@ -29,9 +33,10 @@ class ServerContext:
         """For what the server reports and limits as a whole; a request has that of its model."""
         self.settings = settings
         self.models = served_models(engine, settings)
-        """By the names that requests give; the first is that of requests that give none."""
+        """By the names that requests give; the first is that of requests that give none. Adapters come and go."""
         self.created = int(time.time())
         self.counts = Counts()
+        self.quotas = Quotas()
         self.assembly = Assembly()
         self.loop = LoopWatch()
         places = (
@@ -64,15 +69,21 @@ class ServerContext:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
         return self.models[name]
 
-    def running_model(self, name: str | None) -> ServedModel:
-        """As model(); raises EngineDeadError too, if its engine is not running."""
+    def allowed_model(self, name: str | None, scope: Scope) -> ServedModel:
+        """As model(); raises KeyNotAllowedError too, if the request's API key may not use it."""
         model = self.model(name)
+        check_allows(scope, model.name)
+        return model
+
+    def running_model(self, name: str | None, scope: Scope) -> ServedModel:
+        """As allowed_model(); raises EngineDeadError too, if its engine is not running."""
+        model = self.allowed_model(name, scope)
         if not model.engine.health.alive:
             raise EngineDeadError("The engine is not running.")
         return model
 
-    def generating_model(self, name: str | None) -> ServedModel:
+    def generating_model(self, name: str | None, scope: Scope) -> ServedModel:
         """As running_model(); raises RequestError too, for a model that answers with numbers only."""
-        model = self.running_model(name)
+        model = self.running_model(name, scope)
         check_generates(model.engine.config.model, TASK_ROUTES)
         return model

@@ -38,7 +38,7 @@ _SERVER_FAILED = "The server failed while handling this request; see its log."
 _NO_ROUTE = "No such route. OpenAI's routes begin with /v1 and have no slash at the end."
 _HTTP_MESSAGES = {404: _NO_ROUTE, 405: "This route does not support this method."}
 _MAX_MESSAGE_CHARS = 1000
-_RETRY_SECONDS = "1"
+_RETRY_SECONDS = str(TesseraError.retry_seconds)
 _RETRIED = frozenset({429, 503})
 _DRAIN_BYTES = 2**28
 _SEND_BYTES = 2**18
@@ -189,7 +189,7 @@ def error_response(error: Exception) -> Response:
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     if status in _RETRIED:
-        headers["Retry-After"] = _RETRY_SECONDS
+        headers["Retry-After"] = str(error.retry_seconds) if isinstance(error, TesseraError) else _RETRY_SECONDS
     if isinstance(error, FatalRequestError):
         headers["X-Should-Retry"] = "false"  # which OpenAI's and Anthropic's clients follow
     return Response(body_of(error), status, headers, media_type="application/json")

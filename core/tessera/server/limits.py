@@ -1,9 +1,10 @@
-"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key, and
-the tokens that all ask for."""
+"""Limits on clients: size and speed of request bodies, memory of all bodies together, and the tokens that all ask
+for."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
 from tessera.server.encoding import GZIP, IDENTITY, Gunzip
-from tessera.server.http import error_response, header, refuse
-from tessera.server.security import HEALTH_PATHS, KEY_NUMBER, OriginError, tenant_of
+from tessera.server.http import header, refuse
+from tessera.server.security import OriginError, tenant_of
 from tessera.server.settings import Limits
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
@@ -32,31 +33,13 @@ class RequestTimeoutError(RequestError):
 
 
 class RateLimitError(RequestError):
+    """retry_seconds: after which the request may be sent again."""
+
     status, kind, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
-
-class RequestsPerKey:
-    """ASGI middleware inside ApiKeys: answers 429 while a key has `limit` requests in progress, so that one client
-    leaves room for the others."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app = app
-        self._limit = limit
-        self._in_progress: Counter[int] = Counter()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = scope.get(KEY_NUMBER)
-        if key is None or scope["path"] in HEALTH_PATHS:
-            await self._app(scope, receive, send)
-        elif self._in_progress[key] >= self._limit:
-            error = RateLimitError(f"This API key is at its limit of {self._limit} requests in progress; try again.")
-            await error_response(error)(scope, receive, send)
-        else:
-            self._in_progress[key] += 1
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._in_progress[key] -= 1
+    def __init__(self, message: str, retry_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_seconds = max(math.ceil(retry_seconds), 1)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -14,20 +13,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import AuthenticationError, RequestError
 from tessera.server.http import error_response, header
+from tessera.server.keys import KEY, ApiKey, digest
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.settings import CorsRules
+
+if TYPE_CHECKING:
+    from tessera.server.key_file import KeyFile
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 """The paths of health checks, which need no key and no known Host. All other paths do, even those without a route."""
 HEALTH_PATHS = OPEN_PATHS | {"/ping"}
 """The paths of all health checks, which no number of requests in progress refuses."""
-KEY_NUMBER = "tessera.key"
-"""The key under which the ASGI scope of a request holds the number of its API key."""
-
 TENANT = "tessera.tenant"
 """The key under which the ASGI scope of a request holds the tenant that its API key stands for."""
 
-_READABLE_HEADERS = ("X-Request-Id", "Request-Id", "Retry-After")
+_READABLE_HEADERS = (
+    *("X-Request-Id", "Request-Id", "Retry-After"),
+    *(f"X-RateLimit-{value}-{what}" for what in ("Requests", "Tokens") for value in ("Limit", "Remaining", "Reset")),
+)
 
 
 # ---- API keys --------------------------------------------------------------------------------------------------------
@@ -37,27 +40,28 @@ class ApiKeys:
     """ASGI middleware: answers 401 unless the request has one of the keys, as a bearer token or as x-api-key, or its
     path is open.
 
-    The hash of the given key is compared with those of all keys, so that the time taken reveals nothing. If there are
-    several keys, each is a tenant, named by its number so that the key is never shown.
+    Keys are looked up by their SHA-256, which nobody can steer, so that the time taken reveals nothing.
 
-    page: the body of the 401 for a browser that opens it, instead of the JSON error.
+    file: further keys, as they are at the time of the request. page: the body of the 401 for a browser that opens it,
+    instead of the JSON error.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], page: Page | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[ApiKey], file: KeyFile | None = None, page: Page | None = None
+    ) -> None:
         self._app = app
+        self._file = file
         self._page = page
-        self._hashes = [_digest(key.encode()) for key in keys]
-        several = len(set(keys)) > 1
-        self._tenants = [f"key {number}" if several else "" for number in range(len(keys))]
+        self._keys = {key.digest: key for key in reversed(keys)}  # of equal ones, the first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (number := self._number_of(scope)) is not None:
-            scope[KEY_NUMBER] = number
-            scope[TENANT] = self._tenants[number]
+        elif (key := self._key_of(scope)) is not None:
+            scope[KEY] = key
+            scope[TENANT] = key.tenant
             await self._app(scope, receive, send)
         else:
             error = AuthenticationError('The API key is missing or wrong: send the header "Authorization: Bearer KEY".')
@@ -66,13 +70,14 @@ class ApiKeys:
                 response = self._page.instead_of(response)
             await response(scope, receive, send)
 
-    def _number_of(self, scope: Scope) -> int | None:
+    def _key_of(self, scope: Scope) -> ApiKey | None:
         scheme, _, token = (header(scope, b"authorization") or b"").partition(b" ")
         if scheme.lower() != b"bearer":
             token = header(scope, b"x-api-key") or b""  # as Anthropic's clients send it
-        given = _digest(token.strip())
-        matches = [hmac.compare_digest(given, known) for known in self._hashes]
-        return matches.index(True) if token and any(matches) else None
+        if not token:
+            return None
+        hashed = digest(token.strip())
+        return self._keys.get(hashed) or (None if self._file is None else self._file.by_digest.get(hashed))
 
 
 def tenant_of(scope: Scope) -> str:
@@ -85,10 +90,6 @@ def client_of(scope: Scope) -> str:
     """Who takes turns with others where they have to wait: the tenant, else the address that the request comes from."""
     client: tuple[str, int] | None = scope.get("client")
     return tenant_of(scope) or (client[0] if client else "")
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
 
 
 # ---- the Host header -------------------------------------------------------------------------------------------------

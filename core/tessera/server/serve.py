@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -96,8 +96,9 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     After SIGTERM, SIGINT or SIGHUP the server accepts no new connections, and requests in progress have
     settings.drain_seconds to finish; the exit code is 0. SIGTERM first leaves settings.shutdown_delay_seconds in which
     all requests are served and /readyz answers 503. A second signal cuts requests off; the exit code is 1. A signal
-    before `starting` is done stops it at once; the exit code is 0. If the engine dies for good, streams end with an
-    error event, every other request gets a 503, and the exit code is 4.
+    before `starting` is done stops it at once; the exit code is 0. With a file of keys, SIGHUP reads that again
+    instead. If the engine dies for good, streams end with an error event, every other request gets a 503, and the exit
+    code is 4.
     """
     door = Door(_loading_app(settings))
     server = HttpServer(door, settings)
@@ -106,7 +107,8 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
         opened.set()
     running = asyncio.create_task(_serve_once(opened, server, listener))
     start = asyncio.create_task(starting)
-    with _signals() as signals:
+    keys = settings.key_file
+    with _signals(None if keys is None else keys.read_again) as signals:
         told = asyncio.create_task(signals.get())
         try:
             await asyncio.wait((running, start, told), return_when=asyncio.FIRST_COMPLETED)
@@ -232,15 +234,19 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[asyncio.Queue[int]]:
-    """A queue that receives SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP."""
+def _signals(reload: Callable[[], None] | None) -> Iterator[asyncio.Queue[int]]:
+    """A queue that receives SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. reload: called at SIGHUP
+    instead, on another thread."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[int] = asyncio.Queue()
     kinds = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    if reload is None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         kinds.append(signal.SIGHUP)  # its terminal is closed
     for kind in kinds:
         loop.add_signal_handler(kind, queue.put_nowait, kind)
+    if reload is not None:
+        kinds.append(signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload)
     try:
         yield queue
     finally:

@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model under one of its names, or one of --lora-modules, on the same engine."""
+    """A model under one of its names, or an adapter, on the same engine."""
 
     # as requests give it
     name: str
@@ -50,7 +50,7 @@ class ServedModel:
     feature_args: Mapping[str, str] = field(default_factory=dict)
 
 
-def served_models(engine: AsyncEngine, settings: ServerSettings) -> Mapping[str, ServedModel]:
+def served_models(engine: AsyncEngine, settings: ServerSettings) -> dict[str, ServedModel]:
     """All models that an engine serves, by name: the names of the model itself first, and then --lora-modules."""
     names = settings.served_model_names or (engine.config.model.served_name,)
     model = ServedModel(

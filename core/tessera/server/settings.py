@@ -13,6 +13,8 @@ from tessera.media.rules import MediaRules
 if TYPE_CHECKING:
     import ssl
 
+    from tessera.server.key_file import KeyFile
+
 _MAX_N = 2**14
 """That of SamplingParams, whose module takes too long to load before the engine starts."""
 
@@ -117,8 +119,10 @@ class ServerSettings:
 
     # that requests may use for the model; () is the engine's name
     served_model_names: tuple[str, ...] = ()
-    # each grants access; () needs no key
+    # each grants access; () needs no key, unless there is a file of keys
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    # further keys, with names and limits
+    key_file: KeyFile | None = None
     # values of sampling fields that a request leaves out, from generation_config.json
     default_sampling: Mapping[str, float] = field(default_factory=dict)
     # in progress
@@ -182,8 +186,8 @@ class ServerSettings:
         high=MAX_SECONDS, unit="seconds", metavar="SECONDS", shown_default="never",
     )  # fmt: skip
     max_requests_per_key: int | None = flag(
-        None, "Maximum requests in flight per API key; further ones get a 429.", group="security", low=1,
-        shown_default="no limit",
+        None, "Maximum requests in flight per API key that has no limit of its own; further ones get a 429.",
+        group="security", low=1, shown_default="no limit",
     )  # fmt: skip
     max_asked_tokens: int | None = flag(
         None, "Maximum tokens that requests in flight may ask for, each with its log probabilities; further ones get a "
@@ -217,6 +221,11 @@ class ServerSettings:
     # for HTTPS; None is plain HTTP
     tls: ssl.SSLContext | None = None
 
+    @property
+    def guarded(self) -> bool:
+        """Whether clients need an API key."""
+        return bool(self.api_keys) or self.key_file is not None
+
     def __post_init__(self) -> None:
         """Raises ConfigError for a parser that there is not."""
         # Not at the top: the flags are read before the engine's process begins, which waits for nothing else.
@@ -247,8 +256,8 @@ class ServeOptions:
         multiple=True, several=True, variable="TESSERA_API_KEY",
     )  # fmt: skip
     api_key_file: str | None = flag(
-        None, "File of keys, one per line, so that they do not show in the process list.", group="security",
-        metavar="FILE",
+        None, "File of keys, one per line; if its name ends in .yaml or .json, of keys with names and limits, which is "
+        "read again on SIGHUP.", group="security", metavar="FILE", aliases=("--api-keys-file",),
     )  # fmt: skip
     ssl_certfile: str | None = flag(
         None, "Certificate chain (PEM) for HTTPS.", group="security", metavar="FILE", common=True

@@ -19,6 +19,7 @@ from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
 from tessera.server.http import header, json_response, not_ready
+from tessera.server.keys import allows
 from tessera.server.loop_watch import LoopWatch
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
@@ -122,20 +123,20 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
             input_modalities=["text", *config.modalities],
         )
 
-    served = {name: card(name, model) for name, model in context.models.items()}
-    infos = anthropic.model_infos(context, served)
-
     async def models(request: Request) -> Response:
+        names = [name for name in context.models if allows(request.scope, name)]
         if header(request.scope, anthropic.VERSION) is not None:
-            return json_response(anthropic.page_of(infos, request))
-        return json_response(ModelList(data=list(served.values())))
+            return json_response(anthropic.page_of(anthropic.model_infos(context, names), request))
+        return json_response(ModelList(data=[card(name, context.models[name]) for name in names]))
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
         if not name:  # a slash at the end of the list's path
             return await models(request)
-        context.model(name)
-        return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
+        served = context.allowed_model(name, request.scope)
+        if header(request.scope, anthropic.VERSION) is None:
+            return json_response(card(name, served))
+        return json_response(anthropic.model_infos(context, [name])[name])
 
     return [
         JsonRoute("/v1/models", models, "The models that requests may name.", answer=ModelList),
@@ -157,6 +158,8 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
     async def metrics(_request: Request) -> Response:
         engines = [(list(metrics.read()), info) for metrics, info in context.engine.all_metrics()]
         lines = [*http_lines(context.counts), *loop_lines(context.loop)]
+        if (keys := context.settings.key_file) is not None:
+            lines += engine_lines(context.quotas.metrics(keys.keys), PREFIX, {})
         for prefix, labels in names.items():
             each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
             shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]

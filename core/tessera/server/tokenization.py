@@ -120,13 +120,14 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def tokenize(request: Request) -> Response:
         asked = await tokenize_decoder.decode(await read_body(request.receive))
-        model = context.model(asked.model)
+        model = context.allowed_model(asked.model, request.scope)
         work = _tokenized(context.settings, model, asked, client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
     async def detokenize(request: Request) -> Response:
         asked = await detokenize_decoder.decode(await read_body(request.receive))
-        work = _detokenized(context.model(asked.model), asked, client_of(request.scope))
+        model = context.allowed_model(asked.model, request.scope)
+        work = _detokenized(model, asked, client_of(request.scope))
         return json_response(await unless_gone(request.receive, work))
 
     info = [_info_route(context)] if context.settings.tokenizer_info else []

@@ -7,6 +7,7 @@ _TEXT_ONLY = "models here take text."
 _NATIVE = "use OpenAI's completions or chat completions, whose paths begin with /v1."
 _AGENTS = "this server answers an agent that runs elsewhere, by chat completions, responses or messages."
 _AT_START = "the operator decides it when the server starts."
+_ADMIN = "it needs --enable-lora and a file of keys of which one is an admin."
 
 ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Embeddings at this path are", "use /v1/embeddings.", ("embedding", "encode", "/v1/embed", "embed_sparse")),
@@ -69,7 +70,7 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             *("continue_generation", "release_memory_occupation", "resume_memory_occupation"),
         ),
     ),
-    ("Loading adapters at run time is", _AT_START, ("load_lora_adapter", "unload_lora_adapter", "lora-adapters")),
+    ("Loading adapters at run time is", _ADMIN, ("load_lora_adapter", "unload_lora_adapter", "lora-adapters")),
     (
         "Changing weights at run time is",
         _AT_START,

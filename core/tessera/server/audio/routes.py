@@ -33,6 +33,7 @@ from tessera.server.generation.prepare import RequestOwner, rank_of
 from tessera.server.http import json_response, until_disconnect
 from tessera.server.limits import AnswerAdmission
 from tessera.server.openapi import JsonRoute
+from tessera.server.quotas import token_budget
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.sse import OPENAI, event, send_events
@@ -87,12 +88,14 @@ class TranscriptionEndpoint:
     async def _answer(self, received: ReceivedForm, scope: Scope, receive: Receive, send: Send) -> None:
         context = self._context
         form = received.checked(context.counts.unknown_fields.add)
-        model = context.model(form.model)
+        model = context.allowed_model(form.model, scope)
         check_hears(model.engine.config.model, self._task, TASK_ROUTES)
         _check(form)
         if form.wants("word") and model.engine.config.model.pooler is None:
             raise RequestError("This model does not time words; leave word out.", param="timestamp_granularities")
-        speech = ServedSpeechModel(context, model, _owner(model, scope), request_id_of(scope), form.seed)
+        owner = _owner(model, scope)
+        owner.budget.begin(0)  # its tokens are counted as they are written
+        speech = ServedSpeechModel(context, model, owner, request_id_of(scope), form.seed)
         options = await _options(form, self._task, speech)
         samples = await speech.samples(bytes(received.data))
         received.data.clear()
@@ -188,7 +191,8 @@ def _check_untimed(form: TranscriptionForm, languages: Collection[str], language
 
 def _owner(model: ServedModel, scope: Scope) -> RequestOwner:
     """Without a cache salt: prompts of these models share no prefix."""
-    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client_of(scope), rank_of(scope))
+    client, rank = client_of(scope), rank_of(scope)
+    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client, rank, token_budget(scope))
 
 
 def _text(segments: Sequence[Segment]) -> str:

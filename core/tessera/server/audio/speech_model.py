@@ -115,5 +115,6 @@ class ServedSpeechModel:
                         answer = output.outputs[0]
                         if answer.finish_reason not in ("stop", "length"):
                             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
+                        self._owner.budget.generated(len(answer.token_ids))
                         return answer
         raise EngineStepError("The engine ended an answer without a word.")

@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.routing import BaseRoute
@@ -20,8 +21,12 @@ from tessera.server.batches.protocol import ENDPOINTS
 from tessera.server.decode import asks_for_nothing, decoded
 from tessera.server.generation.prepare import PRIORITY
 from tessera.server.http import REQUEST_ID, error_response
+from tessera.server.keys import KEY
 from tessera.server.openapi import JsonRoute
 from tessera.server.security import TENANT
+
+if TYPE_CHECKING:
+    from tessera.server.key_file import KeyFile
 
 _LOG = logging.getLogger(__name__)
 LEAST_URGENT = 2**31
@@ -38,9 +43,11 @@ class EndpointResponse:
 
 
 class Endpoints:
-    """The routes that a batch may ask. routes: those of the server, they among them."""
+    """The routes that a batch may ask. routes: those of the server, they among them. keys: with the models that a
+    tenant may use."""
 
-    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+    def __init__(self, routes: Iterable[BaseRoute], keys: KeyFile | None = None) -> None:
+        self._keys = keys
         self._routes = {
             route.path: route for route in routes if isinstance(route, JsonRoute) and route.path in ENDPOINTS
         }
@@ -57,6 +64,7 @@ class Endpoints:
             REQUEST_ID: uuid.uuid4().hex,
             TENANT: tenant,
             PRIORITY: LEAST_URGENT,
+            KEY: None if self._keys is None else self._keys.of_tenant(tenant),
         }
         receive = _receive_of(body)
         try:

@@ -35,7 +35,7 @@ def route(context: ServerContext, labels: Labels | None) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> Deciding:
         asked = await decoder.decode(body)
-        model = context.generating_model(asked.model)
+        model = context.generating_model(asked.model, scope)
         if labels is None:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
         return await Deciding.prepare(context, model, asked, labels, scope)

@@ -58,7 +58,8 @@ class DecisionRun:
         return sum(map(len, self._prompts))
 
     async def logprobs(self) -> list[LabelLogprobs]:
-        """Of each question."""
+        """Of each question. Raises RateLimitError if the API key has no tokens left."""
+        self._owner.budget.begin(self.num_prompt_tokens)
         first, *others = range(len(self._questions))
         found = [await self._ask(first)]
         places = asyncio.Semaphore(_AT_ONCE)

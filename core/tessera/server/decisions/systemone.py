@@ -32,7 +32,7 @@ def route(context: ServerContext, labels: Labels | None) -> JsonRoute:
 
     async def read(body: bytes, scope: Scope) -> SystemOneDeciding:
         asked = await decoder.decode(body)
-        model = context.generating_model(asked.model)
+        model = context.generating_model(asked.model, scope)
         if labels is None:
             raise RequestError("This server has no tokenizer, so nothing can be decided.")
         await labels.load()

@@ -51,8 +51,10 @@ class Generation:
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests. Raises
-        RateLimitError and OverloadedError, before the first, if all together ask for too much."""
-        request, n = self._request, self.params.n
+        RateLimitError and OverloadedError, before the first, if all together ask for too much or
+        the API key has no tokens left."""
+        request, n, budget = self._request, self.params.n, self._request.owner.budget
+        budget.begin(sum(len(prompt.ids) for prompt in self.prompts))
         with self._admission.admit(request.owner.tenant, request.num_values):
             streams = [
                 request.method.generate(prompt, params, name, **request.owner.arguments)
@@ -67,6 +69,7 @@ class Generation:
                         if request.prompt_only:
                             _blank(answer)
                         self._num_generated[index * n + answer.index] += len(answer.token_ids)
+                        budget.generated(len(answer.token_ids))
                     self._num_cached[index] = output.num_cached_tokens
                     self.prompt_logprobs[index] = output.prompt_logprobs or self.prompt_logprobs[index]
                     yield index * n, output

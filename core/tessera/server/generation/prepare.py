@@ -18,6 +18,7 @@ from tessera.server.access import name_by_body, request_id_of
 from tessera.server.context import ServerContext
 from tessera.server.generation.prompt import TokenizedPrompt
 from tessera.server.http import header
+from tessera.server.quotas import UNLIMITED, TokenAllowance, token_budget
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
@@ -57,6 +58,8 @@ class RequestOwner:
     client: str
     # of the engine that runs it; None: whichever suits it
     data_parallel_rank: int | None = None
+    # what its API key's quota leaves
+    budget: TokenAllowance = UNLIMITED
 
     @classmethod
     def from_request(
@@ -68,13 +71,13 @@ class RequestOwner:
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
         tenant = _tenant(request, limits, scope)
-        args, rank = model.feature_args, rank_of(scope)
-        return cls(_priority(request, scope), salt, tenant, args, client_of(scope), rank)
+        args, client, rank = model.feature_args, client_of(scope), rank_of(scope)
+        return cls(_priority(request, scope), salt, tenant, args, client, rank, token_budget(scope))
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Those of AsyncEngine.generate."""
-        return vars(self)
+        return {name: value for name, value in vars(self).items() if name != "budget"}
 
 
 def _priority(request: OwnerFields, scope: Scope) -> int:

@@ -75,7 +75,7 @@ class ChatRun:
         settings = context.settings
         with renamed_fields(field_names):
             check_fields(request, settings.limits)
-            model = context.generating_model(request.model)
+            model = context.generating_model(request.model, scope)
             use = _tool_use(settings, model, request)
             params = _sampling_params(settings, model, request)
             method = generation_method(model, request, params)
@@ -116,7 +116,7 @@ async def count_tokens(
     """The tokens of a chat's prompt. scope: of who asks. field_names: as of ChatRun.prepare. Raises RequestError,
     NotFoundError, TextWorkerError."""
     with renamed_fields(field_names):
-        settings, model = context.settings, context.model(request.model)
+        settings, model = context.settings, context.allowed_model(request.model, scope)
         rendered = await render(settings, model, request, _tool_use(settings, model, request), client=client_of(scope))
         return len(rendered.prompt.token_ids)
 

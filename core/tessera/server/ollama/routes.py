@@ -25,6 +25,7 @@ from tessera.server.error_forms import Form
 from tessera.server.generation.endpoint import GenerationEndpoint
 from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
+from tessera.server.keys import allows
 from tessera.server.ollama import embed
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
@@ -139,12 +140,12 @@ class Served:
         self._decoder = msgspec.json.Decoder(ShowRequest)
         self._since = _time(context.created)
 
-    async def tags(self, _request: Request) -> Response:
-        return json_response(Tags([self._tag(name) for name in self._context.models]))
+    async def tags(self, request: Request) -> Response:
+        return json_response(Tags([self._tag(name) for name in self._context.models if allows(request.scope, name)]))
 
     async def show(self, request: Request) -> Response:
         asked = decoded(self._decoder, await read_body(request.receive))
-        model = self._context.model(name_of(self._context, asked.model or asked.name or ""))
+        model = self._context.allowed_model(name_of(self._context, asked.model or asked.name or ""), request.scope)
         family, known = self._details().family, model.format
         tasks = tasks_of(model.engine.config.model)
         capabilities = [name for task, name in _CAPABILITIES.items() if task in tasks]

@@ -83,7 +83,7 @@ async def prepare_completion(context: ServerContext, request: CompletionRequest,
     """Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
     settings = context.settings
     check_fields(request, settings.limits)
-    model = context.generating_model(request.model)
+    model = context.generating_model(request.model, scope)
     check_alternatives(request, "logprobs", request.logprobs, model.engine.config.model)
     # The engine generates at least one token; it is left out if the request wants nothing but the echo.
     prompt_only = bool(request.echo) and request.max_tokens == 0

@@ -33,7 +33,7 @@ class PoolingRequest:
     ) -> PoolingRequest:
         """prefix: of the answer's id. tasks: that answer it; the first that the model has is used. Raises RequestError,
         NotFoundError, EngineDeadError."""
-        model = context.running_model(fields.model)
+        model = context.running_model(fields.model, scope)
         task = check_pools(model.engine.config.model, tasks, TASK_ROUTES)
         identity = Identity.from_request(model, prefix, fields, context.settings.limits, scope)
         owner = RequestOwner.from_request(context, model, fields, scope)

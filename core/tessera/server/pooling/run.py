@@ -57,6 +57,7 @@ class PoolingRun:
         results: list[Array | None] = [None] * len(self._prompts)
         left = iter(range(len(self._prompts)))
         tasks = min(len(self._prompts), _ROUNDS * engine.info.max_num_seqs)
+        self.request.owner.budget.begin(sum(len(prompt.ids) for prompt in self._prompts))
         with self.request.context.number_admission.admit(self.request.owner.tenant, self.num_numbers):
             try:
                 async with asyncio.TaskGroup() as group:
