@@ -56,14 +56,18 @@ class BlockCopy(msgspec.Struct, array_like=True):
 
 
 class MediaToEncode(msgspec.Struct, array_like=True):
-    """An image, or the like, whose features a step computes before its forward pass."""
+    """An image, or the like, whose features a step computes before its forward pass, or a part of that."""
 
     # PlacedMedia.modality
     modality: str
     # [features] int32: rows of the encoder cache, where the features are kept
     slots: Array
-    # PlacedMedia.inputs
+    # PlacedMedia.inputs; none where an earlier step had a part
     inputs: dict[str, Array]
+    # which encoding it is, in all its steps: counts up
+    number: int
+    # of len(slots): how much of the work is done behind this step
+    done: int
 
 
 class RowMedia(msgspec.Struct, array_like=True):
@@ -97,11 +101,13 @@ class StepMedia(msgspec.Struct, array_like=True):
     encode: list[MediaToEncode]
     rows: list[RowMedia]
     sources: list[RowSources] = []
+    # numbers of encodings that no step goes on with
+    dropped: list[int] = []
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True):
     """The decision for one step. A runner applies freed, opened, blocks and copies in this order (a row may be freed
-    and reopened in one step), then computes."""
+    and reopened in one step), then computes. A step that only encodes media has no rows to compute."""
 
     step: int  # counts up from 0
     after: int  # the latest step whose sampled tokens are input to this one, and may still be on the device; -1 if none
@@ -117,7 +123,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     # decodes: row rows[i] computes its newest token and the next num_scheduled_tokens[i] - 1 of the drafts, and a token
     # is sampled at each of these positions.
     drafts: Array = int32()
-    # Filled by the feature `media`, if a row's tokens stand for images or the like.
+    # Filled by the feature `media`, if a row's tokens stand for images or the like, or if one is encoded.
     media: StepMedia | None = None
 
     @property

@@ -100,7 +100,7 @@ def test_features_of_another_image_of_the_prompt(seen, monkeypatch):
 def test_slots_that_another_image_has_taken(seen, monkeypatch):
     def allocate(cache, size):
         while cache._free.size < size:
-            oldest = next(digest for digest in cache._slots if digest not in cache._read)
+            oldest = next(digest for digest in cache._slots if digest not in cache._used)
             cache._free = np.concatenate([cache._free, cache._slots[oldest]])  # which is still known
         taken, cache._free = cache._free[:size], cache._free[size:]
         return taken

@@ -110,11 +110,13 @@ class ThreadsExecutor(Executor):
             for spec in specs
         ]
         self.stage_of = [config.parallel.mesh.place("pipeline", spec.rank) for spec in specs]
-        self.threads = ThreadPoolExecutor(len(specs))
+        # One of each worker, which runs all its steps.
+        self.threads = [ThreadPoolExecutor(1) for _ in specs]
         self.steps: list[SchedulerOutput] = []
 
     def _each(self, call: Callable[..., Any], *by_rank: Sequence[Any]) -> list[Any]:
-        futures = [self.threads.submit(call, *given) for given in zip(self.workers, *by_rank, strict=True)]
+        given = zip(self.threads, self.workers, *by_rank, strict=True)
+        futures = [thread.submit(call, *of_rank) for thread, *of_rank in given]
         return [future.result() for future in futures]
 
     def load(self, report: Report) -> list[LoadedModel]:
@@ -137,4 +139,5 @@ class ThreadsExecutor(Executor):
         return output
 
     def close(self) -> None:
-        self.threads.shutdown()
+        for thread in self.threads:
+            thread.shutdown()

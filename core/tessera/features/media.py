@@ -1,8 +1,8 @@
 """Images and the like in prompts, the engine's half: which features are in the workers' encoder cache. The workers'
 half is runner/media.py.
 
-Features are computed in the step that first needs one of them, once for each content, and stay until their slots are
-needed for others. A worker runs steps in order, so a slot may be given away as soon as the step that reads it is
+Features are computed once for each content, in the steps before their tokens or with them, and stay until their slots
+are needed for others. A worker runs steps in order, so a slot may be given away as soon as the step that reads it is
 scheduled. What an encoder made for an encoder-decoder passes through the same slots: the step that begins a row writes
 keys and values of it into the row's own blocks.
 """
@@ -10,8 +10,8 @@ keys and values of it into the row's own blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -101,10 +101,13 @@ class MediaInEngine(EngineFeature):
                 )
         if self._encoder_length:
             return self._begin_encoder(request)
-        if self._merge is None or not request.media:
+        if not request.media:
             return None
+        if self._merge is None:
+            return WithMedia(self._cache, request)
         positions = AxisPositions.from_media(request.prompt.size, request.media, self._merge, self._per_second)
-        state = OnAxes(positions, None if self._around is None else _seen(request, self._around))
+        seen = None if self._around is None else _seen(request, self._around)
+        state = OnAxes(self._cache, request, positions, seen)
         self._cache.states[request.key] = state
         return state
 
@@ -116,7 +119,7 @@ class MediaInEngine(EngineFeature):
             raise RequestError(
                 f"This model writes what it hears in one {modality}{most}; send one with the prompt.", param="prompt"
             )
-        return WithEncoder(lengths[0])
+        return WithEncoder(self._cache, request, lengths[0])
 
     def _begin_text(self, request: Request) -> FeatureState:
         lengths = [media.length for media in request.media if media.modality == TEXT]
@@ -124,17 +127,30 @@ class MediaInEngine(EngineFeature):
             raise RequestError(
                 f"This model's encoder reads a text of up to {self._encoder_length} tokens; send one.", param="prompt"
             )
-        return WithEncoder(lengths[0])
+        return WithEncoder(self._cache, request, lengths[0])
 
     def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
         step.media = self._cache.take_step(row_of)
 
 
-class OnAxes(FeatureState):
+class WithMedia(FeatureState):
+    """A request with images or the like."""
+
+    def __init__(self, cache: EncoderCache, request: Request) -> None:
+        self._cache, self._request = cache, request
+
+    def ended(self) -> None:
+        self._cache.ended(self._request)
+
+
+class OnAxes(WithMedia):
     """A request whose tokens have positions on several axes. seen [tokens of the prompt] int32: 1 for those that
     experts for images take, if there are such experts."""
 
-    def __init__(self, positions: AxisPositions, seen: Array | None = None) -> None:
+    def __init__(
+        self, cache: EncoderCache, request: Request, positions: AxisPositions, seen: Array | None = None
+    ) -> None:
+        super().__init__(cache, request)
         self.positions, self._seen = positions, seen
 
     def seen(self, start: int, end: int) -> Array | None:
@@ -148,19 +164,38 @@ class OnAxes(FeatureState):
         return {SHIFT: self.positions.shift}
 
 
-class WithEncoder(FeatureState):
+class WithEncoder(WithMedia):
     """A request whose tokens see what an encoder made. length: its positions."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, cache: EncoderCache, request: Request, length: int) -> None:
+        super().__init__(cache, request)
         self.length = length
 
     def columns(self) -> Mapping[str, float]:
         return {SOURCES: self.length}
 
 
+@dataclass
+class _Encoding:
+    """One that is not done."""
+
+    # MediaToEncode.number
+    number: int
+    # MediaToEncode.done, of the last step that has a part of it.
+    done: int = 0
+    # Whether the workers have its inputs.
+    sent: bool = False
+    # Keys of the requests that want it.
+    waiting: set[int] = field(default_factory=set)
+
+
 class EncoderCache(Resource):
-    """The slots of the workers' features. Those unused for the longest time go first. A step encodes only so much, or
-    one image that takes more, so that what runs beside it goes on."""
+    """The slots of the workers' features. Those unused for the longest time go first.
+
+    An image is encoded for those who want it, in the order in which they ask. A step has room for as much work as the
+    tokens that it may compute: what prompts compute, and what is encoded for them, each feature being as much as a
+    token. So the steps of an image that takes more hold what runs beside it no longer than those of a long prompt do.
+    """
 
     name = "encoder cache"
     scope = "prompt"
@@ -176,7 +211,7 @@ class EncoderCache(Resource):
     ) -> None:
         # In features.
         self.size = size
-        # How many features a step encodes at most, and of how many bytes of the towers' inputs.
+        # How much a step computes and encodes at most, and the bytes of the towers' inputs that it sends.
         self._each_step, self._step_bytes = each_step, step_bytes
         # Whether a step computes all tokens of an image.
         self._whole = whole
@@ -185,69 +220,89 @@ class EncoderCache(Resource):
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
+        # By digest, those of which there is still work to do.
+        self._encodings: dict[bytes, _Encoding] = {}
+        # By digest, whose need began an encoding: the request's key, until it has read it.
+        self._owners: dict[bytes, int] = {}
+        # How many were begun.
+        self._begun = 0
+        # Numbers of those that nobody goes on with, of which the workers do not know yet.
+        self._dropped: list[int] = []
         # By key, of the requests that have them.
-        self.states: WeakValueDictionary[int, OnAxes] = WeakValueDictionary()
+        self.states: dict[int, OnAxes] = {}
         # How many images and the like were looked up, and how many of them were there.
         self.queries = self.hits = 0
-        # Of the step that is being scheduled: what it reads, and what it must encode first.
-        self._reads: list[tuple[RequestView, int, int]] = []
-        self._read: set[bytes] = set()
-        self._encoded: list[PlacedMedia] = []
+        self.begin_step()
 
     def begin_step(self) -> None:
-        self._reads, self._read, self._encoded = [], set(), []
+        # Of the step that is being scheduled: what it still has room for, what of it is sent, what it reads, whose
+        # slots must stay, and what it encodes.
+        self._budget, self._sent = self._each_step, 0
+        self._reads: list[tuple[RequestView, int, int]] = []
+        self._used: set[bytes] = set()
+        self._parts: dict[bytes, MediaToEncode] = {}
 
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
-        if not request.media:
-            return num_tokens
-        start = request.num_computed_tokens
-        read, encoded = set(self._read), sum(media.size for media in self._encoded)
-        sent = sum(input_bytes(media.inputs) for media in self._encoded)
-        room = self.size - sum(self._slots[digest].size for digest in read)
-        for media in _within(request.media, start, start + num_tokens):
-            if self._whole and media.end > start + num_tokens:
-                return media.start - start if media.start > start else "an image's tokens fit into no step for now"
-            if media.digest not in read:
-                known, size = media.digest in self._slots, media.size
+        at = start = request.num_computed_tokens
+        end, left = start + num_tokens, self._budget
+        used, sent, room = set(self._used), self._sent, self._room
+        for media in _within(request.media, start, end):
+            before = max(media.start - at, 0)
+            if before > left:
+                break
+            at, left = at + before, left - before
+            work, size = self._work(media), media.size
+            if media.digest not in used:
+                used.add(media.digest)
                 room -= size
-                encoded += 0 if known else size
-                sent += 0 if known else input_bytes(media.inputs)
-                first = encoded == size
-                too_much = encoded > self._each_step or sent > self._step_bytes
-                if room < 0 or (not known and too_much and not first):
-                    before = media.start - start
-                    return before if before > 0 and not self._prefix else "it is full for now"
-                read.add(media.digest)
-        return num_tokens
+                sent += 0 if media.digest in self._slots else input_bytes(media.inputs)
+            tokens = media.end - at if self._whole else 0
+            if room < 0 or work + tokens > left or (work == size and self._too_much(media, sent)) or at + tokens > end:
+                left = 0
+                break
+            left -= work
+        count = at - start + min(end - at, left)
+        if not count or (self._prefix and count < num_tokens):
+            return "it is full for now"
+        return count
 
     def take(self, request: RequestView, num_tokens: int) -> None:
+        start, self._budget = request.num_computed_tokens, self._budget - num_tokens
         if not request.media and not self._prefix:
             return
-        start = request.num_computed_tokens
         end = start + num_tokens
-        wanted = _within(request.media, start, end)
-        self._read |= {media.digest for media in wanted} & self._slots.keys()
-        for media in wanted:
-            there = media.digest in self._slots
-            if there:
-                self._slots[media.digest] = self._slots.pop(media.digest)
-            else:
-                self._slots[media.digest] = self._allocate(media.size)
-                self._read.add(media.digest)
-                self._encoded.append(media)
-            # The rest of one that a chunk began was looked up with its beginning.
-            if media.start >= start or not there:
-                self.queries += 1
-                self.hits += there
+        for media in request.media:
+            if media.end > start and (media.start > end or not self._encode(request, media)):
+                break
+        for media in _within(request.media, start, end):
+            if media.start >= start:  # the rest of one that a chunk began was looked up with its beginning
+                self._look_up(request, media)
         self._reads.append((request, start, end))
+
+    def prepare(self, request: RequestView) -> bool:
+        left, start = self._budget, request.num_computed_tokens
+        for media in request.media:
+            if media.end > start and not self._encode(request, media):
+                break
+        return self._budget < left
 
     def release(self, request: RequestView) -> None:
         """Never called: nothing is held from step to step."""
 
+    def ended(self, request: Request) -> None:
+        """Drops what was being encoded for it alone."""
+        self.states.pop(request.key, None)
+        for media in request.media:
+            if self._owners.get(media.digest) == request.key:
+                del self._owners[media.digest]
+            encoding = self._encodings.get(media.digest)
+            if encoding is not None:
+                encoding.waiting.discard(request.key)
+                if not encoding.waiting:
+                    self._give_back(media.digest)
+
     def take_step(self, row_of: Callable[[int], int]) -> StepMedia | None:
         """What the step reads and encodes; None if nothing."""
-        if not self._reads:
-            return None
         rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
         rows = [row for row in rows if row.places.size or row.positions is not None or row.ahead is not None]
         sources = [
@@ -256,10 +311,89 @@ class EncoderCache(Resource):
             for one in _within(request.media, start, end)
             if one.length
         ]
-        if not rows and not sources:
+        if not (rows or sources or self._parts or self._dropped):
             return None
-        encode = [MediaToEncode(one.modality, self._slots[one.digest], one.inputs) for one in self._encoded]
-        return StepMedia(encode, rows, sources)
+        dropped, self._dropped = self._dropped, []
+        return StepMedia([*self._parts.values()], rows, sources, dropped)
+
+    # ---- encoding ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        """Slots of which the step uses none yet."""
+        return self.size - sum(self._slots[digest].size for digest in self._used)
+
+    def _work(self, media: PlacedMedia) -> int:
+        """How much of it is still to be encoded."""
+        encoding = self._encodings.get(media.digest)
+        if encoding is not None:
+            return media.size - encoding.done
+        return 0 if media.digest in self._slots else media.size
+
+    def _too_much(self, media: PlacedMedia, sent: int) -> bool:
+        """Whether a step cannot send so many bytes. It sends any number if they are those of one image."""
+        return sent > max(self._step_bytes, input_bytes(media.inputs))
+
+    def _encode(self, request: RequestView, media: PlacedMedia) -> bool:
+        """Encodes as much of it as the step has room for. Whether there is then no more to do."""
+        digest = media.digest
+        if digest in self._slots:
+            self._slots[digest] = self._slots.pop(digest)
+        elif not self._begin(request, media):
+            return False
+        self._used.add(digest)
+        encoding = self._encodings.get(digest)
+        if encoding is None:
+            return True
+        encoding.waiting.add(request.key)
+        part = min(media.size - encoding.done, self._budget)
+        if part:
+            self._budget, encoding.done = self._budget - part, encoding.done + part
+            if digest not in self._parts:
+                inputs = {} if encoding.sent else media.inputs
+                self._parts[digest] = MediaToEncode(media.modality, self._slots[digest], inputs, encoding.number, 0)
+                encoding.sent = True
+            self._parts[digest].done = encoding.done
+        if encoding.done < media.size:
+            return False
+        del self._encodings[digest]
+        return True
+
+    def _begin(self, request: RequestView, media: PlacedMedia) -> bool:
+        """Gives it slots, if the step may begin with it."""
+        sent = self._sent + input_bytes(media.inputs)
+        if not self._budget or self._too_much(media, sent) or media.size > self._room:
+            return False
+        self._sent = sent
+        self._slots[media.digest] = self._allocate(media.size)
+        self._encodings[media.digest] = _Encoding(self._begun)
+        self._owners[media.digest] = request.key
+        self._begun += 1
+        self.queries += 1
+        return True
+
+    def _look_up(self, request: RequestView, media: PlacedMedia) -> None:
+        """Counts an image that a request reads and that another one had encoded; its own was counted then."""
+        if self._owners.get(media.digest) == request.key:
+            del self._owners[media.digest]
+        else:
+            self.queries += 1
+            self.hits += 1
+
+    def _allocate(self, size: int) -> Array:
+        while self._free.size < size:
+            self._give_back(next(digest for digest in self._slots if digest not in self._used))
+        taken, self._free = self._free[:size], self._free[size:]
+        return taken
+
+    def _give_back(self, digest: bytes) -> None:
+        self._free = np.concatenate([self._free, self._slots.pop(digest)])
+        self._owners.pop(digest, None)
+        encoding = self._encodings.pop(digest, None)
+        if encoding is not None:
+            self._dropped.append(encoding.number)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
         places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
@@ -286,13 +420,6 @@ class EncoderCache(Resource):
             places = one.places[slice(*np.searchsorted(one.places, (start, end)))]
             ahead[places - start] = one.end - 1 - places
         return ahead
-
-    def _allocate(self, size: int) -> Array:
-        while self._free.size < size:
-            oldest = next(digest for digest in self._slots if digest not in self._read)
-            self._free = np.concatenate([self._free, self._slots.pop(oldest)])
-        taken, self._free = self._free[:size], self._free[size:]
-        return taken
 
 
 def _seen(request: Request, around: Sequence[int]) -> Array:

@@ -104,10 +104,10 @@ class MultimodalModel(TextStage):
         shape = number, self.tower.hidden_size * self.tower.levels
         self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
 
-    def encode(self, modality: str, inputs: Mapping[str, Tensor], slots: Tensor) -> None:
-        """Computes the features of an image or a sound, and keeps them. slots: [n] int32, of each."""
+    def keep(self, features: Tensor, slots: Tensor) -> None:
+        """Keeps what the tower made of an image or a sound. features [n, hidden of all levels]; slots: [n] int32."""
         assert self.slots is not None
-        self.slots.index_copy_(0, slots.long(), self.tower.encode(modality, inputs).to(self.slots.dtype))
+        self.slots.index_copy_(0, slots.long(), features.to(self.slots.dtype))
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT in launch.key.bits:

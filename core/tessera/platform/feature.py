@@ -78,6 +78,9 @@ class FeatureState:
         Default: none."""
         return {}
 
+    def ended(self) -> None:
+        """Called once when the request ends, however it does. Default: nothing."""
+
     def mask(self, bits: Array) -> None:
         """Clears the bits of the tokens that must not be sampled next. bits [ceil(vocabulary / 32)] int32, the lowest
         first. Called once for each token, after all tokens before it have been accepted, unless the feature's half

@@ -59,7 +59,8 @@ class RequestView(Protocol):
 class Resource(ABC):
     """A limited resource of a step, besides tokens, rows and KV blocks. The scheduler asks every resource.
 
-    If a resource refuses a request while no step is in flight, the request fails, because waiting would not help.
+    If a resource refuses a request while no step is in flight, and prepares nothing for it, the request fails, because
+    waiting would not help.
     """
 
     name: str
@@ -80,6 +81,12 @@ class Resource(ABC):
     def take(self, request: RequestView, num_tokens: int) -> None:
         """Called when the request is scheduled with num_tokens tokens, which fits() allowed. If scope is "request",
         called once per request."""
+
+    def prepare(self, request: RequestView) -> bool:
+        """Called when the request computes nothing in this step, since fits() allowed too little; only if scope is
+        "step" or "prompt". Whether the step does something that the request waits for: it then keeps its row, and the
+        step runs even if it computes no tokens. Default: it does not."""
+        return False
 
     @abstractmethod
     def release(self, request: RequestView) -> None:

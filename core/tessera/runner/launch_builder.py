@@ -106,6 +106,8 @@ class LaunchBuilder:
     def build(self, step: SchedulerOutput, bits: frozenset[str] = frozenset()) -> Iterator[PreparedLaunch]:
         """Yields the launches of a step. They share buffers, so each must be launched before the next is built. bits:
         of their keys, beside those that the step's rows ask for."""
+        if not len(step.rows):
+            return
         seq_lens = step.starts + step.num_scheduled_tokens
         self._write_drafts(step)
         sources = {} if step.media is None else {one.row: len(one.slots) for one in step.media.sources}

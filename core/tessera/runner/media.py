@@ -13,13 +13,14 @@ from tessera.config import EngineConfig
 from tessera.config.modalities import computes_whole, encoder_length, sees_prompt, tokens_around
 from tessera.features.media import SHIFT
 from tessera.models.multimodal import BIT, SEEN, SLOT, EncoderDecoder, MultimodalModel, TextStage
+from tessera.models.through_transformers.partial_encoding import PartialEncoding
 from tessera.platform.attention import AHEAD, SOURCES
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, Product
 from tessera.platform.ops import BoundOps
-from tessera.step import RowMedia, RowOpened, SchedulerOutput
+from tessera.step import MediaToEncode, RowMedia, RowOpened, SchedulerOutput
 
 
 class MediaInWorker(WorkerFeature):
@@ -39,6 +40,8 @@ class MediaInWorker(WorkerFeature):
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
         self._shifts: dict[int, int] = {}
         self._model: TextStage | None = None
+        # By number, those that later steps go on with.
+        self._encodings: dict[int, PartialEncoding] = {}
 
     # ---- at load
 
@@ -77,9 +80,21 @@ class MediaInWorker(WorkerFeature):
         self._sources = {} if media is None else {one.row: one.slots for one in media.sources}
         if media is None or not isinstance(self._model, MultimodalModel):
             return
+        for number in media.dropped:
+            del self._encodings[number]
         for one in media.encode:
-            inputs = {name: torch.from_numpy(value.copy()) for name, value in one.inputs.items()}
-            self._model.encode(one.modality, inputs, torch.from_numpy(one.slots.copy()).to(self._device.target))
+            self._encode(self._model, one)
+
+    def _encode(self, model: MultimodalModel, part: MediaToEncode) -> None:
+        """Goes on with an image as far as its part in the step says."""
+        if part.number not in self._encodings:
+            inputs = {name: torch.from_numpy(value.copy()) for name, value in part.inputs.items()}
+            self._encodings[part.number] = PartialEncoding(model.tower, part.modality, inputs)
+        features = self._encodings[part.number].advance(part.done / len(part.slots))
+        if part.done == len(part.slots):
+            assert features is not None, "it was computed to its end"
+            model.keep(features, torch.from_numpy(part.slots.copy()).to(self._device.target))
+            del self._encodings[part.number]
 
     def before(self, launch: Launch) -> None:
         if isinstance(self._model, EncoderDecoder):

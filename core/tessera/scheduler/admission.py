@@ -93,7 +93,7 @@ class Admission:
         """Starts a request. Returns False if it must wait, and with it all requests behind it."""
         resources, origin = self._allocator.resources, self._origin(request)
         if origin is None:
-            if not resources.room_to_start(request, 1):
+            if not resources.holds(request):
                 return False
             self._place(request, 1)
             self._followers.append(request)
@@ -104,15 +104,17 @@ class Admission:
         start, left = origin.num_tokens, request.num_tokens - origin.num_tokens
         request.num_cached_tokens = start
         later = step.kind == "prefill" and left == 1  # it starts now, but decodes in the next step
-        count = 1 if later else self._first_chunk(step, start, left)
-        room = resources.room_to_start(request, count) if count else 0
-        if room < count:
+        wanted = count = 1 if later else self._first_chunk(step, start, left)
+        room = resources.room_to_start(request, wanted) if wanted else 0
+        if room < wanted:
             count = self._budget.chunk(start, left, room)
-        if not count:
-            return False
-        self._place(request, count)
+        if not count:  # it also starts if all that it needs is something that this step does for it
+            if not (wanted and resources.holds(request) and resources.prepare(request)):
+                return False
+            step.prepares = True
+        self._place(request, max(count, 1))
         self._run(request, origin)
-        if not later:
+        if count and not later:
             work = Work(int32([request.row]), int32([start]), int32([left]))
             short = self._allocator.cache.try_allocate(work.rows, work.starts, work.starts + count)
             assert short is None, "the blocks counted for a request were not free"

@@ -33,11 +33,14 @@ class ScheduledStep:
         self.blocks_short = False
         # [groups] int64: blocks that rows wait for until steps in flight retire.
         self.promised = np.zeros(num_groups, dtype=np.int64)
+        # It does something that a request waits for, with tokens or without.
+        self.prepares = False
         self._parts: list[tuple[Work, Array]] = []
 
     @property
-    def empty(self) -> bool:
-        return not self._parts
+    def computes(self) -> bool:
+        """Whether it computes tokens."""
+        return bool(self._parts)
 
     @property
     def rows(self) -> Array:
@@ -64,6 +67,8 @@ class ScheduledStep:
 
     def scheduled(self) -> tuple[Work, Array]:
         """All rows and their num_scheduled_tokens, decodes first."""
+        if not self._parts:
+            return Work(np.zeros(0, np.intp), int32(), int32()), int32()
         if len(self._parts) == 1:
             work, num_tokens = self._parts[0]
         else:
@@ -206,6 +211,11 @@ class Resources:
     def take(self, request: RequestView, num_tokens: int) -> None:
         for resource in self._while_running(request):
             resource.take(request, num_tokens)
+
+    def prepare(self, request: RequestView) -> bool:
+        """A request computes nothing in this step: whether the step does what it waits for."""
+        prepared = [resource.prepare(request) for resource in self._while_running(request)]
+        return any(prepared)
 
     def _while_running(self, request: RequestView) -> Sequence[Resource]:
         """Those that it takes in each step in which it computes tokens."""

@@ -34,6 +34,10 @@ class RequestFeatures:
         """Values for the features' own columns. Asked when the request gets a row."""
         return {name: value for state in self._states for name, value in state.columns().items()}
 
+    def ended(self) -> None:
+        for state in self._states:
+            state.ended()
+
     def num_allowed(self, drafts: Array) -> int:
         """How many of the drafts all of them allow, from the first on."""
         return min(state.num_allowed(drafts) for state in self._masking)

@@ -381,6 +381,7 @@ class Requests:
     def end(self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, **fields: Any) -> None:
         """Ends a request. stop_token, fields: of FinishedRequest."""
         del self._by_key[request.key]
+        request.features.ended()
         self._finished.append(FinishedRequest(request.key, reason, stop_token, **fields))
         rows = self._allocator.rows
         status = None if request.row == NO_ROW else rows.status[request.row]

@@ -30,7 +30,7 @@ from tessera.scheduler.outputs import (
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.restrictions import FIRST
-from tessera.scheduler.rows import Ending, Rows, RowStatus, StopRules, TrackedRequest, Work
+from tessera.scheduler.rows import NO_STEP, Ending, Rows, RowStatus, StopRules, TrackedRequest, Work
 from tessera.scheduler.speculation import Speculation
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
@@ -174,7 +174,7 @@ class Scheduler:
             step = ScheduledStep(kind, self._budget.total, self._num_groups)
             self._allocator.resources.begin_step()
             self._fill(step)
-            if not step.empty:
+            if step.computes or step.prepares:
                 return self._emit(step)
         may_go_on = len(self._requests) > len(self._requests.preparing)
         if may_go_on and not self._allocator.in_flight and self.counters.preemptions == preemptions:
@@ -250,7 +250,9 @@ class Scheduler:
             count = resources.room(request, wanted)
             if count < wanted:
                 count = self._budget.chunk(start, left, count)
-            if count and self._allocate(step, request, start, start + count):
+            if not count:
+                step.prepares |= resources.prepare(request)
+            elif self._allocate(step, request, start, start + count):
                 resources.take(request, count)
                 step.add(work.single(place), int32([count]))
 
@@ -296,9 +298,9 @@ class Scheduler:
         """Turns the step into plain data, decode rows first, and puts it in flight."""
         number, (work, tokens), now = self.counters.steps, step.scheduled(), time.monotonic()
         rows, drafts = work.rows, int32()
-        after = int(self._rows.sampled_step.take(rows).max())
+        after = int(self._rows.sampled_step.take(rows).max(initial=NO_STEP))
         sampling = rows[tokens == work.num_remaining] if step.num_prefills else rows
-        if self.speculation is not None:
+        if self.speculation is not None and step.computes:
             tokens, drafts = self._draft(self.speculation, step, work, tokens)
         ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)

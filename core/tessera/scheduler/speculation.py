@@ -291,6 +291,6 @@ class Speculation:
             accepted = output.counts[np.isin(output.rows, step.drafted)] - 1
             self.lengths.learn(step.drafted, step.num_drafts, accepted)
             num_accepted = int(accepted.sum())
-        if len(step.rows) == len(step.sampling) and not len(step.prompts):
+        if 0 < len(step.rows) == len(step.sampling) and not len(step.prompts):
             self.lengths.step_took(seconds, len(step.rows), step.num_tokens, num_accepted)
         return num_accepted

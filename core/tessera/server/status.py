@@ -159,7 +159,7 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
         engines = [(list(metrics.read()), info) for metrics, info in context.engine.all_metrics()]
         lines = [*http_lines(context.counts), *loop_lines(context.loop)]
         if (keys := context.settings.key_file) is not None:
-            lines += engine_lines(context.quotas.metrics(keys.keys), PREFIX, {})
+            lines += engine_lines([(context.quotas.metrics(keys.keys), {})], PREFIX)
         for prefix, labels in names.items():
             each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
             shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]

@@ -30,6 +30,9 @@ class Request(SimpleNamespace):
         super().__init__(key=key, media=media, num_computed_tokens=computed, num_prompt_tokens=num_prompt_tokens)
 
 
+FULL = "it is full for now"
+
+
 def step(cache: EncoderCache, *asked: tuple[Any, int]) -> tuple[list[Any], Any]:
     """What each request may compute of what it asks for, and what the step is told."""
     cache.begin_step()
@@ -39,11 +42,18 @@ def step(cache: EncoderCache, *asked: tuple[Any, int]) -> tuple[list[Any], Any]:
         granted.append(answer)
         if isinstance(answer, int):
             cache.take(request, answer)
+        else:
+            cache.prepare(request)
     return granted, cache.take_step(lambda key: key)
 
 
+def parts(media: Any) -> list[tuple[int, int, bool]]:
+    """Of each encoding of a step: its number, how far it gets, and whether its inputs are sent."""
+    return [] if media is None else [(one.number, one.done, bool(one.inputs)) for one in media.encode]
+
+
 def test_an_image_is_encoded_once_for_all_that_show_it() -> None:
-    cache = EncoderCache(20, 20)
+    cache = EncoderCache(20, 40)
     granted, media = step(cache, (Request(0, image("a", 2)), 10), (Request(1, image("b", 0), image("a", 6)), 12))
     assert granted == [10, 12]
     assert [list(one.slots) for one in media.encode] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
@@ -74,27 +84,86 @@ def test_tokens_of_an_image_or_of_a_prompt_see_those_behind_them(options: Any, a
 
 
 def test_a_prompt_that_sees_itself_waits_as_a_whole() -> None:
-    cache = EncoderCache(12, 12, prefix=True)
+    cache = EncoderCache(12, 40, prefix=True)
     asked = [(Request(key, image(f"{key}", 0), image(f"{key}+", 6), num_prompt_tokens=13), 13) for key in range(2)]
-    assert step(cache, *asked)[0] == [13, "it is full for now"]
+    assert step(cache, *asked)[0] == [13, FULL]
+    cache = EncoderCache(24, 13, prefix=True)
+    for encoded in ([(0, 6), (1, 6)], []):
+        granted, media = step(cache, asked[0])
+        assert [(number, done) for number, done, _ in parts(media)] == encoded
+    assert granted == [13]
 
 
 def test_a_prompt_waits_before_an_image_that_there_is_no_room_for_and_text_does_not() -> None:
-    cache = EncoderCache(12, 12)
+    cache = EncoderCache(12, 100)
     first, second = Request(0, image("a", 0), image("b", 6)), Request(1, image("c", 4))
     granted, media = step(cache, (first, 12), (second, 10), (Request(2), 7))
     assert granted == [12, 4, 7]
     assert len(media.encode) == 2
     at_once, _ = step(cache, (first, 12), (Request(3, image("d", 0)), 6))
-    assert at_once == [12, "it is full for now"]
+    assert at_once == [12, FULL]
 
 
-def test_a_step_encodes_no_more_than_a_chunk_of_a_prompt_or_one_image() -> None:
+def test_steps_encode_and_compute_no_more_than_a_chunk_of_a_prompt() -> None:
     cache = EncoderCache(100, 8)
-    granted, _ = step(cache, (Request(0, image("a", 0, 30), image("b", 40)), 50))
-    assert granted == [40]
-    granted, _ = step(cache, (Request(1, image("c", 0, 4), image("d", 4, 4), image("e", 9, 2)), 20))
-    assert granted == [9]
+    request, told = Request(0, image("a", 2, 20, (1, 8, 10))), []
+    for _ in range(4):
+        granted, media = step(cache, (request, 8))
+        told.append((granted[0], parts(media), len(media.rows)))
+        request.num_computed_tokens += 0 if granted == [FULL] else granted[0]
+    assert told == [
+        (2, [(0, 6, True)], 0),
+        (FULL, [(0, 14, False)], 0),
+        (2, [(0, 20, False)], 1),
+        (8, [], 1),
+    ]
+    granted, media = step(cache, (Request(1), 7), (Request(2, image("b", 0)), 8), (Request(3), 3))
+    assert (granted, parts(media)) == ([7, FULL, FULL], [(1, 1, False)])
+    granted, media = step(cache, (Request(4, image("c", 0, 3), image("d", 3, 2), image("e", 6, 2)), 8))
+    assert (granted, [done for _, done, _ in parts(media)]) == ([3], [3, 2])
+
+
+def test_a_step_that_computes_no_tokens_encodes_for_those_who_wait() -> None:
+    cache = EncoderCache(100, 8)
+    waiting = Request(0, image("a", 0, 20))
+    assert cache.fits(waiting, 8) == FULL
+    assert [cache.prepare(waiting), cache.prepare(waiting), cache.prepare(Request(1))] == [True, False, False]
+
+
+def test_equal_images_in_flight_are_encoded_once() -> None:
+    cache = EncoderCache(100, 8)
+    first, second = Request(0, image("a", 0, 20)), Request(1, image("a", 1, 20))
+    told = [parts(step(cache, (first, 8), (second, 8))[1]) for _ in range(3)]
+    assert [one[:2] for encoded in told for one in encoded] == [(0, 8), (0, 16), (0, 20)]
+    assert (cache.queries, cache.hits) == (1, 0)
+    second.num_computed_tokens = 1
+    assert (step(cache, (second, 7))[0], cache.queries, cache.hits) == ([7], 2, 1)
+
+
+def test_what_nobody_waits_for_any_more_is_dropped() -> None:
+    cache = EncoderCache(20, 8)
+    first, second, third = Request(0, image("a", 0, 20)), Request(1, image("a", 0, 20)), Request(2, image("b", 0, 20))
+    step(cache, (first, 8))
+    step(cache, (first, 4), (second, 4))
+    cache.ended(first)
+    assert parts(step(cache, (second, 8))[1]) == [(0, 20, False)]
+    cache.ended(second)
+    assert step(cache)[1] is None
+    assert parts(step(cache, (third, 8))[1]) == [(1, 8, False)]
+    cache.ended(third)
+    media = step(cache)[1]
+    assert (media.encode, media.dropped) == ([], [1])
+    assert parts(step(cache, (first, 8))[1]) == [(2, 8, False)]
+
+
+def test_an_encoding_that_loses_its_slots_begins_anew() -> None:
+    cache = EncoderCache(20, 8)
+    first, second = Request(0, image("a", 0, 15)), Request(1, image("b", 0, 15))
+    step(cache, (first, 8))
+    media = step(cache, (second, 8))[1]
+    assert (parts(media), media.dropped) == ([(1, 8, False)], [0])
+    media = step(cache, (first, 8))[1]
+    assert (parts(media), media.dropped) == ([(2, 8, False)], [1])
 
 
 def test_a_step_sends_no_more_to_the_workers_than_a_message_holds_or_one_image() -> None:
@@ -170,9 +239,9 @@ def sound(name: str) -> PlacedMedia:
 
 
 def test_what_an_encoder_made_is_read_when_a_row_begins_and_made_once() -> None:
-    cache = EncoderCache(12, 6)
+    cache = EncoderCache(12, 12)
     granted, media = step(cache, (Request(0, sound("a")), 5), (Request(1, sound("a")), 1), (Request(2, sound("b")), 3))
-    assert granted == [5, 1, "it is full for now"]
+    assert granted == [5, 1, FULL]
     assert [list(one.slots) for one in media.encode] == [[0, 1, 2, 3, 4, 5]]
     assert [(one.row, list(one.slots)) for one in media.sources] == [(0, list(range(6))), (1, list(range(6)))]
     assert media.rows == []

@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.partial_encoding import WorkMeter
 from tessera.models.through_transformers.skeleton import compute_buffers
 from tessera.models.through_transformers.tower import exchange
 from tessera.models.through_transformers.types import first_line
@@ -42,6 +43,7 @@ class EncoderTower:
         _compute_positions(self.encoder)
         compute_buffers(whole)
         exchange(build, names, whole)
+        self.meter = WorkMeter(whole)
 
     def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
         """modality: of what it reads. inputs: what the processor made of it, by name -> [positions, hidden_size]."""

@@ -18,6 +18,7 @@ from tessera.config.modalities import TOWERS
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.partial_encoding import WorkMeter
 from tessera.models.through_transformers.skeleton import compute_buffers, is_product, text_name
 from tessera.models.through_transformers.sounds import sound_features
 from tessera.models.through_transformers.surgery import BoundConvolution, BoundProduct, keep_weights
@@ -82,6 +83,7 @@ class Tower:
         self._behind = None if behind is None else whole.get_submodule(behind)
         compute_buffers(whole)
         exchange(build, names, whole)
+        self.meter = WorkMeter(whole)
 
     def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
         """What the processor made of an image, a video or a sound, by name -> its features [n, levels * hidden_size],
