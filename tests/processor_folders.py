@@ -301,6 +301,13 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
 
 VIDEO_FOLDERS: Mapping[str, ProcessorFolder] = {
     "qwen2_vl": FOLDERS["qwen2_vl"],
+    "internvl": replace(
+        FOLDERS["internvl"],
+        processor={
+            **FOLDERS["internvl"].processor,
+            "video_processor": {**_MEAN_STD, "video_processor_type": "InternVLVideoProcessor", "size": _SQUARE},
+        },
+    ),
     "llava_onevision": ProcessorFolder(
         "<image>",
         "<image>",

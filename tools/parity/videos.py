@@ -34,6 +34,12 @@ def _in_frames(size: int, features: int, newlines: int = 0, frames: int = _FRAME
     return make
 
 
+def _one_image_each(draw: random.Random, number: int) -> Image:
+    """Of InternVL: as many images as frames, each behind its number."""
+    tokens = [token for frame in range(2) for token in (21 + frame, *[kinds.TOKEN] * 4, 13)]
+    return Image(tokens, {"pixel_values": pixels(draw, 2, 3, 20, 20)}, "video", kinds.TOKEN)
+
+
 def _compressed(draw: random.Random, number: int) -> Image:
     """Of VideoLLaMA 3: 2 by 2 patches make a feature, and those that are as in the frame before are left out."""
     rows, columns = ((4, 6), (2, 2), (4, 2), (4, 4))[number]
@@ -72,6 +78,7 @@ def _watching(name: str, make: Make) -> Family:
 WITH_VIDEOS = {
     family.name: family
     for family in (
+        _watching("internvl", _one_image_each),
         _watching("llava-onevision", _in_frames(10, 1, newlines=1)),
         _watching("llava-next-video", _in_frames(10, 1)),
         _watching("video-llava", _in_frames(14, 5, frames=2)),

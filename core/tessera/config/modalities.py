@@ -138,6 +138,7 @@ _READ_TEXTS = (
 )
 _READ_TEXTS_BY_DISTANCE = ("MT5ForConditionalGeneration", "T5ForConditionalGeneration", "UMT5ForConditionalGeneration")
 _WATCH_VIDEOS = (
+    "InternVLForConditionalGeneration",
     "LlavaNextVideoForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",

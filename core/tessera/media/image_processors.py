@@ -55,6 +55,50 @@ class MiniCPMImages:
         return (self.image_id_start_token, self.image_id_end_token) if self.default_use_image_id else None
 
 
+class InternVLImages:
+    """Mixed into InternVL's, which has one array of what images and videos show, in the order of a text, and one token
+    for the features of both. Here each has its own array, and the token that stands for a video in a text also stands
+    for a video's features: which token that is, nothing behind the tower asks."""
+
+    image_token: str
+    image_token_ids: list[int]
+    video_token: str
+    image_seq_length: int
+    start_image_token: str
+    end_image_token: str
+    tokenizer: Any
+
+    @property
+    def video_token_id(self) -> int:
+        token: int = self.tokenizer.convert_tokens_to_ids(self.video_token)
+        return token
+
+    @property
+    def video_token_ids(self) -> list[int]:
+        return [self.video_token_id, *self.image_token_ids[1:]]
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return ["num_patches"]
+
+    def __call__(self, **arguments: Any) -> Any:
+        from transformers import ProcessorMixin
+
+        call: Any = ProcessorMixin.__call__
+        return call(self, **arguments)
+
+    def _process_videos(self, videos: Sequence[Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
+        mixed_into: Any = super()
+        processed, texts = mixed_into._process_videos(videos, **options)  # noqa: SLF001 - what it replaces
+        (frames,) = processed.pop("pixel_values_videos")
+        return {**processed, "pixel_values": frames}, texts
+
+    def replace_video_token(self, video_inputs: Mapping[str, Any], video_idx: int, **_: Any) -> str:
+        count = len(video_inputs["pixel_values_videos"][video_idx])
+        shown = f"{self.start_image_token}{self.video_token * self.image_seq_length}{self.end_image_token}"
+        return "\n".join(f"Frame{number}: {shown}" for number in range(1, count + 1))
+
+
 class PaliGemmaImages:
     """Mixed into PaliGemma's, which puts the token that begins a text, and a line break, around what is asked about the
     images: here a chat template does, or who sends the prompt."""
@@ -68,6 +112,7 @@ class PaliGemmaImages:
 
 COMPLETIONS: Mapping[str, type] = MappingProxyType(
     {
+        "InternVLProcessor": InternVLImages,
         "Lfm2VlProcessor": Lfm2VlImages,
         "Llama4Processor": Llama4Images,
         "MiniCPMOcrProcessor": MiniCPMImages,

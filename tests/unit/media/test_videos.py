@@ -161,3 +161,17 @@ async def test_the_inputs_are_those_of_transformers_with_torchvision(kind: str, 
         assert 0 < fewer.num_rows < media.num_rows
         with pytest.raises(RequestError, match="video_metadata"):
             await workers.process("video", MP4, {"video_metadata": []})
+
+
+async def test_a_video_of_internvl_is_an_image_for_each_frame_with_tokens_of_its_own(tmp_path: Path) -> None:
+    start = MediaStart(str(VIDEO_FOLDERS["internvl"].write(tmp_path)), modalities=("image", "video"))
+    async with MediaWorkers(start) as workers:
+        places = (await workers.ready()).places
+        assert not set(places["image"].feature_ids) & set(places["video"].feature_ids)
+        media = await workers.process("video", frames_file(frames(30, 130, 200), 10.0), {"num_frames": 3})
+        assert media.inputs["pixel_values"].shape == (3, 3, 28, 28)
+        frame = f"<img>{'<video>' * 4}</img>"
+        assert media.replacement == f"Frame1: {frame}\nFrame2: {frame}\nFrame3: {frame}"
+        assert media.num_rows == 12
+        image = await workers.process("image", picture("PNG"))
+        assert "num_patches" not in image.inputs

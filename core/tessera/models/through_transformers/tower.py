@@ -107,7 +107,10 @@ class Tower:
         return whole if kept is None else whole[kept]
 
     def _videos(self, inputs: Mapping[str, Tensor]) -> Any:
-        """What the method does not name says which features are kept, and which positions tokens have."""
+        """What the method does not name says which features are kept, and which positions tokens have. Without one,
+        a video is an image for each frame."""
+        if not hasattr(self.model, "get_video_features"):
+            return self.model.get_image_features(**inputs, return_dict=True)
         known = inspect.signature(self.model.get_video_features).parameters
         own = {name: value for name, value in inputs.items() if name in known}
         return self.model.get_video_features(**own, return_dict=True)
