@@ -191,6 +191,10 @@ class FakeEngine:
         self._dead = asyncio.Event()
         self._closed = asyncio.Event()
 
+    @property
+    def num_unfinished(self) -> int:
+        return len(self.running)
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
