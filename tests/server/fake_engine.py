@@ -199,6 +199,10 @@ class FakeEngine:
     def all_metrics(self) -> list[tuple[FakeMetrics, FakeInfo]]:
         return [(self.metrics, self.info)]
 
+    @property
+    def num_unfinished(self) -> int:
+        return len(self.running)
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 

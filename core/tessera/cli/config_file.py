@@ -1,5 +1,5 @@
-"""--config: a YAML file whose keys are flags. Values are parsed by the flags' own types, as on the command line, so
-that the API key 0123 stays text and numbers are range-checked."""
+"""--config: a YAML file whose keys are flags; --models: a list of such, one for each model. Values are parsed by the
+flags' own types, as on the command line, so that the API key 0123 stays text and numbers are range-checked."""
 
 from __future__ import annotations
 
@@ -27,8 +27,39 @@ def read_config_file(
     """Validated texts by parameter name. parameters: those that a key may name. ignores: whether an
     option that is no parameter has no effect at a value; raises click.UsageError if it may not be ignored. Raises
     ConfigError that names the file and line."""
+    root = _compose("--config", file)
+    return {} if root is None else _values("--config", file, root, parameters, ignores, ctx)
+
+
+def read_model_file(
+    file: str,
+    parameters: Mapping[str, click.Parameter],
+    ignores: Callable[[str, str], bool],
+    ctx: click.Context,
+) -> list[dict[str, Any]]:
+    """The values of each entry by parameter name, converted as those of the command line are. The arguments are those
+    of read_config_file(). Raises ConfigError that names the file and line."""
+    root = _compose("--models", file)
+    if not isinstance(root, yaml.SequenceNode):
+        raise ConfigError(f"--models '{file}' must be a list of models, each with a name and a model.")
+    entries = []
+    for node in root.value:
+        values = _values("--models", file, node, parameters, ignores, ctx)
+        entries.append({name: parameters[name].process_value(ctx, value) for name, value in values.items()})
+    return entries
+
+
+def _values(
+    option: str,
+    file: str,
+    root: yaml.Node,
+    parameters: Mapping[str, click.Parameter],
+    ignores: Callable[[str, str], bool],
+    ctx: click.Context,
+) -> dict[str, Any]:
+    """The texts of a mapping, by parameter name."""
     values: dict[str, Any] = {}
-    for key, node in _entries(file, _read(file)):
+    for key, node in _pairs(option, file, root):
         name = key.replace("-", "_")
         where = f"'{file}', line {node.start_mark.line + 1}"
         if name not in parameters:
@@ -50,33 +81,35 @@ def _is_ignored(name: str, node: yaml.Node, ignores: Callable[[str, str], bool],
         raise ConfigError(f"{where}: {error.message}") from error
 
 
-def _read(file: str) -> str:
+def _read(option: str, file: str) -> str:
     try:
         with Path(file).expanduser().open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"--config '{file}' cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"{option} '{file}' cannot be read: {error.strerror}.") from error
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"--config '{file}' is larger than {MAX_BYTES} bytes.")
+        raise ConfigError(f"{option} '{file}' is larger than {MAX_BYTES} bytes.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--config '{file}' is not UTF-8 text.") from error
+        raise ConfigError(f"{option} '{file}' is not UTF-8 text.") from error
 
 
-def _entries(file: str, text: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Keys and the nodes of their values. Only composes nodes; no objects are constructed from the file."""
+def _compose(option: str, file: str) -> yaml.Node | None:
+    """Only composes nodes; no objects are constructed from the file. None: it is empty."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(_read(option, file), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise ConfigError(f"'{file}'{line}: invalid YAML: {error.problem}.") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"--config '{file}' is not valid YAML.") from error
-    if root is None:
-        return
+        raise ConfigError(f"{option} '{file}' is not valid YAML.") from error
+
+
+def _pairs(option: str, file: str, root: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
+    """Keys and the nodes of their values."""
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"--config '{file}' must have lines of the form flag: value.")
+        raise ConfigError(f"{option} '{file}' must have lines of the form flag: value.")
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"'{file}', line {key.start_mark.line + 1}: a key must be the name of a flag.")

@@ -79,6 +79,14 @@ def report(
     return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 
 
+def models_report(names: Sequence[str], url: str, socket_path: str | None) -> str:
+    """The report of a server of several models."""
+    shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
+    lines = [f"Tessera {__version__} is serving {len(names)} models, each loaded when a request names it", ""]
+    rows = [("models", ", ".join(names)), ("URL", shown)]
+    return "\n".join([*lines, *(f"  {label:<{_LABEL}} {text}" for label, text in rows), ""])
+
+
 def curl(
     url: str,
     model: str,

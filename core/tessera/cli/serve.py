@@ -42,9 +42,17 @@ def serve(model: str | None, **flags: Any) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # during start-up; later the server handles them
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, signal.default_int_handler)
+    ctx = click.get_current_context()
+    if flags["models"] is not None:
+        from tessera.cli.model_entries import read_model_entries
+        from tessera.cli.serving_models import run_models
+
+        if model is not None:
+            raise click.UsageError("Give MODEL or --models, not both.", ctx)
+        return run_models(read_model_entries(flags["models"], flags, ctx), flags, ignored(ctx))
     num_workers = (flags["pipeline_parallel_size"] or 1) * (flags["tensor_parallel_size"] or 1)
     with EngineChild(executor_path(num_workers)) as child:
         # This import takes about as long as a good part of the engine's own, so they run in parallel.
         from tessera.cli.serving import run
 
-        return run(model, flags, child, began, ignored(click.get_current_context()))
+        return run(model, flags, child, began, ignored(ctx))

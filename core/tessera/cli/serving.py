@@ -60,12 +60,9 @@ def run(
     own = given_values(SERVER_FLAGS, flags, as_options=True)
     options = record_of(ServeOptions, SERVER_FLAGS, own)
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, flags, as_options=True))
-    set_up_logging(options.log_level.upper(), options.log_format)
-    if options.disable_log_requests:
-        logging.getLogger(ACCESS_LOG).setLevel(logging.WARNING)
-    announce = LogAnnouncer() if options.log_format == JSON else TerminalAnnouncer()
+    announce = set_up(options)
     with listen(options.host, options.port, options.uds, later=options.listen_when_ready) as listener:
-        config = _engine_config(model, flags, options, announce)
+        config = engine_config(model, flags, options, announce)
         settings = server_settings(config, flags, options, template, environment)
         guarded = settings.guarded or options.uds is not None
         unknown = unknown_variables(environment)
@@ -85,13 +82,22 @@ def run(
         return run_until_end(served.until_end)
 
 
-def _engine_config(
-    model: str | None, flags: Mapping[str, Any], options: ServeOptions, announce: Announcer
+def set_up(options: ServeOptions) -> Announcer:
+    """Sets up the log, and returns where messages go that are not records of it."""
+    set_up_logging(options.log_level.upper(), options.log_format)
+    if options.disable_log_requests:
+        logging.getLogger(ACCESS_LOG).setLevel(logging.WARNING)
+    return LogAnnouncer() if options.log_format == JSON else TerminalAnnouncer()
+
+
+def engine_config(
+    model: str | None, flags: Mapping[str, Any], options: ServeOptions, announce: Announcer | None = None
 ) -> EngineConfig:
+    """announce: where --explain says what it chose. Raises TesseraError."""
     values = {flag.name: flags[flag.name] for flag in ENGINE_FLAGS}
     names = values.pop("served_model_name")
     levels: dict[str, int] | None = None
-    if options.explain:
+    if options.explain and announce is not None:
         values["platform"], levels, table = explained_platform(values["platform"])
         announce.explain(table)
     config = build_config(model, served_model_name=names[0] if names else None, **values)
@@ -127,28 +133,50 @@ def server_settings(
     environment: Environment,
 ) -> ServerSettings:
     """Raises ConfigError or ModelError."""
+    for name, _ in config.lora.modules:
+        if name in flags["served_model_name"]:
+            raise ConfigError(f"--lora-modules and --served-model-name both have the name '{name}'; rename one.")
+    names = flags["served_model_name"] or (config.model.served_name,)
+    return model_settings(http_settings(flags, options, environment), config, names, flags, template)
+
+
+def model_settings(
+    settings: ServerSettings,
+    config: EngineConfig,
+    names: tuple[str, ...],
+    flags: Mapping[str, Any],
+    template: TemplateOptions,
+) -> ServerSettings:
+    """The settings with what is of one model. names: that requests may give. Raises ConfigError or ModelError."""
+    sampling, answers = generation_defaults(flags, config)
+    values = given_values(SERVER_FLAGS, flags, as_options=True)
+    parsers = {name: values[name] for name in ("tool_call_parser", "reasoning_parser") if name in values}
+    return dataclasses.replace(
+        settings,
+        served_model_names=names,
+        default_sampling=sampling,
+        answers=answers,
+        chat_template_kwargs=template.kwargs or {},
+        **parsers,
+    )
+
+
+def http_settings(flags: Mapping[str, Any], options: ServeOptions, environment: Environment) -> ServerSettings:
+    """The settings of the server, whatever it serves. Raises ConfigError."""
     values = given_values(SERVER_FLAGS, flags, as_options=True)
     key_file = named_keys(options, values.get("max_requests_per_key"))
     keys = api_keys(options, environment)
     guarded = bool(keys) or key_file is not None
     if "max_requests_per_key" in values and not guarded:
         raise ConfigError("--max-requests-per-key needs --api-key.")
-    for name, _ in config.lora.modules:
-        if name in flags["served_model_name"]:
-            raise ConfigError(f"--lora-modules and --served-model-name both have the name '{name}'; rename one.")
-    sampling, answers = generation_defaults(flags, config)
     settings = record_of(
         ServerSettings,
         SERVER_FLAGS,
         values,
-        served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
         key_file=key_file,
         limits=record_of(Limits, SERVER_FLAGS, values),
         media=record_of(MediaRules, SERVER_FLAGS, values),
-        default_sampling=sampling,
-        answers=answers,
-        chat_template_kwargs=template.kwargs or {},
         root_path=_root_path(values.get("root_path", "")),
         allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=guarded),
         cors=_cors(values),

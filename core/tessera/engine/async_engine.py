@@ -315,6 +315,11 @@ class AsyncEngine:
     def is_running(self) -> bool:
         return self._handle.is_running
 
+    @property
+    def num_unfinished(self) -> int:
+        """Completions that have not ended."""
+        return self._handle.front_end.num_unfinished
+
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine is not running, or has not responded for too long."""
         self._handle.check_alive()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from tessera.server.batches import batches, files
 from tessera.server.batches.endpoints import Endpoints
 from tessera.server.batches.jobs import Jobs
 from tessera.server.batches.storage import Storage
-from tessera.server.context import ServerContext
+from tessera.server.context import ServerContext, ServerState
 from tessera.server.decisions import routes as decisions
 from tessera.server.error_forms import ErrorForms, Form
 from tessera.server.http import error_handlers
@@ -61,21 +61,15 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     Its API routes are JsonRoutes: msgspec decodes each body once, and FastAPI's own parsing of requests is not used.
     """
     context = ServerContext(engine, settings)
+    context.starters.append(context.state.loop.start)
+    context.closers.append(context.state.loop.stop)
     store = Store(settings.response_store, settings.response_store_bytes)
-    chats = StoredChats(context, store)
-    answering = chat.route(context, chats.answer)
-    # Before the paths of stored chats, which have any word for an id.
-    routes: list[Route] = [*render.routes(context), *chats.routes(answering)]
-    for family in (completions, messages, decisions, pooling, audio, tokenization, adapters, status):
-        routes += family.routes(context)
-    routes += ollama.routes(context)
-    routes += [*responses.routes(context, store), *conversations.routes(context, store)]
+    routes = model_routes(context, store, [*adapters.routes(context), *status.routes(context)])
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
     jobs = Jobs(context, storage, Endpoints(routes, settings.key_file))
     context.starters.append(jobs.start)
     context.closers.append(jobs.end)
     routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(context, storage, jobs)]
-    routes += other_paths.routes([*routes, answering])
     if not settings.disable_fastapi_docs:
         routes += docs_routes(
             lambda: app.routes,
@@ -87,10 +81,37 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     if page is not None:
         routes.append(page.route())
 
-    app = FastAPI(
+    app = bare_app(
+        routes,
+        lambda: until_end(context, store, storage),
+        middleware(settings, context.state, lambda: app.routes, page),
+    )
+    return app
+
+
+def model_routes(context: ServerContext, store: Store, others: Iterable[Route] = ()) -> list[Route]:
+    """The routes that ask a model, and others, also at the paths of other servers. store: of responses, conversations
+    and chats."""
+    chats = StoredChats(context, store)
+    answering = chat.route(context, chats.answer)
+    # Before the paths of stored chats, which have any word for an id.
+    routes: list[Route] = [*render.routes(context), *chats.routes(answering)]
+    for family in (completions, messages, decisions, pooling, audio, tokenization, ollama):
+        routes += family.routes(context)
+    routes += [*responses.routes(context, store), *conversations.routes(context, store), *others]
+    return [*routes, *other_paths.routes([*routes, answering])]
+
+
+def bare_app(
+    routes: Iterable[BaseRoute],
+    lifespan: Callable[[], AbstractAsyncContextManager[None]],
+    layers: Iterable[Middleware] = (),
+) -> FastAPI:
+    """An application with routes that decode for themselves. layers: its middleware, outermost first."""
+    return FastAPI(
         routes=[*routes],
-        lifespan=lambda _: _until_end(context, store, storage),
-        middleware=list(_middleware(context, lambda: app.routes, page)),
+        lifespan=lambda _: lifespan(),
+        middleware=[*layers],
         exception_handlers=error_handlers(),
         # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
         redirect_slashes=False,
@@ -99,11 +120,10 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
         # No telemetry is sent, whatever the environment variables say.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    return app
 
 
 @asynccontextmanager
-async def _until_end(context: ServerContext, *stores: Store | Storage) -> AsyncIterator[None]:
+async def until_end(context: ServerContext, *stores: Store | Storage) -> AsyncIterator[None]:
     try:
         for start in context.starters:
             start()
@@ -122,14 +142,13 @@ def outermost(settings: ServerSettings) -> Iterator[Middleware]:
     yield Middleware(ErrorForms, FORMS, FORMS_BY_HEADER)
 
 
-def _middleware(
-    context: ServerContext, all_routes: Callable[[], Sequence[BaseRoute]], page: Page | None
+def middleware(
+    settings: ServerSettings, state: ServerState, all_routes: Callable[[], Sequence[BaseRoute]], page: Page | None
 ) -> Iterator[Middleware]:
     """The middleware, outermost first. A feature that is off adds none. all_routes: a function, because plugins add
     routes later."""
-    settings = context.settings
     yield from outermost(settings)
-    yield Middleware(Access, context.counts, all_routes, settings.max_requests, settings.unlogged_routes)
+    yield Middleware(Access, state.counts, all_routes, settings.max_requests, settings.unlogged_routes)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
     # Outside ApiKeys, because browsers send preflight requests without a key.
@@ -139,7 +158,7 @@ def _middleware(
         keys = plain_keys(settings.api_keys, Quota(concurrent_requests=settings.max_requests_per_key))
         yield Middleware(ApiKeys, keys, settings.key_file, page)
     if settings.max_requests_per_key is not None or settings.key_file is not None:
-        yield Middleware(QuotaLimits, context.quotas)
+        yield Middleware(QuotaLimits, state.quotas)
     upload = replace(
         settings.limits,
         body_bytes=settings.limits.file_bytes + FORM_BYTES,

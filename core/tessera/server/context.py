@@ -25,20 +25,29 @@ if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 
-class ServerContext:
-    """Created once, before the first request."""
+class ServerState:
+    """What is counted and watched of a server, however many models it has."""
 
-    def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.quotas = Quotas()
+        self.loop = LoopWatch()
+
+
+class ServerContext:
+    """Created once for a model, before its first request."""
+
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings, state: ServerState | None = None) -> None:
+        """state: of a server that has other models too."""
         self.engine = engine
         """For what the server reports and limits as a whole; a request has that of its model."""
         self.settings = settings
         self.models = served_models(engine, settings)
         """By the names that requests give; the first is that of requests that give none. Adapters come and go."""
         self.created = int(time.time())
-        self.counts = Counts()
-        self.quotas = Quotas()
+        self.state = state or ServerState()
+        self.counts = self.state.counts
         self.assembly = Assembly()
-        self.loop = LoopWatch()
         places = (
             engine.info.max_num_seqs + engine.config.parallel.data_parallel_size * engine.config.scheduler.max_waiting
         )
@@ -52,8 +61,7 @@ class ServerContext:
         """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
         """What to do when the server ends, before the engine does."""
-        self.starters.append(self.loop.start)
-        self.closers += [self.assembly.close, self.loop.stop]
+        self.closers.append(self.assembly.close)
         self.numbers = itertools.count()
         """Numbers that make the names of requests unique, because clients may send the same id twice."""
 

@@ -17,10 +17,10 @@ _CHAT, _COMPLETIONS, _MODELS, _EMBEDDINGS = (
 
 
 def routes(server_routes: Iterable[Route]) -> list[JsonRoute]:
-    """server_routes: the routes of the server, those of chat, completions, models and embeddings among them."""
+    """server_routes: the routes of the server, those of chat, completions and embeddings among them."""
     found = {route.path: route for route in server_routes if isinstance(route, JsonRoute)}
     return [
-        *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS, _EMBEDDINGS)),
+        *(found[path].at(path.removeprefix("/v1")) for path in (_CHAT, _MODELS, _EMBEDDINGS) if path in found),
         by_member(
             "/invocations",
             {"messages": found[_CHAT], "prompt": found[_COMPLETIONS], "input": found[_EMBEDDINGS]},

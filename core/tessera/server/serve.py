@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,7 +26,7 @@ from tessera.server.security import HEALTH_PATHS, OPEN_PATHS
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.engine_handle import Health
 
 _LOG = logging.getLogger(__name__)
 # How long streams have to tell their clients that the engine died or the server is shutting down.
@@ -78,11 +78,24 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class Backend(Protocol):
+    """What answers an application's requests: an engine, or several models."""
+
+    @property
+    def health(self) -> Health: ...
+
+    async def wait_dead(self) -> None:
+        """Returns when it has ended for good."""
+        ...
+
+    async def shutdown(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class ReadyApp:
-    """The application, and its engine, which is ready to serve."""
+    """The application, and its backend, which is ready to serve."""
 
-    engine: AsyncEngine
+    engine: Backend
     app: Starlette
 
 
@@ -137,7 +150,7 @@ def _listens(listener: socket.socket) -> bool:
 
 
 async def _until_end(
-    engine: AsyncEngine,
+    engine: Backend,
     door: Door,
     server: HttpServer,
     running: asyncio.Task[None],

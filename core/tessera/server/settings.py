@@ -235,6 +235,28 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
+class OnDemandRules:
+    """When models of --models are loaded and unloaded."""
+
+    max_loaded: int | None = flag(
+        None, "Maximum models of --models that are loaded at once; those used least recently make room.",
+        name="max_loaded_models", low=1, shown_default="no limit",
+    )  # fmt: skip
+    memory_bytes: int | None = flag(
+        None, "Memory of all loaded models of --models, weights and KV caches as `tessera plan` counts them.",
+        name="models_memory", kind="size", low=2**20, high=2**50, metavar="BYTES", shown_default="no limit",
+    )  # fmt: skip
+    idle_seconds: float = flag(
+        0.0, "Unload a model of --models that nobody has used for this long.", name="model_idle_timeout", low=0,
+        high=MAX_SECONDS, unit="seconds", metavar="SECONDS", shown_default="never",
+    )  # fmt: skip
+    start_seconds: float = flag(
+        300.0, "How long requests wait for a model of --models to be loaded, before they get a 503.",
+        name="model_start_timeout", above=0, high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class ServeOptions:
     """The flags of `tessera serve` that are not settings themselves: the address, keys, TLS files, and what is printed
     and logged."""
@@ -243,6 +265,9 @@ class ServeOptions:
         "127.0.0.1", "Address to listen on; 0.0.0.0 listens on all networks.", metavar="ADDRESS", common=True
     )
     port: int = flag(8000, "Port to listen on; 0 picks a free one.", low=0, high=65535, common=True)
+    models: str | None = flag(
+        None, "YAML file of several models to serve by name, each loaded when a request asks for it.", metavar="FILE"
+    )
     uds: str | None = flag(None, "Unix socket to listen on, instead of host and port.", metavar="PATH")
     listen_when_ready: bool = flag(
         False, "Refuse connections until the model is loaded, instead of answering 503: for proxies that try another "
@@ -291,6 +316,7 @@ class ServeOptions:
 
 SERVER_FLAGS = (
     *flags_of(ServeOptions, "server"),
+    *flags_of(OnDemandRules, "server"),
     *flags_of(ServerSettings, "server"),
     *flags_of(Limits, "server"),
     *flags_of(CorsRules, "security"),

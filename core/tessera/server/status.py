@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -17,13 +18,17 @@ from tessera.engine.metrics import Histogram, Metric
 from tessera.engine.model_tasks import tasks_of
 from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
-from tessera.server.context import ServerContext
+from tessera.server.context import ServerContext, ServerState
 from tessera.server.http import header, json_response, not_ready
 from tessera.server.keys import allows
 from tessera.server.loop_watch import LoopWatch
 from tessera.server.openai.protocol import ModelCard, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 from tessera.server.served_model import ServedModel
+from tessera.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
 
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
@@ -149,25 +154,42 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
 def _metrics_route(context: ServerContext) -> JsonRoute:
     """Prometheus text: vLLM's metric names with the prefix `tessera:`; under --vllm-metrics also with `vllm:`."""
-    model = {"model_name": context.default_model.name}
-    names = {PREFIX: model}
-    if context.settings.vllm_metrics:
-        # vLLM's metrics have a second label, which dashboards may filter by.
-        names[VLLM_PREFIX] = {**model, "engine": "0"}
+    name = context.default_model.name
 
     async def metrics(_request: Request) -> Response:
-        engines = [(list(metrics.read()), info) for metrics, info in context.engine.all_metrics()]
-        lines = [*http_lines(context.counts), *loop_lines(context.loop)]
-        if (keys := context.settings.key_file) is not None:
-            lines += engine_lines([(context.quotas.metrics(keys.keys), {})], PREFIX)
-        for prefix, labels in names.items():
-            each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
-            shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]
-            caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
-            lines += [*engine_lines(zip(shown, each, strict=True), prefix), *cache_lines(prefix, caches)]
-        return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
+        return metrics_response(
+            [*server_lines(context.state, context.settings), *model_lines(context.engine, name, context.settings)]
+        )
 
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
+
+
+def metrics_response(lines: Sequence[str]) -> Response:
+    return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
+
+
+def server_lines(state: ServerState, settings: ServerSettings) -> Iterator[str]:
+    """What is counted of the server, whichever model it was for."""
+    yield from http_lines(state.counts)
+    yield from loop_lines(state.loop)
+    if settings.key_file is not None:
+        yield from engine_lines([(state.quotas.metrics(settings.key_file.keys), {})], PREFIX)
+
+
+def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings) -> Iterator[str]:
+    """The metrics of one model's engines. name: of the model, as a label."""
+    model = {"model_name": name}
+    names = {PREFIX: model}
+    if settings.vllm_metrics:
+        # vLLM's metrics have a second label, which dashboards may filter by.
+        names[VLLM_PREFIX] = {**model, "engine": "0"}
+    engines = [(list(metrics.read()), info) for metrics, info in engine.all_metrics()]
+    for prefix, labels in names.items():
+        each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
+        shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]
+        caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
+        yield from engine_lines(zip(shown, each, strict=True), prefix)
+        yield from cache_lines(prefix, caches)
 
 
 def _of_vllm(metrics: Sequence[Metric]) -> list[Metric]:

@@ -1,0 +1,177 @@
+"""The application of a server of several models: what it says of them all, and the way to each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import FastAPI
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tessera._version import __version__
+from tessera.engine.metrics import Metric
+from tessera.engine.model_tasks import tasks_of
+from tessera.server.app import bare_app, middleware, model_routes, until_end
+from tessera.server.context import ServerContext, ServerState
+from tessera.server.http import json_response
+from tessera.server.keys import allows, check_allows
+from tessera.server.on_demand.dispatch import ModelDispatch
+from tessera.server.on_demand.hosted_model import HostedModel, HostedState
+from tessera.server.on_demand.hosted_models import HostedModels
+from tessera.server.openapi import JsonRoute
+from tessera.server.page import Page
+from tessera.server.settings import ServerSettings
+from tessera.server.status import (
+    PREFIX,
+    ServerLoad,
+    ServerStatus,
+    Version,
+    engine_lines,
+    metrics_response,
+    model_lines,
+    server_lines,
+)
+from tessera.server.store import Store
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+
+
+class HostedModelCard(msgspec.Struct, kw_only=True):
+    """A model as /v1/models lists it. What only a loaded model knows is left out of others."""
+
+    id: str
+    created: int
+    state: HostedState
+    max_model_len: int | UnsetType = UNSET
+    # as of ModelCard
+    tasks: list[str] | UnsetType = UNSET
+    object: str = "model"
+    owned_by: str = "tessera"
+
+
+class HostedModelList(msgspec.Struct, kw_only=True):
+    data: list[HostedModelCard]
+    object: str = "list"
+
+
+def create_app(models: HostedModels, settings: ServerSettings, state: ServerState, store: Store) -> FastAPI:
+    """Builds the application that serves several models. What asks a model goes to that model's own application. store:
+    of all models; it is closed at the end."""
+    page = None if settings.disable_ui else Page.read()
+    routes: list[Route] = [*_routes(models, state), _metrics_route(models, settings, state)]
+    if page is not None:
+        routes.append(page.route())
+    app = bare_app(
+        routes,
+        lambda: _until_end(models, state, store),
+        middleware(settings, state, lambda: [*app.routes, *models.routes()], page),
+    )
+    app.router.default = ModelDispatch(models, app.router.default)
+    return app
+
+
+@asynccontextmanager
+async def _until_end(models: HostedModels, state: ServerState, store: Store) -> AsyncIterator[None]:
+    state.loop.start()
+    models.start()
+    try:
+        yield
+    finally:
+        await state.loop.stop()
+        store.close()
+
+
+def loaded_app(engine: AsyncEngine, settings: ServerSettings, state: ServerState, store: Store) -> FastAPI:
+    """The application of one of several models. store: of all of them."""
+    context = ServerContext(engine, settings, state)
+    return bare_app(model_routes(context, store), lambda: until_end(context))
+
+
+def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
+    created = int(time.time())
+
+    async def ok(_request: Request) -> Response:
+        return json_response(ServerStatus("ok"))
+
+    async def version(_request: Request) -> Response:
+        return json_response(Version(__version__))
+
+    async def load(_request: Request) -> Response:
+        return json_response(ServerLoad(state.counts.generating))
+
+    async def listed(request: Request) -> Response:
+        cards = [_card(model, created) for model in models.models.values() if allows(request.scope, model.name)]
+        return json_response(HostedModelList(data=cards))
+
+    async def model_card(request: Request) -> Response:
+        model = models.find(request.path_params["model"])
+        check_allows(request.scope, model.name)
+        return json_response(_card(model, created))
+
+    can_answer = "Whether the server is ready: it is as long as it runs, whichever models are loaded."
+    listing = JsonRoute("/v1/models", listed, "The models that requests may name.", answer=HostedModelList)
+    return [
+        JsonRoute("/livez", ok, "Whether the process is alive.", answer=ServerStatus),
+        JsonRoute("/readyz", ok, can_answer, answer=ServerStatus),
+        JsonRoute("/health", ok, can_answer, answer=ServerStatus),
+        JsonRoute("/ping", ok, can_answer, methods=("GET", "POST"), answer=ServerStatus),
+        JsonRoute("/version", version, "The version of the server.", answer=Version),
+        JsonRoute("/load", load, "How many requests are generating now.", answer=ServerLoad),
+        listing,
+        listing.at("/models"),
+        JsonRoute("/v1/models/{model:path}", model_card, "One model.", answer=HostedModelCard),
+    ]
+
+
+def _card(model: HostedModel, created: int) -> HostedModelCard:
+    card = HostedModelCard(id=model.name, created=created, state=model.state)
+    if model.loaded is not None:
+        card.max_model_len = model.loaded.engine.info.max_model_len
+        card.tasks = tasks_of(model.loaded.engine.config.model)
+    return card
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def _metrics_route(models: HostedModels, settings: ServerSettings, state: ServerState) -> JsonRoute:
+    async def metrics(_request: Request) -> Response:
+        lines = [*server_lines(state, settings), *engine_lines([(_metrics(models), {})], PREFIX)]
+        for model in models.models.values():
+            if model.loaded is not None:
+                lines += model_lines(model.loaded.engine, model.name, settings)
+        return metrics_response(by_family(lines))
+
+    return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
+
+
+def _metrics(models: HostedModels) -> Iterator[Metric]:
+    every = models.models.values()
+    for model in every:
+        loaded = int(model.loaded is not None)
+        yield Metric("model_loaded", "gauge", "1 for a model that is loaded.", loaded, ("model_name", model.name))
+    for model in every:
+        label = ("model_name", model.name)
+        yield Metric("model_loads", "counter", "How often a model was loaded.", model.num_loads, label)
+    for model in every:
+        label = ("model_name", model.name)
+        yield Metric("model_load_failures", "counter", "How often it could not be.", model.num_failures, label)
+
+
+def by_family(lines: Iterable[str]) -> list[str]:
+    """The lines of several expositions as one, which has each name once, with the values of all."""
+    families: dict[str, list[str]] = {}
+    family: list[str] = []
+    for line in lines:
+        if line.startswith("# HELP "):
+            family = families.setdefault(line.split(" ", 3)[2], [])
+        if not line.startswith("#") or line not in family:
+            family.append(line)
+    return [line for family in families.values() for line in family]
