@@ -43,6 +43,7 @@ class Tessera:
         command += ["--max-model-len", str(LONGEST_CHAT + ROOM)]
         command += ["--max-num-seqs", str(task.chats + task.arrivals + 1)]
         command += ["--max-num-batched-tokens", str(task.step_tokens)]
+        command += ["--stall-timeout", str(MOST_SECONDS)]  # the front end is stopped while the peer is timed
         self._server = subprocess.Popen(command)  # ends with this process's group
         self._url = f"http://{HOST}:{port}"
         self.version = tessera.__version__

@@ -77,6 +77,8 @@ class FakeDevice:
         self.sampled_by: dict[int, int] = {}
         self.fail: set[str] = set()
         self.next_step = 0
+        # Whether a step may have no rows, since a resource prepares something in it.
+        self.prepares = False
 
     def execute(self, step: SchedulerOutput) -> StepOutput:
         assert step.step == self.next_step
@@ -133,7 +135,7 @@ class FakeDevice:
 
     def _check_shape(self, step: SchedulerOutput) -> None:
         rows = step.rows.tolist()
-        assert rows, "an empty step"
+        assert rows or self.prepares, "an empty step"
         assert len(set(rows)) == len(rows), "a row twice in a step"
         ends = {row: len(self.rows[row].tokens) for row in rows}
         if len(step.drafts):
@@ -152,7 +154,7 @@ class FakeDevice:
         assert samples == step.samples.tolist()
         assert kinds == sorted(kinds), "rows that decode do not come first"
         fed = [self.sampled_by.get(row, -1) for row in rows]
-        assert step.after == max(fed), "`after` is not the newest step whose tokens are fed on"
+        assert step.after == max(fed, default=-1), "`after` is not the newest step whose tokens are fed on"
 
     def _add_drafts(self, step: SchedulerOutput) -> None:
         """Those of a row follow its newest token until the row is sampled."""

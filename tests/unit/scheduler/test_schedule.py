@@ -741,6 +741,42 @@ def test_who_could_never_start_ends_with_an_error_and_the_others_go_on(held, dep
     assert [world.finished[key].reason for key in (short, after)] == ["length", "length"]
 
 
+class Slow(Resource):
+    """Prompts of 9 tokens and more compute none before it has prepared something for them, in so many steps."""
+
+    name, scope = "preparations", "prompt"
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def fits(self, request, num_tokens):
+        return num_tokens if request.num_prompt_tokens < 9 or not self.steps else "it prepares something"
+
+    def take(self, request, num_tokens):
+        pass
+
+    def prepare(self, request):
+        self.steps -= 1
+        return True
+
+    def release(self, request):
+        pass
+
+
+@pytest.mark.parametrize("rules", [StepRules(), StepRules(mix_prefill_decode=False)])
+def test_steps_prepare_what_a_request_waits_for_beside_others_and_without_any(rules):
+    world = World(plan(num_rows=8), resources=[Slow(3)], rules=rules)
+    world.device.prepares = True
+    waiting = world.add([1] * 9, 3)
+    step = world.schedule()
+    assert (grants(step), step.after) == ({}, -1)
+    world.update()
+    behind = world.add([2] * 4, 3)
+    world.run()
+    assert [world.finished[key].reason for key in (waiting, behind)] == ["length", "length"]
+    assert world.scheduler.counters.preemptions == 0
+
+
 def test_a_policy_that_starts_nobody_ends_them():
     class Closed(FirstComeFirstServed):
         def may_start(self, request, num_running):
