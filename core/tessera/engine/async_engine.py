@@ -318,7 +318,7 @@ class AsyncEngine:
     @property
     def num_unfinished(self) -> int:
         """Completions that have not ended."""
-        return self._handle.front_end.num_unfinished
+        return sum(rank.front_end.num_unfinished for rank in self.ranks)
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine is not running, or has not responded for too long."""
