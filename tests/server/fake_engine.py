@@ -24,7 +24,15 @@ from tessera.engine.pooling import activated
 from tessera.errors import EngineDeadError, RequestError
 from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
-from tessera.request import NO_ARGS, CompletionOutput, Logprob, PoolingOutput, PoolingRequestOutput, RequestOutput
+from tessera.request import (
+    NO_ARGS,
+    CompletionOutput,
+    Logprob,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestMetrics,
+    RequestOutput,
+)
 from tessera.sampling_params import RequestOutputKind, SamplingParams, changed
 from tessera.text import Tokenizer
 from tests.text_in_process import TextInProcess
@@ -175,6 +183,8 @@ class FakeEngine:
     most_media: int = 2
     # How it writes down speech.
     speech: SpeechConfig | None = None
+    # Of all requests.
+    times: RequestMetrics = field(default_factory=RequestMetrics)
     text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -378,7 +388,7 @@ class FakeEngine:
             count = params.prompt_logprobs
             scored = [None] + [position(t, text, count) for t, text in zip(prompt[1:], texts[1:], strict=True)]
         return RequestOutput(
-            request_id, None, list(prompt), answers, finished, num_cached_tokens=cached, prompt_logprobs=scored
+            request_id, None, list(prompt), answers, finished, cached, self.times, prompt_logprobs=scored
         )
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tessera.media.workers import MediaWorkers
     from tessera.server.key_file import KeyFile
     from tessera.server.serve import ReadyApp
+    from tessera.server.tracing import Tracer
     from tessera.text.workers import TextWorkers
 
 ACCESS_LOG = "tessera.server.access"
@@ -175,6 +176,7 @@ def http_settings(flags: Mapping[str, Any], options: ServeOptions, environment: 
         values,
         api_keys=keys,
         key_file=key_file,
+        tracer=_tracer(options.otlp_traces_endpoint),
         limits=record_of(Limits, SERVER_FLAGS, values),
         media=record_of(MediaRules, SERVER_FLAGS, values),
         root_path=_root_path(values.get("root_path", "")),
@@ -222,6 +224,16 @@ def named_keys(options: ServeOptions, concurrent_requests: int | None) -> KeyFil
 
     file = options.api_key_file
     return KeyFile(file, concurrent_requests) if file.endswith(SUFFIXES) else None
+
+
+def _tracer(endpoint: str | None) -> Tracer | None:
+    """Raises ConfigError."""
+    if endpoint is None:
+        return None
+    # Not at the top: its libraries are an extra.
+    from tessera.server.tracing import Tracer
+
+    return Tracer(endpoint)
 
 
 def _keys_in(file: str) -> list[str]:

@@ -253,9 +253,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --[no-]fully-sharded-loras --lora-target-modules --[no-]enable-moe-shared-loras
         """,
         # ---- what is reported
-        ": traces are not exported; the log has each request's id and time. Remove it.": """
-            --otlp-traces-endpoint --collect-detailed-traces
-        """,
+        ": each trace has all that there is; remove it.": "--collect-detailed-traces",
         ": /metrics has what is counted, in fixed buckets; see --vllm-metrics for vLLM's names.": """
             --[no-]kv-cache-metrics --kv-cache-metrics-sample --[no-]cudagraph-metrics --[no-]enable-mfu-metrics
             --custom-histogram-buckets --[no-]enable-per-request-metrics --per-request-spec-decode-metrics
@@ -302,6 +300,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             LLM(max_num_queued_reqs) LLM(max_num_queued_tokens) LLM(max_waiting)
         """,
         ": pass the adapter as lora_request to a call.": "LLM(lora_modules)",
+        ": only a server sends traces; leave it out.": "LLM(otlp_traces_endpoint)",
         ": pass images and sounds themselves, as Pillow and NumPy have them, or the bytes of files; remove it.": """
             LLM(allowed_local_media_path) LLM(allowed_media_domains)
         """,

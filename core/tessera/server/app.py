@@ -43,6 +43,7 @@ from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
 from tessera.server.sse import KeepAlive
 from tessera.server.store import Store
+from tessera.server.tracing import Traces
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
@@ -63,6 +64,8 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     context = ServerContext(engine, settings)
     context.starters.append(context.state.loop.start)
     context.closers.append(context.state.loop.stop)
+    if settings.tracer is not None:
+        context.closers.append(settings.tracer.close)
     store = Store(settings.response_store, settings.response_store_bytes)
     routes = model_routes(context, store, [*adapters.routes(context), *status.routes(context)])
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
@@ -149,6 +152,8 @@ def middleware(
     routes later."""
     yield from outermost(settings)
     yield Middleware(Access, state.counts, all_routes, settings.max_requests, settings.unlogged_routes)
+    if settings.tracer is not None:
+        yield Middleware(Traces, settings.tracer)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
     # Outside ApiKeys, because browsers send preflight requests without a key.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
     from tessera.server.key_file import KeyFile
+    from tessera.server.tracing import Tracer
 
 _MAX_N = 2**14
 """That of SamplingParams, whose module takes too long to load before the engine starts."""
@@ -199,6 +200,8 @@ class ServerSettings:
         group="security",
     )  # fmt: skip
     vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
+    # sends spans to --otlp-traces-endpoint
+    tracer: Tracer | None = None
     disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
     tokenizer_info: bool = flag(
         False, "Serve /tokenizer_info: the tokenizer's settings and the chat template.",
@@ -299,6 +302,10 @@ class ServeOptions:
     ssl_ciphers: str | None = flag(
         None, "Ciphers of TLS 1.2 and older, as OpenSSL writes them.", group="security", metavar="CIPHERS",
         shown_default="Python's choice",
+    )  # fmt: skip
+    otlp_traces_endpoint: str | None = flag(
+        None, "Send a trace of each request here, as OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces.",
+        group="logging", metavar="URL",
     )  # fmt: skip
     explain: bool = flag(
         False, "Print what was chosen (platform, attention, kernels, quantization) and why.", group="platform"

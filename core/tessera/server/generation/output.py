@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
 from tessera.engine.input_processor import Prompt
 from tessera.errors import EngineStepError
-from tessera.request import CompletionOutput, RequestOutput
+from tessera.request import CompletionOutput, RequestMetrics, RequestOutput
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
 from tessera.server.generation.logprobs import Position
 from tessera.server.generation.prepare import PreparedRequest
 from tessera.server.generation.usage import TokenUsage
+from tessera.server.tracing import EndedRequest
 
 T = TypeVar("T")
 # The finish reasons that clients see. Any other one means that the engine cut the answer short, which is an error.
@@ -41,6 +42,7 @@ class Generation:
         self._indices = {f"{name}-{index}": index for index in range(len(request.prompts))}
         self._num_cached = [0] * len(request.prompts)
         self._num_generated = [0] * request.num_choices
+        self._times = [RequestMetrics() for _ in request.prompts]
         self._count_reasoning: Callable[[], int] | None = None
 
     def choice_prompt(self, choice: int) -> Prompt:
@@ -55,7 +57,8 @@ class Generation:
         the API key has no tokens left."""
         request, n, budget = self._request, self.params.n, self._request.owner.budget
         budget.begin(sum(len(prompt.ids) for prompt in self.prompts))
-        with self._admission.admit(request.owner.tenant, request.num_values):
+        admitted = self._admission.admit(request.owner.tenant, request.num_values)
+        with admitted, request.owner.trace.follow(self._ended):
             streams = [
                 request.method.generate(prompt, params, name, **request.owner.arguments)
                 for prompt, params, name in zip(request.prompts, request.prompt_params, self._indices, strict=True)
@@ -63,6 +66,7 @@ class Generation:
             async with aclosing(streams[0] if len(streams) == 1 else merged(streams)) as outputs:
                 async for output in outputs:
                     index = self._indices[output.request_id]
+                    self._times[index] = output.metrics
                     for answer in output.outputs:
                         if answer.finish_reason not in _REASONS:
                             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
@@ -73,6 +77,15 @@ class Generation:
                     self._num_cached[index] = output.num_cached_tokens
                     self.prompt_logprobs[index] = output.prompt_logprobs or self.prompt_logprobs[index]
                     yield index * n, output
+
+    def _ended(self) -> Iterator[EndedRequest]:
+        n, request = self.params.n, self._request
+        for name, index in self._indices.items():
+            num_generated = sum(self._num_generated[index * n : (index + 1) * n])
+            num_prompt = len(self.prompts[index].ids)
+            yield EndedRequest(
+                name, self.model.name, request.prompt_params[index], num_prompt, num_generated, self._times[index]
+            )
 
     async def assembled(self, answers: Sequence[CompletionOutput], assemble: Callable[[], T]) -> T:
         """What `assemble` makes of whole outputs, and of the prompts' log probabilities; on another thread if they are

@@ -22,6 +22,7 @@ from tessera.server.quotas import UNLIMITED, TokenAllowance, token_budget
 from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.settings import Limits, ServerSettings
+from tessera.server.tracing import UNTRACED, RequestTrace, trace_of
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _RANK_DIGITS = 9
@@ -42,6 +43,10 @@ class OwnerFields(Protocol):
     request_id: str | None
 
 
+_OF_THE_SERVER = frozenset({"budget", "trace"})
+"""Fields of RequestOwner that the engine does not know."""
+
+
 @dataclass(frozen=True)
 class RequestOwner:
     """Whose request it is, how urgent, and what its model means to features."""
@@ -60,6 +65,8 @@ class RequestOwner:
     data_parallel_rank: int | None = None
     # what its API key's quota leaves
     budget: TokenAllowance = UNLIMITED
+    # where its spans go
+    trace: RequestTrace = UNTRACED
 
     @classmethod
     def from_request(
@@ -71,13 +78,21 @@ class RequestOwner:
         if not context.settings.shared_prefix_cache and (key := tenant_of(scope)):
             salt = f"{key}\n{salt}"  # no tenant has a line break, so no two of these pairs are the same text
         tenant = _tenant(request, limits, scope)
-        args, client, rank = model.feature_args, client_of(scope), rank_of(scope)
-        return cls(_priority(request, scope), salt, tenant, args, client, rank, token_budget(scope))
+        return cls(
+            priority=_priority(request, scope),
+            cache_salt=salt,
+            tenant=tenant,
+            feature_args=model.feature_args,
+            client=client_of(scope),
+            data_parallel_rank=rank_of(scope),
+            budget=token_budget(scope),
+            trace=trace_of(scope),
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Those of AsyncEngine.generate."""
-        return {name: value for name, value in vars(self).items() if name != "budget"}
+        return {name: value for name, value in vars(self).items() if name not in _OF_THE_SERVER}
 
 
 def _priority(request: OwnerFields, scope: Scope) -> int:

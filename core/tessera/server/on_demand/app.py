@@ -38,6 +38,7 @@ from tessera.server.status import (
     server_lines,
 )
 from tessera.server.store import Store
+from tessera.server.tracing import Tracer
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
@@ -70,7 +71,7 @@ def create_app(models: HostedModels, settings: ServerSettings, state: ServerStat
         routes.append(page.route())
     app = bare_app(
         routes,
-        lambda: _until_end(models, state, store),
+        lambda: _until_end(models, state, store, settings.tracer),
         middleware(settings, state, lambda: [*app.routes, *models.routes()], page),
     )
     app.router.default = ModelDispatch(models, app.router.default)
@@ -78,13 +79,17 @@ def create_app(models: HostedModels, settings: ServerSettings, state: ServerStat
 
 
 @asynccontextmanager
-async def _until_end(models: HostedModels, state: ServerState, store: Store) -> AsyncIterator[None]:
+async def _until_end(
+    models: HostedModels, state: ServerState, store: Store, tracer: Tracer | None
+) -> AsyncIterator[None]:
     state.loop.start()
     models.start()
     try:
         yield
     finally:
         await state.loop.stop()
+        if tracer is not None:
+            await tracer.close()
         store.close()
 
 

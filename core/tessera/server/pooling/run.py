@@ -9,10 +9,12 @@ from tessera.arrays import Array
 from tessera.engine.input_processor import PooledPrompt
 from tessera.errors import RequestError
 from tessera.pooling_params import PoolingParams
+from tessera.request import PoolingRequestOutput, RequestMetrics
 from tessera.server.generation.usage import TokenUsage
 from tessera.server.pooling.inputs import PooledInput
 from tessera.server.pooling.request import PoolingRequest
 from tessera.server.pooling.tokens import prepare_inputs
+from tessera.server.tracing import EndedRequest
 
 _ROUNDS = 2
 """How many inputs of a request the engine has at once, for each that it computes at once."""
@@ -70,11 +72,21 @@ class PoolingRun:
     async def _run(self, indices: Iterator[int], results: list[Array | None]) -> None:
         """indices: the numbers of the inputs that nobody has begun."""
         for index in indices:
-            output = await self.request.model.engine.encode(
-                self._prompts[index], self._params, f"{self._name}-{index}", **self.request.owner.arguments
-            )
+            output = await self._encode(index)
             self._num_cached += output.num_cached_tokens
             results[index] = output.outputs.data
+
+    async def _encode(self, index: int) -> PoolingRequestOutput:
+        model, owner, prompt, times = self.request.model, self.request.owner, self._prompts[index], RequestMetrics()
+        name = f"{self._name}-{index}"
+
+        def ended() -> list[EndedRequest]:
+            return [EndedRequest(name, model.name, None, len(prompt.ids), 0, times)]
+
+        with owner.trace.follow(ended):
+            output = await model.engine.encode(prompt, self._params, name, **owner.arguments)
+            times = output.metrics
+        return output
 
     def usage(self) -> TokenUsage:
         """The tokens of all inputs; those that were cached, once `outputs` has returned."""
