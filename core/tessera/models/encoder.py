@@ -84,9 +84,9 @@ class Embeddings:
         self.add = build.ops.bind("add", AddSpec(n, build.dtype))
         self.norm = AddLayerNorm(build, norm, n, config.eps, bias=norm_bias)
 
-    def __call__(self, words: Tensor, launch: Launch) -> Tensor:
-        """words [T, n] -> [T, n]"""
-        return self.norm(words, self._beside(launch))[0]
+    def __call__(self, words: Tensor, launch: Launch) -> tuple[Tensor, None]:
+        """words [T, n] -> [T, n], and no residual"""
+        return self.norm(words, self._beside(launch))[0], None
 
     def _beside(self, launch: Launch) -> Tensor | None:
         """What is added to the embeddings of words: [T, n]."""
@@ -100,21 +100,35 @@ class Embeddings:
         return both
 
 
+class SummedEmbeddings:
+    """Those of words and positions, which the norm of the first block adds."""
+
+    def __init__(self, word: Embedding, position: PositionEmbedding) -> None:
+        self.word, self.position = word, position
+
+    def __call__(self, words: Tensor, launch: Launch) -> tuple[Tensor, Tensor]:
+        """words [T, n] -> the same, and the residual beside them [T, n]"""
+        return words, self.position(launch.positions)
+
+
 class Encoder:
-    """Create it after all of its parts: it reads `build` for what they registered. project: maps embeddings to hidden
-    states, if they have other sizes. norm: after the last block, if there is one. heads: of classification."""
+    """Create it after all of its parts: it reads `build` for what they registered."""
 
     def __init__(
         self,
         build: Build,
         config: EncoderConfig,
         *,
-        embeddings: Embeddings,
+        embeddings: Embeddings | SummedEmbeddings,
         blocks: Sequence[Block],
         heads: Mapping[str, PoolingHead],
         project: Linear | None = None,
         norm: AddLayerNorm | None = None,
+        causal: bool = False,
     ) -> None:
+        """heads: of classification. project: maps embeddings to hidden states, if they have other sizes. norm: after
+        the last block, if there is one. causal: whether a token sees those before it alone, so that keys and values are
+        kept from step to step."""
         self.config = config
         self.embeddings, self.project, self.blocks, self.norm = embeddings, project, blocks, norm
         self.pooling: Mapping[str, PoolingHead] = {**embedding_heads(build), **heads}
@@ -125,9 +139,9 @@ class Encoder:
             num_layers=len(config.layers),
             max_positions=config.max_positions,
             dtype=build.dtype,
-            caches=(),
-            chunkable=False,
-            prefix_cacheable=False,
+            caches=build.caches if causal else (),
+            chunkable=causal,
+            prefix_cacheable=causal,
             notes=tuple(build.notes),
             generates=False,
         )
@@ -141,7 +155,7 @@ class Encoder:
         return self.embeddings.word(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        x = self.embeddings(x, launch)
+        x, residual = self.embeddings(x, launch)
         if self.project is not None:
             x = self.project(x)
         for block in self.blocks[:-1]:
@@ -248,7 +262,7 @@ def read_encoder(fields: ConfigFields, max_model_len: int, **differs: Any) -> En
         "hidden": hidden,
         "inner": fields.count("intermediate_size"),
         "layers": (shape,) * fields.count("num_hidden_layers"),
-        "activation": fields.activation("hidden_act", "gelu"),
+        "activation": differs.pop("activation", None) or fields.activation("hidden_act", "gelu"),
         "eps": eps,
         "max_positions": max_model_len,
         "embedded": hidden,

@@ -25,7 +25,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Checkpoints' names of activations to those of the ops."""
-_UNGATED = {**ACTIVATIONS, "relu": "relu"}
+_UNGATED = {**ACTIVATIONS, "quick_gelu": "gelu_quick", "relu": "relu"}
 
 
 _SMALLEST = 1e-9

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tessera.layers.attention import RotaryTable
+from tessera.layers.attention import AttentionBlock, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import MLP
@@ -18,8 +18,31 @@ from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
 
-class SequentialBlock:
-    """x + attention(norm(x)), then x + mlp(norm(x)). whole: the block's input is complete on every rank, with no
+class LayerNormBlock:
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(
+        self,
+        attention_norm: AddLayerNorm,
+        attention: AttentionBlock,
+        mlp_norm: AddLayerNorm,
+        mlp: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.attention_norm, self.attention = attention_norm, attention
+        self.mlp_norm, self.mlp = mlp_norm, mlp
+
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        normed, residual = self.attention_norm(x, residual)
+        return self.attention(normed, residual, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, residual = states
+        normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
+        return self.mlp(normed), residual
+
+
+class SequentialBlock(LayerNormBlock):
+    """A decoder's. whole: the block's input is complete on every rank, with no
     residual beside it. mlp: made of the build, the model's configuration and the layer's number; None: one without a
     gate."""
 
@@ -36,21 +59,12 @@ class SequentialBlock:
         mlp: Callable[[Build, DecoderConfig, int], Callable[[Tensor], Tensor]] | None = None,
     ) -> None:
         prefix, size = f"{config.names.layers}.{number}", (config.hidden, config.eps)
-        self.attention_norm = AddLayerNorm(
-            build, f"{prefix}.{names.attention_norm}", *size, bias=norm_bias, whole=whole
+        super().__init__(
+            AddLayerNorm(build, f"{prefix}.{names.attention_norm}", *size, bias=norm_bias, whole=whole),
+            config.layers[number].block(build, f"{prefix}.{names.attention}", None, tables),
+            AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", *size, bias=norm_bias),
+            plain_mlp(build, config, number, names) if mlp is None else mlp(build, config, number),
         )
-        self.attention = config.layers[number].block(build, f"{prefix}.{names.attention}", None, tables)
-        self.mlp_norm = AddLayerNorm(build, f"{prefix}.{names.mlp_norm}", *size, bias=norm_bias)
-        self.mlp = plain_mlp(build, config, number, names) if mlp is None else mlp(build, config, number)
-
-    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        normed, residual = self.attention_norm(x, residual)
-        return self.attention(normed, residual, launch, caches)
-
-    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        mixed, residual = states
-        normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
-        return self.mlp(normed), residual
 
 
 def plain_mlp(build: Build, config: DecoderConfig, number: int, names: BlockNames) -> MLP:

@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "silu": F.silu,
         "gelu": F.gelu,
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu_quick": lambda x: x.float().mul(x.float().mul(1.702).sigmoid_()).to(x.dtype),
         "relu": F.relu,
         "relu2": lambda x: F.relu(x).square_(),
     }
@@ -96,7 +97,7 @@ class Activation(Kernel[ActivationSpec]):
 
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
-        if library is not None and spec.dtype in native.ENTRIES:
+        if library is not None and spec.dtype in native.ENTRIES and spec.activation in native.ACTIVATIONS:
             number = native.ENTRIES[spec.dtype]
             task = native.Activate(n=spec.n, activation=native.ACTIVATIONS[spec.activation], number=number)
             return row_kernel(library.tessera_cpu_activate, task)

@@ -46,6 +46,9 @@ def _tanh(x):
     return tl.where(near, series, tl.where(x < 0, -magnitude, magnitude))
 
 
+_KINDS = ("silu", "gelu", "gelu_tanh")
+
+
 @triton.jit
 def _activated(x, HOW: tl.constexpr):
     """x in float32. The logistic function has the exp of a number that is not positive, which cannot overflow."""
@@ -155,7 +158,7 @@ class Activation(Kernel[ActivationSpec]):
     launch: Launcher
 
     def supports(self, spec: ActivationSpec) -> str | None:
-        return "no relu" if spec.activation in ("relu", "relu2") else None
+        return None if spec.activation in _KINDS else f"no {spec.activation}"
 
     def bind(self, spec: ActivationSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         elements = Elements(self.launch, spec.n, spec.activation)
