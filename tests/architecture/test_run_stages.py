@@ -63,6 +63,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "nightly field fuzz",
         "http fuzz",
         "rolling restart",
+        "image",
         "worst requests",
         "host",
     ]

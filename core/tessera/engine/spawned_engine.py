@@ -27,6 +27,7 @@ from tessera.engine.messages import (
     StartUp,
     pack_start,
 )
+from tessera.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class SpawnedEngine:
     """A running `python -m tessera.engine` and the two sockets to it. Not thread-safe."""
 
     def __init__(self, config: EngineConfig, executor: str, epoch: int, child: EngineChild | None = None) -> None:
-        """executor: dotted path. child: the process, if it is already running. Raises OSError."""
+        """executor: dotted path. child: the process, if it is already running. Raises OSError, ConfigError."""
         self._codec = Codec(epoch)
         with ExitStack() as undo:
             directory = self._directory = _private_directory()
@@ -126,9 +127,15 @@ class SpawnedEngine:
 
 
 def _private_directory() -> Path:
-    """A directory that only this user may enter; nothing else protects the sockets."""
-    chosen = Path(tempfile.mkdtemp(prefix="tessera-"))
-    if len(str(chosen)) <= MAX_ADDRESS_CHARS:
-        return chosen
-    chosen.rmdir()
-    return Path(tempfile.mkdtemp(prefix="tessera-", dir="/tmp"))
+    """A directory that only this user may enter; nothing else protects the sockets. Raises ConfigError where there is
+    no folder for it, as in a container whose root is read-only."""
+    try:
+        chosen = Path(tempfile.mkdtemp(prefix="tessera-"))
+        if len(str(chosen)) <= MAX_ADDRESS_CHARS:
+            return chosen
+        chosen.rmdir()
+        return Path(tempfile.mkdtemp(prefix="tessera-", dir="/tmp"))
+    except OSError as error:
+        raise ConfigError(
+            f"No temporary file can be written ({error.strerror}). Make /tmp writable, or name a folder in TMPDIR."
+        ) from error
