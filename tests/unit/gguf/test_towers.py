@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from tessera.config import build_config
 from tessera.errors import ConfigError, ModelError, TesseraError
 from tessera.gguf.choice import gguf_models, gguf_towers
 from tessera.gguf.vision.model import open_vision_model
+from tessera.media.messages import MediaStart
 from tessera.media.processor import MediaProcessor
+from tessera.media.workers import MediaWorkers
 from tests.processor_folders import FOLDERS
 from tests.unit.gguf.towers import TOWERS, WIDTH, TowerFile, write_text, write_tower
 
@@ -43,6 +46,18 @@ def test_the_files_make_the_processor_that_a_folder_has(kind: str, tmp_path: Pat
         assert made.inputs.keys() == same.inputs.keys()
         for name, array in made.inputs.items():
             np.testing.assert_allclose(array, same.inputs[name], atol=1e-6)
+
+
+async def test_a_worker_reads_the_processor_of_the_files(tmp_path: Path) -> None:
+    text, tower = both(tmp_path, "gemma3")
+    expected, data = MediaProcessor(tmp_path / "processor"), io.BytesIO()
+    images()[0].save(data, "PNG")
+    async with MediaWorkers(MediaStart(str(text), str(tower))) as workers:
+        assert await workers.ready() == expected.ready
+        media = await workers.process("image", data.getvalue())
+    same = expected.image(images()[0])
+    assert media.replacement == same.replacement
+    np.testing.assert_allclose(media.inputs["pixel_values"], same.inputs["pixel_values"], atol=1e-6)
 
 
 def build(text: Path, **flags: object) -> tuple[str, str, tuple[str, ...]]:
