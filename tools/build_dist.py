@@ -1,13 +1,18 @@
-"""Builds the wheels of core and every platform package into dist/, and checks that they contain all files of the
-tree. The wheel with native kernels is also built for each other architecture that there is a cross compiler for."""
+"""Builds the wheels and source archives of core and every platform package into dist/, with their hashes in
+SHA256SUMS, and checks that they contain all files of the tree, and that a wheel built from its source archive, without
+an index, is the same to the byte. The wheel with native kernels is also built for each other architecture that there is
+a cross compiler for; it is not built twice, as that takes ten minutes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,15 +78,57 @@ def build_wheel(folder: Path, into: Path, **variables: str) -> Path:
     return wheel
 
 
+def build_sdist(folder: Path, into: Path) -> Path:
+    before = set(into.glob("*.tar.gz"))
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(into)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (sdist,) = set(into.glob("*.tar.gz")) - before
+    return sdist
+
+
+def missing_in_sdist(sdist: Path, package: Path) -> list[str]:
+    """Files of the package that git tracks and the source archive lacks."""
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    folder = "core/tessera" if package.name == "tessera" else package.name
+    return sorted({f"{folder}/{name}" for name in _tracked_files(package)} - set(names))
+
+
+def is_reproducible(sdist: Path, wheel: Path) -> bool:
+    """Whether pip makes the same wheel from the source archive alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        subprocess.run([*command, "--wheel-dir", folder, str(sdist)], check=True)
+        (again,) = Path(folder).glob("*.whl")
+        return again.name == wheel.name and digest(again) == digest(wheel)
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def problems(folder: Path, package: Path, wheels: Sequence[Path], sdist: Path) -> list[str]:
+    """What is wrong with the wheels and the source archive of one distribution."""
+    lines = [f"{wheel.name} lacks {name}" for wheel in wheels for name in missing_files(wheel, package)]
+    lines += [f"{sdist.name} lacks {name}" for name in missing_in_sdist(sdist, package)]
+    if folder != ROOT / NATIVE and not all(is_reproducible(sdist, wheel) for wheel in wheels):
+        lines.append(f"{sdist.name} makes another wheel")
+    return lines
+
+
 def main() -> int:
-    status = 0
-    for wheel, package in build(ROOT, ROOT / "dist", cross_compilers()).items():
-        missing = missing_files(wheel, package)
-        status |= bool(missing)
-        print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1e6:.1f} MB")
-        for name in missing:
-            print(f"  lacks {name}")
-    return status
+    into = ROOT / "dist"
+    wheels = build(ROOT, into, cross_compilers())
+    lines = []
+    for folder, package in distributions(ROOT).items():
+        own = [wheel for wheel, owner in wheels.items() if owner == package]
+        lines += problems(folder, package, own, build_sdist(folder, into))
+    files = sorted(path for path in into.iterdir() if path.name.endswith((".whl", ".tar.gz")))
+    (into / "SHA256SUMS").write_text("".join(f"{digest(path)}  {path.name}\n" for path in files), encoding="utf-8")
+    for path in files:
+        print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB")
+    print(*lines, sep="\n")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
