@@ -16,6 +16,7 @@ WIDTH = 100
 BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
+        "router": ("tessera.cli.router:router", "Pass requests on to several servers of a model."),
         "chat": ("tessera.cli.talk.commands:chat", "Chat with a model, run here or on a server."),
         "complete": ("tessera.cli.talk.commands:complete", "Complete text with a model, run here or on a server."),
         "embed": ("tessera.cli.embed.commands:embed", "Embed texts and compare them, here or on a server."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from hashlib import sha256
 from types import MappingProxyType
 
 BLOCK_TOKENS = 64
@@ -24,5 +24,5 @@ def _links(data: bytes, size: int, root: bytes, contents: Mapping[int, bytes]) -
     link = root
     for index in range(min(len(data) // size, MAX_BLOCKS)):
         block = data[index * size : (index + 1) * size]
-        link = blake2b(link + block + contents.get(index, b""), digest_size=_HASH_BYTES).digest()
+        link = sha256(link + block + contents.get(index, b"")).digest()[:_HASH_BYTES]
         yield link
