@@ -181,10 +181,10 @@ def linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 
 def _single_linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
-    """If sums are long, half of the first output's sum is larger than any float16 in some rows, and the whole is
-    not."""
+    """If sums are long, half of the first output's sum is larger than any float16 in some rows, and the whole is not.
+    Not in float32: of such numbers, what sums of another order differ by is as large as what is left."""
     x, state = make.normal(make.tokens, spec.k), make.random.get_state()
-    if spec.k >= _LONG:
+    if spec.k >= _LONG and spec.dtype != "float32":
         first = make.normal(spec.n, spec.k, scale=1 / math.sqrt(spec.k))[0]  # of the weight, which is drawn again
         make.random.set_state(state)
         x[1::5] = _HUGE * first

@@ -228,6 +228,9 @@ def test_what_was_missed_is_sent_again(config, publisher, subscriber):
     cache = publisher.observed_cache([CacheGroup((0,), "paged", 4, 1, 64)], None)
     tokens = int32(range(40))
     chain = cache.chain()
+    while not subscriber.sub.poll(50):  # until it is connected: what it misses before that is sent again at once
+        publisher.emit(AllBlocksCleared())
+    subscriber.receive()
     for unit in range(6):
         cache.register(chain, tokens, unit, unit + 1, {0: [unit + 1]})
         time.sleep(0.02)  # a batch of its own

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers  # noqa: F401 - which processors are of
 from PIL import Image
 
 from tessera.config import build_config
