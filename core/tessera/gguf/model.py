@@ -13,6 +13,7 @@ from tessera.gguf.architectures import architecture_of
 from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
+from tessera.gguf.modules import MODULES, module_file
 from tessera.gguf.rope import rope_settings
 from tessera.gguf.tensors import GgufWeight
 from tessera.gguf.text_tensors import text_tensors
@@ -52,7 +53,8 @@ class GgufModel:
 
     @property
     def names(self) -> Sequence[str]:
-        return ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+        modules = (MODULES,) if self.architecture.embeds else ()
+        return ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", *modules)
 
     def read(self, name: str) -> bytes | None:
         """One of these files; None for another name."""
@@ -65,7 +67,7 @@ class GgufModel:
                 return self._tokenizer
             case "tokenizer_config.json":
                 return json.dumps(tokenizer_config(self.file.metadata)).encode()
-        return None
+        return module_file(self.fields, name) if self.architecture.embeds else None
 
     @cached_property
     def _tokenizer(self) -> bytes:
@@ -74,7 +76,7 @@ class GgufModel:
     def config(self) -> dict[str, Any]:
         fields, architecture = self.fields, self.architecture
         hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
-        embedding = self.text_weights.get("model.embed_tokens.weight")
+        embedding = self.text_weights.get(architecture.ends["token_embd.weight"])
         return {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,

@@ -36,7 +36,7 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
         if match is not None and int(match[1]) >= fields.num_layers:
             continue  # it predicts further tokens
         if match is not None and match[2] in joined:
-            parts.setdefault(f"model.layers.{match[1]}", {})[match[2]] = weight
+            parts.setdefault(f"{architecture.layers}.{match[1]}", {})[match[2]] = weight
             continue
         named = None if match is None else _named(architecture.tensors, match[2], match[3])
         if match is None or named is None:
@@ -44,7 +44,7 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
                 f"the GGUF file has a tensor '{name[:80]}', which models of its architecture have not as far as is "
                 "known here; it is not served, as its answers might be wrong."
             )
-        layer, own = f"model.layers.{match[1]}", match[2]
+        layer, own = f"{architecture.layers}.{match[1]}", match[2]
         if own in heads:
             weight = replace(weight, row_order=paired_rows(name, tensor, heads[own]))
         if own in changes:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from tessera.errors import ModelError, printable
 from tessera.gguf.architectures.architecture import GgufArchitecture
+from tessera.gguf.architectures.bert import BERT
 from tessera.gguf.architectures.experts import EXPERTS, deepseek
 from tessera.gguf.architectures.gemma import GEMMA
 from tessera.gguf.architectures.lfm2 import LFM2
@@ -19,7 +20,7 @@ from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
-ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({**LLAMA, **QWEN, **GEMMA, **EXPERTS, **LFM2})
+ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({**LLAMA, **QWEN, **GEMMA, **EXPERTS, **LFM2, **BERT})
 """By general.architecture."""
 
 

@@ -84,3 +84,7 @@ class GgufArchitecture:
     # of a layer, by transformers' name
     joins: Callable[[GgufFields], Mapping[str, Join]] = lambda fields: {}
     ends: Names = field(default_factory=lambda: ENDS)
+    # what transformers' names of the tensors of a layer begin with, before its number
+    layers: str = "model.layers"
+    # whether it makes vectors of texts, as the file says
+    embeds: bool = False
