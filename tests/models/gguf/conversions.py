@@ -27,6 +27,8 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         value = _tiled(key, value, config)
     if name in ("qwen3next", "qwen35", "qwen35moe"):
         yield from _delta_net(key, value, config)
+    elif name == "granitehybrid" and any(word in key for word in ("mamba.", "input_linear", "moe.")):
+        yield from _granite(key, value, config)
     elif ".conv.conv.weight" in key:
         yield key, value.squeeze(1)
     elif key.endswith("sinks"):
@@ -56,6 +58,35 @@ def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
         return
     yield own.replace("gate_up_proj", f"gate_proj.{kind}"), value[:, ::2]
     yield own.replace("gate_up_proj", f"up_proj.{kind}"), value[:, 1::2]
+
+
+def _granite(key: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    number = key.split(".")[2]
+    if key.endswith("input_linear.weight"):
+        gate, up = value.chunk(2)
+        ending = "_shexp" if config.num_local_experts else ""
+        yield f"blk.{number}.ffn_gate{ending}.weight", gate
+        yield f"blk.{number}.ffn_up{ending}.weight", up
+    elif key.endswith("gate_up_proj"):
+        gate, up = value.chunk(2, dim=1)
+        yield f"blk.{number}.ffn_gate_exps.weight", gate
+        yield f"blk.{number}.ffn_up_exps.weight", up
+    elif key.endswith("down_proj"):
+        yield f"blk.{number}.ffn_down_exps.weight", value
+    elif key.endswith("router.weight"):
+        yield key.replace("router.weight", "router.layer.weight"), value
+    elif key.endswith("A_log"):
+        yield key, -torch.exp(value)[:, None]
+    elif key.endswith("mamba.D"):
+        yield key, value[:, None]
+    elif key.endswith("dt_bias"):
+        yield key.replace("dt_bias", "dt_proj.bias"), value
+    elif key.endswith("conv1d.weight"):
+        yield key, value.squeeze(1)
+    elif key.endswith("mamba.norm.weight"):
+        yield key, value.view(config.mamba_n_groups, -1)
+    else:
+        yield key, value
 
 
 def _delta_net(key: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
@@ -155,6 +186,24 @@ def _write_latent(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
 
 
+def _write_granite(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_group_count(config.mamba_n_groups)
+    writer.add_ssm_inner_size(config.mamba_expand * config.hidden_size)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    mamba = [kind in ("mamba", "linear_attention") for kind in config.layer_types]
+    writer.add_head_count_kv([0 if one else config.num_key_value_heads for one in mamba])
+    if config.num_local_experts:
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    else:
+        writer.add_feed_forward_length(config.shared_intermediate_size)
+
+
 def _write_ernie_experts(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_expert_count(config.moe_num_experts)
     writer.add_expert_used_count(config.moe_k)
@@ -170,6 +219,7 @@ _SETTINGS = {
     ("gpt-oss", "cohere2"): _write_windows,
     ("glm4moe", "deepseek2"): _write_routed,
     ("deepseek2",): _write_latent,
+    ("granitehybrid",): _write_granite,
     ("ernie4_5-moe",): _write_ernie_experts,
 }
 """What writes the settings that some architectures alone have."""

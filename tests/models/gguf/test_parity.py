@@ -39,6 +39,7 @@ from tools.parity.modes import MODES, PLATFORMS, Subject
 
 SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qwen3", "mixtral", "phi3", "phi4-mini")
 SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
+SAME += ("granite4-h",)
 OWN = (
     Family(
         "gemma2",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.models.gguf.conversions import converted, write_own_settings
 
-PAIRED = ("llama", "granite", "smollm3")
+PAIRED = ("llama", "granite", "granitehybrid", "smollm3")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
 OFFSET = ("gemma", "gemma2", "gemma3")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
@@ -25,6 +25,7 @@ _ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qw
 _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
+_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
@@ -46,7 +47,7 @@ def write_gguf(
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     state = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight" or not _tied(model)}
     for key, value in _stacked(converted(state, config, name)).items():
-        own = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        own = key if key.startswith("blk.") else names.get_name(key, try_suffixes=(".weight", ".bias"))
         assert own is not None, key
         write_tensor(writer, own, _changed(value, own, config, name), (other or {}).get(own.split(".")[-2], kind))
     for own, factors in _rope_factors(config).items():
