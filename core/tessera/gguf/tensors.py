@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,6 +152,17 @@ def read_values(file: GgufFile, tensor: GgufTensor) -> Floats:
     """All values of a tensor as the file has them."""
     stored = file.rows(tensor, 0, int(np.prod(tensor.shape[:-1], dtype=np.int64)))
     return tensor.type.dequantize(stored.reshape(-1, tensor.type.bytes)).reshape(tensor.shape)
+
+
+def depthwise(weight: NamedTensor) -> NamedTensor:
+    """The kernels of a convolution of each channel by itself, which have a dimension more in transformers. Its bias is
+    as it is."""
+    return weight if len(weight.shape) < 2 else replace(weight, shape=(weight.shape[0], 1, *weight.shape[1:]))
+
+
+def log_decay(weight: NamedTensor) -> ComputedTensor:
+    """A_log of a state's heads, of which files have -exp(A_log), some with a dimension more."""
+    return ComputedTensor((math.prod(weight.shape),), (weight,), lambda values: np.log(-values))
 
 
 def paired_rows(name: str, tensor: GgufTensor, heads: int) -> Order:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tessera.errors import ModelError
 from tessera.gguf.architectures.architecture import ATTENTION, GgufArchitecture, Join, Names, Settings, expert_names
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor
+from tessera.gguf.tensors import ComputedTensor, GgufWeight, NamedTensor, depthwise, log_decay
 
 _TENSORS: Names = {
     **ATTENTION,
@@ -62,25 +62,12 @@ def _settings(fields: GgufFields, file: GgufFile) -> Settings:
 
 
 def _changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
-    return {"ssm_a": _decay, "ssm_d": _vector, "ssm_norm": _vector, "ssm_conv1d": _kernel}
-
-
-def _decay(weight: NamedTensor) -> ComputedTensor:
-    """The file has -exp(A_log), with a dimension more."""
-    return _computed(weight, lambda values: np.log(-values))
+    return {"ssm_a": log_decay, "ssm_d": _vector, "ssm_norm": _vector, "ssm_conv1d": depthwise}
 
 
 def _vector(weight: NamedTensor) -> ComputedTensor:
     """The file has a dimension more."""
-    return _computed(weight, lambda values: values)
-
-
-def _computed(weight: NamedTensor, compute: Callable[[Floats], Floats]) -> ComputedTensor:
-    return ComputedTensor((int(np.prod(weight.shape)),), (weight,), compute)
-
-
-def _kernel(weight: NamedTensor) -> NamedTensor:
-    return weight if len(weight.shape) < 2 else replace(weight, shape=(weight.shape[0], 1, *weight.shape[1:]))
+    return ComputedTensor((math.prod(weight.shape),), (weight,), lambda values: values)
 
 
 def _joins(fields: GgufFields) -> Mapping[str, Join]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from tessera.gguf.architectures.architecture import ENDS, GgufArchitecture, Names, Settings, expert_names
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.tensors import NamedTensor
+from tessera.gguf.tensors import NamedTensor, depthwise
 
 _MLP = "feed_forward"
 _LFM2: Names = {
@@ -60,11 +59,7 @@ def _lfm2_moe(fields: GgufFields, file: GgufFile) -> Settings:
 
 
 def _changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], NamedTensor]]:
-    return {"shortconv.conv": _kernel}
-
-
-def _kernel(weight: NamedTensor) -> NamedTensor:
-    return weight if len(weight.shape) < 2 else replace(weight, shape=(weight.shape[0], 1, *weight.shape[1:]))
+    return {"shortconv.conv": depthwise}
 
 
 LFM2: Mapping[str, GgufArchitecture] = {

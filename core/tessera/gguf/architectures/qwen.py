@@ -22,7 +22,7 @@ from tessera.gguf.architectures.llama import has_biases
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.rope import rope_settings
-from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor, Order
+from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor, Order, depthwise, log_decay
 
 _EXPERTS: Names = expert_names("mlp.gate", "mlp.experts")
 _SHARED: Names = {
@@ -114,15 +114,6 @@ def _qwen3_5_moe(fields: GgufFields, file: GgufFile) -> Settings:
 # ---- what converters change of delta nets
 
 
-def _decay(weight: NamedTensor) -> ComputedTensor:
-    """The file has -exp(A_log)."""
-    return ComputedTensor(weight.shape, (weight,), lambda values: np.log(-values))
-
-
-def _kernel(weight: NamedTensor) -> NamedTensor:
-    return replace(weight, shape=(weight.shape[0], 1, *weight.shape[1:]))
-
-
 def _same(weight: NamedTensor) -> NamedTensor:
     return weight
 
@@ -133,7 +124,7 @@ def _row(weight: NamedTensor) -> NamedTensor:
 
 
 def _next_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
-    return {"ssm_a": _decay, "ssm_conv1d": _kernel, "ssm_norm": _same, "ffn_gate_inp_shexp": _row}
+    return {"ssm_a": log_decay, "ssm_conv1d": depthwise, "ssm_norm": _same, "ffn_gate_inp_shexp": _row}
 
 
 def _tiled_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
@@ -155,9 +146,9 @@ def _tiled_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], G
 
     return {
         **_next_changes(fields),
-        "ssm_a": lambda weight: _decay(replace(weight, order=each)),
+        "ssm_a": lambda weight: log_decay(replace(weight, order=each)),
         "ssm_dt": elements(each),
-        "ssm_conv1d": lambda weight: _kernel(replace(weight, row_order=behind_keys)),
+        "ssm_conv1d": lambda weight: depthwise(replace(weight, row_order=behind_keys)),
         "ssm_out": elements(values),
         "attn_qkv": rows(behind_keys),
         "attn_gate": rows(values),
