@@ -11,6 +11,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.processor_folders import FOLDERS
+
 WIDTH = 72
 TOWER_WIDTH = 36
 _TEXT = {
@@ -114,3 +116,9 @@ def _finished(writer: Any, path: Path, tensors: Mapping[str, tuple[int, ...]]) -
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def both(folder: Path, kind: str) -> tuple[Path, Path]:
+    """The files of a text model with the vocabulary of a kind of processor, and of its tower."""
+    text = write_text(folder / "model.gguf", TOWERS[kind].architecture, FOLDERS[kind].write(folder / "processor"))
+    return text, write_tower(folder / "mmproj-model.gguf", TOWERS[kind])
