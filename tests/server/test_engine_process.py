@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import time
+import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -104,20 +105,25 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
 
 
 async def test_the_server_answers_while_it_writes_very_many_log_probabilities():
-    """benchmarks/liveness.py says how soon: here two servers' clients share an event loop, and the machine is busy."""
+    """By count: benchmarks/liveness.py says how soon, since here a stall of the machine would count as the server's."""
     settings = dataclasses.replace(SETTINGS, drain_seconds=0)
     async with serving("brisk", settings=settings, max_num_seqs=128) as (_, client, task):
-        body = {**LONG, "n": 128, "logprobs": 20, "max_tokens": 30, "temperature": 1.0}
-        asked = [asyncio.create_task(client.post("/v1/completions", json={**body, "stream": s})) for s in (True, False)]
-        worst, sent = 0.0, time.monotonic()
-        while not all(one.done() for one in asked):
-            began = time.monotonic()
+
+        def post(stream):
+            body = {**LONG, "n": 128, "logprobs": 20, "max_tokens": 60, "temperature": 1.0, "stream": stream}
+            head = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{client.base_url}/v1/completions", json.dumps(body).encode(), head)
+            with urllib.request.urlopen(request, timeout=60) as response:  # a thread's: it takes little of this loop
+                response.read()
+                return response.status
+
+        requests = [asyncio.create_task(asyncio.to_thread(post, stream)) for stream in (True, False)]
+        answers = 0
+        while not all(request.done() for request in requests):
             assert (await client.get("/livez")).status_code == 200
-            worst = max(worst, time.monotonic() - began)
-            await asyncio.sleep(0.05)
-        whole = time.monotonic() - sent
-        assert [(await one).status_code for one in asked] == [200, 200]
-        assert worst < whole / 2
+            answers += 1
+        assert [await request for request in requests] == [200, 200]
+        assert answers > 5
         assert await stopped(task) in (0, 1)
 
 
