@@ -74,6 +74,12 @@ class OverloadedError(TesseraError):
     status, kind, exit_code = 503, "overloaded_error", 1
 
 
+class EngineAsleepError(OverloadedError):
+    """The engine sleeps until somebody wakes it up."""
+
+    code = "engine_asleep"
+
+
 class TextWorkerError(TesseraError):
     """The process that renders chat templates and tokenizes could not be started, was killed from outside, or stood
     still."""

@@ -92,6 +92,7 @@ class FakeHealth:
     seconds_since_heartbeat: float = 0.0
     error: str | None = None
     restarting: bool = False
+    asleep: bool = False
 
 
 @dataclass
@@ -213,6 +214,10 @@ class FakeEngine:
     def num_unfinished(self) -> int:
         return len(self.running)
 
+    def check_alive(self) -> None:
+        if not self.health.alive:
+            raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
@@ -245,7 +250,7 @@ class FakeEngine:
         ids = prepared.ids.tolist()
         owner = (priority, cache_salt, tenant, feature_args)
         self.calls.append(Call(ids, params, request_id, *owner, prepared.media, data_parallel_rank))
-        self._admit()
+        self.check_alive()
         self.running.add(request_id)
         finished = False
         try:
@@ -307,7 +312,7 @@ class FakeEngine:
         assert request_id not in self.running
         owner = (priority, cache_salt, tenant, feature_args)
         self.pooled.append(PooledCall(prompt, params, request_id, *owner))
-        self._admit()
+        self.check_alive()
         self.running.add(request_id)
         finished = False
         try:
@@ -323,10 +328,6 @@ class FakeEngine:
         data = activated(numbers(ids, params, self.pooler), params, self.pooler)
         cached = self.script.num_cached_tokens
         return PoolingRequestOutput(request_id, PoolingOutput(data), ids, num_cached_tokens=cached)
-
-    def _admit(self) -> None:
-        if not self.health.alive:
-            raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
 
     def _check_limits(self, prompt: Sequence[int], params: SamplingParams) -> None:
         if any(not 0 <= token < self.config.model.vocab_size for token in prompt):

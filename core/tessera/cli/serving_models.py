@@ -43,7 +43,7 @@ def run_models(entries: Sequence[ModelEntry], flags: Mapping[str, Any], ignored:
     environment = read_environment()
     own = given_values(SERVER_FLAGS, flags, as_options=True)
     options = record_of(ServeOptions, SERVER_FLAGS, own)
-    for name in ("routes", "batch_store", "explain"):
+    for name in ("routes", "batch_store", "explain", "enable_sleep_mode"):
         if own.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --models; remove it.")
     announce = set_up(options)

@@ -157,9 +157,11 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             LLM.shutdown_weight_transfer_engine LLM.start_weight_update LLM.start_draft_weight_update LLM.update_weights
             LLM.finish_weight_update LLM.update_weight_version LLM.get_weight_version
         """,
-        ": a running server keeps its weights; restart it to free memory or to change them.": """
-            --[no-]enable-sleep-mode --sleep-mode-backend --[no-]sleep-mode-offload-cudagraph
-            --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
+        ": asleep, the engine has no process at all (--enable-sleep-mode); remove it.": """
+            --sleep-mode-backend --[no-]sleep-mode-offload-cudagraph --sleep-preserve-parameter-names
+            --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
+        """,
+        ": a running server keeps its weights; restart it to change them.": """
             --weight-transfer-config
         """,
         ": images and sounds have no settings but --limit-mm-per-prompt and --mm-processor-kwargs; remove it.": """

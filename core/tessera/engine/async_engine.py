@@ -320,9 +320,13 @@ class AsyncEngine:
         """Completions that have not ended."""
         return sum(rank.front_end.num_unfinished for rank in self.ranks)
 
-    async def check_health(self) -> None:
-        """Raises EngineDeadError if the engine is not running, or has not responded for too long."""
+    def check_alive(self) -> None:
+        """Raises EngineAsleepError, or EngineDeadError if the engine is not running."""
         self._handle.check_alive()
+
+    async def check_health(self) -> None:
+        """As check_alive(); raises EngineDeadError too, if the engine has not responded for too long."""
+        self.check_alive()
         if self.health.stalled:
             raise EngineDeadError("The engine has not responded for too long.")
 
@@ -336,6 +340,17 @@ class AsyncEngine:
     async def wait_dead(self) -> None:
         """Returns when the engine has ended and will not be restarted."""
         await self._handle.wait_ended()
+
+    async def sleep(self, *, abort: bool = False) -> None:
+        """Ends the engine's processes, and with them all that they have on their devices, until wake_up(). From now on
+        requests are refused; those in progress end first, or with abort at once, with EngineAsleepError. Raises
+        EngineDeadError."""
+        await self._handle.sleep(abort=abort)
+
+    async def wake_up(self) -> None:
+        """Returns when the engine is ready again; if it cannot start, it sleeps on. Raises the errors of start(), and
+        OSError."""
+        await self._handle.wake_up()
 
     async def shutdown(self) -> None:
         """Ends the engine; requests that are still running end with EngineDeadError. Leaves no process, socket or

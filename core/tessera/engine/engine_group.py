@@ -6,15 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tessera.engine.engine_handle import EngineHandle, Health
-from tessera.errors import EngineDeadError, RequestError
+from tessera.engine.engine_handle import ASLEEP, EngineHandle, Health
+from tessera.errors import EngineAsleepError, EngineDeadError, RequestError
 from tessera.request import make_cache_key
 from tessera.routing import BLOCK_TOKENS, PrefixRouting, hashed_blocks
 
@@ -47,6 +47,8 @@ class EngineGroup:
         self._sticky = self.config.parallel.sticky_cache_salt
         # Nobody outside can make prompts whose blocks look alike.
         self._root = secrets.token_bytes(_ROOT_BYTES)
+        # To fall asleep and to wake up take turns.
+        self._changing = asyncio.Lock()
         # Valid after start().
         self._routing: PrefixRouting
         self._ending = False
@@ -118,6 +120,26 @@ class EngineGroup:
         for rank in self.ranks:
             rank.abort(request_id)
 
+    # ---- sleep --------------------------------------------------------------
+
+    async def sleep(self, *, abort: bool) -> None:
+        """All engines fall asleep but those that have ended for good; if one cannot, the others wake up again. Raises
+        EngineDeadError."""
+        async with self._changing:
+            self.check_alive()
+            ranks = [rank for rank in self.ranks if not rank.has_ended]
+            error = await _first_error(rank.sleep(abort=abort) for rank in ranks)
+            if error is not None:
+                await _first_error(rank.wake_up() for rank in ranks)
+                raise error
+
+    async def wake_up(self) -> None:
+        """Returns when all engines are ready. Raises the error of the first that is not; the others serve."""
+        async with self._changing:
+            error = await _first_error(rank.wake_up() for rank in self.ranks)
+            if error is not None:
+                raise error
+
     # ---- health -------------------------------------------------------------
 
     @property
@@ -137,6 +159,8 @@ class EngineGroup:
             seconds_since_heartbeat=min(health.seconds_since_heartbeat for health in alive or each),
             error=None if alive else each[0].error,
             restarting=not alive and any(health.restarting for health in each),
+            asleep=all(health.asleep or rank.has_ended for health, rank in zip(each, self.ranks, strict=True))
+            and any(health.asleep for health in each),
         )
 
     @property
@@ -148,7 +172,9 @@ class EngineGroup:
         return all(rank.has_ended for rank in self.ranks)
 
     def check_alive(self) -> None:
-        """Raises EngineDeadError if no engine is running."""
+        """Raises EngineAsleepError, or EngineDeadError if no engine is running."""
+        if self.health.asleep:
+            raise EngineAsleepError(ASLEEP)
         if not self.is_running:
             raise EngineDeadError(self.ranks[0].health.error or "No engine is running.")
 
@@ -168,3 +194,9 @@ class EngineGroup:
         """Ends all engines; requests that are still running end with EngineDeadError. May be called again."""
         self._ending = True
         await asyncio.gather(*(rank.shutdown() for rank in self.ranks))
+
+
+async def _first_error(works: Iterable[Coroutine[Any, Any, None]]) -> BaseException | None:
+    """Waits for all of them."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    return next((outcome for outcome in outcomes if outcome is not None), None)

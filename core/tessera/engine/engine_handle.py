@@ -21,7 +21,7 @@ from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Repo
 from tessera.engine.output_readers import OutputReaders
 from tessera.engine.spawned_engine import SpawnedEngine
 from tessera.engine.supervisor import Supervisor, SupervisorCallbacks
-from tessera.errors import EngineDeadError, FatalRequestError, RequestError
+from tessera.errors import EngineAsleepError, EngineDeadError, FatalRequestError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
+ASLEEP = "The model sleeps. POST /wake_up wakes it up."
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Health:
     error: str | None = None
     # Another engine is being started.
     restarting: bool = False
+    # It takes no requests until it is woken up; what it had begun may still be running.
+    asleep: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ class EngineHandle:
         self.front_end = FrontEnd(config, vocabulary, max_model_len=config.model.max_model_len)
         # There will be no other process.
         self.has_ended = False
+        self.is_asleep = False
+        # To fall asleep and to wake up take turns.
+        self._changing = asyncio.Lock()
         # Whether another engine can run what this one lost.
         self.others_run: Callable[[], bool] = _never
         # How often a request that lost its engine may move to another.
@@ -120,7 +127,7 @@ class EngineHandle:
         return self._alone
 
     def check_room(self, now: float) -> None:
-        """Raises EngineDeadError or OverloadedError if a request cannot begin."""
+        """Raises EngineDeadError, EngineAsleepError or OverloadedError if a request cannot begin."""
         self.check_alive()
         self._readers.check_room(now)
 
@@ -153,16 +160,18 @@ class EngineHandle:
     @property
     def health(self) -> Health:
         watchdog = self._supervisor.connection.watchdog
-        is_restarting = not self.is_running and not self.has_ended
+        is_restarting = not self.is_running and not self.has_ended and not self.is_asleep
         stalled = self.is_running and watchdog.stalled
-        return Health(self.is_running, stalled, watchdog.silent, self._error, is_restarting)
+        return Health(self.is_running, stalled, watchdog.silent, self._error, is_restarting, self.is_asleep)
 
     @property
     def is_running(self) -> bool:
         return self._error is None
 
     def check_alive(self) -> None:
-        """Raises EngineDeadError if no process is running."""
+        """Raises EngineAsleepError, or EngineDeadError if no process is running."""
+        if self.is_asleep:
+            raise EngineAsleepError(ASLEEP)
         if self._error is not None:
             raise EngineDeadError(self._error)
 
@@ -175,6 +184,49 @@ class EngineHandle:
         directory behind. May be called again."""
         self._on_end(SHUT_DOWN)
         await self._supervisor.stop()
+
+    # ---- sleep --------------------------------------------------------------
+
+    async def sleep(self, *, abort: bool) -> None:
+        """Ends the process, and with it all that it has on its devices, until wake_up(). From now on requests are
+        refused; those in progress end first, or with abort at once, with EngineAsleepError. Raises EngineDeadError."""
+        async with self._changing:
+            if self.is_asleep:
+                return
+            self.check_alive()
+            self.is_asleep = True
+            try:
+                if abort:
+                    self._readers.wake(self.front_end.fail_all(lambda: EngineAsleepError(ASLEEP), time.monotonic()))
+                await self._drain()
+            except BaseException:
+                self.is_asleep = False
+                raise
+            self._error = ASLEEP
+            await self._supervisor.stop()
+            self.front_end.metrics.engine_lost()
+            log.info("the engine sleeps")
+
+    async def _drain(self) -> None:
+        """Raises EngineDeadError if the engine has ended for good."""
+        while self.front_end.num_unfinished > 0 and not self.has_ended:  # noqa: ASYNC110 - requests tell nobody
+            await asyncio.sleep(POLL_SECONDS)
+        if self.has_ended:
+            raise EngineDeadError(self._error or SHUT_DOWN)
+
+    async def wake_up(self) -> None:
+        """Starts another process and returns when it is ready; if there is none, the engine sleeps on. Raises the
+        errors of EngineConnection.started(), and OSError."""
+        async with self._changing:
+            if not self.is_asleep:
+                return
+            if self.has_ended:
+                raise EngineDeadError(SHUT_DOWN)
+            began = time.monotonic()
+            self.info = await self._supervisor.resume()
+            self._error = None
+            self.is_asleep = False
+            log.info("engine process %d woke up after %.1f s", self.info.pid, time.monotonic() - began)
 
     # ---- called by the supervisor -------------------------------------------
 

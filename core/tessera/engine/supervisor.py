@@ -102,6 +102,19 @@ class Supervisor:
             await asyncio.wait((self._task,))
         await self.connection.shutdown()
 
+    async def resume(self) -> EngineInfo:
+        """Starts another engine after stop() and returns when it is ready. If there is none, it may be called again.
+        Raises the errors of EngineConnection.started(), and OSError."""
+        self._epoch += 1
+        self.connection = self._connect(self._epoch)
+        try:
+            info = await self._wait_for_start(self.connection)
+        except BaseException:
+            self.connection.close()
+            raise
+        self._task = asyncio.create_task(self._supervise(), name="supervisor")
+        return info
+
     async def _supervise(self) -> None:
         try:
             cause = await self._wait_for_end(self.connection)

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.server import adapters, other_paths, status, tokenization
+from tessera.server import adapters, other_paths, sleep, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
@@ -67,7 +67,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     if settings.tracer is not None:
         context.closers.append(settings.tracer.close)
     store = Store(settings.response_store, settings.response_store_bytes)
-    routes = model_routes(context, store, [*adapters.routes(context), *status.routes(context)])
+    routes = model_routes(context, store, [*adapters.routes(context), *sleep.routes(context), *status.routes(context)])
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
     jobs = Jobs(context, storage, Endpoints(routes, settings.key_file))
     context.starters.append(jobs.start)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Scope
 
 from tessera.engine.model_tasks import check_generates
-from tessera.errors import EngineDeadError, NotFoundError
+from tessera.errors import NotFoundError
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
 from tessera.server.keys import check_allows
@@ -84,10 +84,9 @@ class ServerContext:
         return model
 
     def running_model(self, name: str | None, scope: Scope) -> ServedModel:
-        """As allowed_model(); raises EngineDeadError too, if its engine is not running."""
+        """As allowed_model(); raises EngineDeadError or EngineAsleepError too, if its engine is not running."""
         model = self.allowed_model(name, scope)
-        if not model.engine.health.alive:
-            raise EngineDeadError("The engine is not running.")
+        model.engine.check_alive()
         return model
 
     def generating_model(self, name: str | None, scope: Scope) -> ServedModel:

@@ -202,6 +202,10 @@ class ServerSettings:
     vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
     # sends spans to --otlp-traces-endpoint
     tracer: Tracer | None = None
+    sleep_mode: bool = flag(
+        False, "Serve /sleep, which frees the model's devices until /wake_up, and /is_sleeping.",
+        name="enable_sleep_mode",
+    )  # fmt: skip
     disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
     tokenizer_info: bool = flag(
         False, "Serve /tokenizer_info: the tokenizer's settings and the chat template.",

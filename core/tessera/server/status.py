@@ -48,16 +48,12 @@ ONLY_VLLMS = (  # what vLLM reports also where there is nothing to count
     Metric("external_prefix_cache_hits", "counter", "Tokens found in other servers' caches; there are none.", 0),
     Metric("mm_cache_queries", "counter", "Images and the like looked up in a cache; the model takes text alone.", 0),
     Metric("mm_cache_hits", "counter", "Images and the like found in a cache; the model takes text alone.", 0),
-    *(
-        Metric("engine_sleep_state", "gauge", "1 for awake: the engine never sleeps.", value, ("sleep_state", state))
-        for state, value in {"awake": 1, "weights_offloaded": 0, "discard_all": 0}.items()
-    ),
 )
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServerStatus(msgspec.Struct):
-    """status: ok, starting, shutting down, engine restarting, engine stalled or engine dead."""
+    """status: ok, starting, shutting down, engine restarting, engine asleep, engine stalled or engine dead."""
 
     status: str
 
@@ -86,7 +82,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def load(_request: Request) -> Response:
         return json_response(ServerLoad(context.counts.generating))
 
-    can_answer = "Whether the server is ready: 503 if the engine is dead, stalled or restarting."
+    can_answer = "Whether the server is ready: 503 if the engine is dead, stalled, asleep or restarting."
     return [
         JsonRoute("/livez", livez, "Whether the process is alive.", answer=ServerStatus),
         JsonRoute("/readyz", ready, can_answer, answer=ServerStatus),
@@ -101,6 +97,8 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 def engine_state(context: ServerContext) -> str:
     health = context.engine.health
+    if health.asleep:
+        return "engine asleep"
     if health.restarting:
         return "engine restarting"
     if not health.alive:
@@ -186,16 +184,23 @@ def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings) -> Ite
     engines = [(list(metrics.read()), info) for metrics, info in engine.all_metrics()]
     for prefix, labels in names.items():
         each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
-        shown = [values if prefix == PREFIX else _of_vllm(values) for values, _ in engines]
+        shown = [values if prefix == PREFIX else _of_vllm(values, engine.health.asleep) for values, _ in engines]
         caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
         yield from engine_lines(zip(shown, each, strict=True), prefix)
         yield from cache_lines(prefix, caches)
 
 
-def _of_vllm(metrics: Sequence[Metric]) -> list[Metric]:
+def _of_vllm(metrics: Sequence[Metric], asleep: bool) -> list[Metric]:
     counted = {metric.name for metric in metrics}
     own = [metric for metric in metrics if metric.name not in NOT_VLLMS]
-    return [*own, *(metric for metric in ONLY_VLLMS if metric.name not in counted)]
+    sleep = {"awake": not asleep, "weights_offloaded": False, "discard_all": asleep}
+    states = [
+        Metric(
+            "engine_sleep_state", "gauge", "1 for the state that the engine is in.", int(value), ("sleep_state", state)
+        )
+        for state, value in sleep.items()
+    ]
+    return [*own, *(metric for metric in ONLY_VLLMS if metric.name not in counted), *states]
 
 
 def engine_lines(engines: Iterable[tuple[Iterable[Metric], Mapping[str, str]]], prefix: str) -> Iterator[str]:

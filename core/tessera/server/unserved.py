@@ -64,11 +64,16 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Resuming a stream is", "use responses in the background.", ("stream", "streams")),
     (
         "Sleep mode is",
-        _AT_START,
+        "it needs --enable-sleep-mode; its routes are /sleep, /wake_up and /is_sleeping.",
         (
-            *("sleep", "wake_up", "is_sleeping", "pause", "resume", "is_paused", "pause_generation"),
-            *("continue_generation", "release_memory_occupation", "resume_memory_occupation"),
+            *("sleep", "wake_up", "is_sleeping"),
+            *("release_memory_occupation", "resume_memory_occupation"),
         ),
+    ),
+    (
+        "Pausing is",
+        "a server with --enable-sleep-mode has /sleep, which ends its processes.",
+        ("pause", "resume", "is_paused", "pause_generation", "continue_generation"),
     ),
     ("Loading adapters at run time is", _ADMIN, ("load_lora_adapter", "unload_lora_adapter", "lora-adapters")),
     (

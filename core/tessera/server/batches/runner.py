@@ -47,7 +47,7 @@ class Room(ABC):
     def is_lost(self) -> bool:
         """Whether the engine has ended, and no other will begin."""
         health = self.context.engine.health
-        return not health.alive and not health.restarting
+        return not health.alive and not health.restarting and not health.asleep
 
 
 class IdleRoom(Room):
