@@ -44,8 +44,9 @@ gpu: ## what only a GPU can show, in parts, without network, with PYTHON; figure
 bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
 
-dist: $(VENV)/.dev ## wheels and source archives of core and of the platform packages, in dist/
+dist: $(VENV)/.dev ## wheels and source archives of core and of the platform packages, in dist/, and what they bring
 	@$(BIN)/python -m tools.build_dist
+	@$(BIN)/python -m tools.sbom
 
 docs: $(VENV)/.dev ## check what the documentation claims, and print the path of a request
 	@$(BIN)/pytest tests/docs
