@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MANIFESTS := pyproject.toml $(wildcard platforms/*/pyproject.toml) constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve check test test-all nightly gpu gpu-wheels bench dist docs format clean
+.PHONY: help install install-dev serve check test test-all nightly gpu gpu-wheels bench dist docs site format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,12 +44,16 @@ gpu: ## what only a GPU can show, in parts, without network, with PYTHON; figure
 bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
 
-dist: $(VENV)/.dev ## wheels and source archives of core and of the platform packages, in dist/
+dist: $(VENV)/.dev ## wheels and source archives of core and of the platform packages, in dist/, and what they bring
 	@$(BIN)/python -m tools.build_dist
+	@$(BIN)/python -m tools.sbom
 
 docs: $(VENV)/.dev ## check what the documentation claims, and print the path of a request
 	@$(BIN)/pytest tests/docs
 	@$(BIN)/python -m tools.trace_request
+
+site: $(VENV)/.dev ## the documentation as a site, in build/site, and whether its links lead somewhere
+	@$(BIN)/python -m tools.site
 
 format: $(VENV)/.dev ## format the code and sort the imports
 	@$(BIN)/ruff check --quiet --fix-only .
