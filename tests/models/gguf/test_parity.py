@@ -16,6 +16,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     GptOssConfig,
@@ -36,11 +38,31 @@ from tools.parity.compare import Cell
 from tools.parity.families import DELTA_NET, FAMILIES, SHARED_EXPERT
 from tools.parity.family import Family, maker, save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qwen3", "mixtral", "phi3", "phi4-mini")
 SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
 SAME += ("granite4-h",)
+THROUGH = ("gemma3n_text", "gemma4_text")
 OWN = (
+    Family(
+        "gemma4-large",
+        maker(
+            Gemma4TextConfig, Gemma4ForCausalLM, num_hidden_layers=3, sliding_window=7,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"], head_dim=18,
+            global_head_dim=24, num_key_value_heads=3, num_global_key_value_heads=2, attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, tie_word_embeddings=True,
+        ),
+    ),
+    Family(
+        "gemma4-small",
+        maker(
+            Gemma4TextConfig, Gemma4ForCausalLM, num_hidden_layers=4, num_kv_shared_layers=2, sliding_window=7,
+            layer_types=["sliding_attention", "full_attention"] * 2, head_dim=18, global_head_dim=24,
+            hidden_size_per_layer_input=10, vocab_size_per_layer_input=101, use_double_wide_mlp=True,
+            final_logit_softcapping=3.0, tie_word_embeddings=True,
+        ),
+    ),
     Family(
         "gemma2",
         maker(
@@ -124,7 +146,11 @@ OWN = (
         ),
     ),
 )  # fmt: skip
-ALL: dict[str, Family] = {**{name: FAMILIES[name] for name in SAME}, **{family.name: family for family in OWN}}
+ALL: dict[str, Family] = {
+    **{name: FAMILIES[name] for name in SAME},
+    **{name: THROUGH_TRANSFORMERS[name] for name in THROUGH},
+    **{family.name: family for family in OWN},
+}
 
 
 @pytest.fixture(scope="module")

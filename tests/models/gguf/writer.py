@@ -25,7 +25,7 @@ _ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qw
 _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
-_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid"}
+_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
@@ -39,6 +39,7 @@ def write_gguf(
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
     name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
     config = model.config
+    config.allow_global_per_layer_attribute_access = True  # of types whose layers are of unlike sizes
     name = _ARCHITECTURES.get(config.model_type, config.model_type)
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
     writer = gguf.GGUFWriter(path, name)
@@ -109,7 +110,7 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     write_own_settings(writer, config, name)
     if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "top_k_experts", None) or config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
 
 
@@ -153,6 +154,10 @@ def _rope_factors(config: Any) -> dict[str, Any]:
     rope = config.rope_parameters
     if rope.get("rope_type") == "longrope":
         return {"rope_factors_long.weight": rope["long_factor"], "rope_factors_short.weight": rope["short_factor"]}
+    if rope.get("full_attention", rope).get("rope_type") == "proportional":
+        width = config.per_layer_config["full_attention"].head_dim
+        pairs, turned = width // 2, int(width * rope["full_attention"]["partial_rotary_factor"] / 2)
+        return {"rope_freqs.weight": [1.0] * turned + [1e30] * (pairs - turned)}
     if rope.get("rope_type") != "llama3":
         return {}
     head_dim = config.hidden_size // config.num_attention_heads

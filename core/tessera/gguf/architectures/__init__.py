@@ -14,6 +14,7 @@ from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.architectures.bert import BERT
 from tessera.gguf.architectures.experts import EXPERTS, deepseek
 from tessera.gguf.architectures.gemma import GEMMA
+from tessera.gguf.architectures.gemma_per_layer import GEMMA_PER_LAYER
 from tessera.gguf.architectures.granite_hybrid import GRANITE_HYBRID
 from tessera.gguf.architectures.lfm2 import LFM2
 from tessera.gguf.architectures.llama import LLAMA, MIXTRAL
@@ -22,7 +23,7 @@ from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
-    {**LLAMA, **QWEN, **GEMMA, **EXPERTS, **LFM2, **GRANITE_HYBRID, **BERT}
+    {**LLAMA, **QWEN, **GEMMA, **GEMMA_PER_LAYER, **EXPERTS, **LFM2, **GRANITE_HYBRID, **BERT}
 )
 """By general.architecture."""
 
