@@ -10,6 +10,17 @@ import gguf
 import torch
 from torch import Tensor
 
+from tests.models.gguf.mamba_conversions import (
+    FIRST,
+    NEMOTRON_H,
+    SECOND,
+    converted_mamba,
+    write_falcon_h1,
+    write_jamba,
+    write_mamba,
+    write_nemotron_h,
+)
+
 State = dict[str, Tensor]
 _GATING = {"deepseek_v2": gguf.ExpertGatingFuncType.SOFTMAX, "deepseek_v3": gguf.ExpertGatingFuncType.SIGMOID}
 
@@ -22,7 +33,8 @@ def converted(state: State, config: Any, name: str) -> State:
         changed[f"model.altup_{which}.weight"] = torch.stack([state[key] for key in own])
         state = {key: value for key, value in state.items() if key not in own}
     for key, value in state.items():
-        changed.update(_changed(key, value, config, name))
+        change = converted_mamba if name in (*FIRST, *SECOND) else _changed
+        changed.update(change(key, value, config, name))
     return changed
 
 
@@ -270,6 +282,10 @@ _SETTINGS = {
     ("glm4moe", "deepseek2"): _write_routed,
     ("deepseek2",): _write_latent,
     ("granitehybrid",): _write_granite,
+    NEMOTRON_H: write_nemotron_h,
+    ("falcon-h1",): write_falcon_h1,
+    ("jamba",): write_jamba,
+    ("mamba", "mamba2"): write_mamba,
     ("gemma3n", "gemma4"): _write_per_layer,
     ("ernie4_5-moe",): _write_ernie_experts,
 }
