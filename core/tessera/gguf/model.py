@@ -14,7 +14,6 @@ from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.modules import MODULES, module_file
-from tessera.gguf.rope import rope_settings
 from tessera.gguf.tensors import GgufWeight
 from tessera.gguf.text_tensors import text_tensors
 from tessera.gguf.tokenizer import end_token_ids, tokenizer_config, tokenizer_json
@@ -75,7 +74,7 @@ class GgufModel:
 
     def config(self) -> dict[str, Any]:
         fields, architecture = self.fields, self.architecture
-        hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
+        hidden = fields.count("embedding_length")
         embedding = self.text_weights.get(architecture.ends["token_embd.weight"])
         return {
             "architectures": [architecture.name],
@@ -83,10 +82,6 @@ class GgufModel:
             "vocab_size": None if embedding is None else embedding.shape[0],
             "hidden_size": hidden,
             "num_hidden_layers": fields.num_layers,
-            "intermediate_size": fields.largest("feed_forward_length", fields.get("expert_feed_forward_length")),
-            "num_attention_heads": heads,
-            "num_key_value_heads": fields.largest("attention.head_count_kv", heads),
-            "head_dim": fields.count("attention.key_length", hidden // heads),
             "max_position_embeddings": fields.count("context_length"),
             "rms_norm_eps": fields.number(
                 "attention.layer_norm_rms_epsilon", fields.get("attention.layer_norm_epsilon")
@@ -95,7 +90,7 @@ class GgufModel:
             "bos_token_id": fields.token("bos"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,
-            **rope_settings(fields, self.file),
+            **architecture.sizes(fields, self.file),
             **architecture.settings(fields, self.file),
         }
 

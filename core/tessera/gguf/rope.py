@@ -17,6 +17,9 @@ _FREQUENCIES = "rope_freqs.weight"
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (_FREQUENCIES, _LONG, _SHORT)
 
+_STILL = np.float32(1e30)
+"""The factor of a wavelength that does not turn."""
+
 _LLAMA3 = (1.0, 4.0, 8192)
 """low_freq_factor, high_freq_factor and original_max_position_embeddings of Llama 3.1 and its descendants."""
 
@@ -45,6 +48,18 @@ def rope_settings(fields: GgufFields, file: GgufFile) -> dict[str, Any]:
     if kind == "yarn":
         return settings | {"rope_scaling": _yarn(fields)}
     raise ModelError(f"rotary scaling '{str(kind)[:40]}' of the GGUF file is not supported.")
+
+
+def proportional(fields: GgufFields, file: GgufFile) -> dict[str, Any]:
+    """rope_parameters where only the first pairs of a head are turned, by the angles that they have among all pairs.
+    The file's factors of the others are so large that they stand still. Raises ModelError."""
+    settings = {"rope_type": "proportional", "rope_theta": fields.number("rope.freq_base", 10000.0)}
+    factors = _factors(file, _FREQUENCIES) if _FREQUENCIES in file.tensors else [1.0]
+    turned = factors.count(1.0)
+    if not all(factor in (1.0, _STILL) for factor in np.array(factors, np.float32)) or 1.0 in factors[turned:]:
+        raise ModelError(f"'{_FREQUENCIES}' of the GGUF file has other factors than models of its architecture have.")
+    # Half an element more, as the product with the width is rounded down.
+    return settings | {"partial_rotary_factor": (turned + 0.25) / len(factors)}
 
 
 def _partial(fields: GgufFields) -> dict[str, Any]:

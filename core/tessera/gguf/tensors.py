@@ -112,7 +112,9 @@ class NamedTensor:
     def _stored_rows(self, start: int, stop: int) -> Any:
         """uint8 [stop - start, bytes of a row]"""
         if self.row_order is None:
-            return self.file.rows(self.tensor, self.first_row + start, self.first_row + stop)
+            each = math.prod(self.shape[1:-1])  # the file's rows within one of the weight
+            stored = self.file.rows(self.tensor, self.first_row + start * each, self.first_row + stop * each)
+            return stored.reshape(stop - start, each * self.tensor.row_bytes)
         wanted = self.row_order[start:stop]
         low, high = int(wanted.min()), int(wanted.max()) + 1
         return self.file.rows(self.tensor, self.first_row + low, self.first_row + high)[wanted - low]

@@ -28,6 +28,9 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
         if name in ROPE_TENSORS:
             continue
         weight = NamedTensor(file, tensor, tensor.shape)
+        if name in ends and "{}" in ends[name]:
+            weights |= experts_of(ends[name], file, tensor)
+            continue
         if name in ends:
             is_norm = ends[name].endswith("norm.weight")
             weights[ends[name]] = replace(weight, offset=architecture.norm_offset) if is_norm else weight

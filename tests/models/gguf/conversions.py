@@ -10,6 +10,17 @@ import gguf
 import torch
 from torch import Tensor
 
+from tests.models.gguf.mamba_conversions import (
+    FIRST,
+    NEMOTRON_H,
+    SECOND,
+    converted_mamba,
+    write_falcon_h1,
+    write_jamba,
+    write_mamba,
+    write_nemotron_h,
+)
+
 State = dict[str, Tensor]
 _GATING = {"deepseek_v2": gguf.ExpertGatingFuncType.SOFTMAX, "deepseek_v3": gguf.ExpertGatingFuncType.SIGMOID}
 
@@ -17,8 +28,13 @@ _GATING = {"deepseek_v2": gguf.ExpertGatingFuncType.SOFTMAX, "deepseek_v3": gguf
 def converted(state: State, config: Any, name: str) -> State:
     """name: of the architecture in GGUF."""
     changed: State = {}
+    for which in ("projections", "unembed_projections") if name == "gemma3n" else ():
+        own = [key for key in state if key.startswith(f"model.altup_{which}.")]
+        changed[f"model.altup_{which}.weight"] = torch.stack([state[key] for key in own])
+        state = {key: value for key, value in state.items() if key not in own}
     for key, value in state.items():
-        changed.update(_changed(key, value, config, name))
+        change = converted_mamba if name in (*FIRST, *SECOND) else _changed
+        changed.update(change(key, value, config, name))
     return changed
 
 
@@ -29,6 +45,10 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         yield from _delta_net(key, value, config)
     elif name == "granitehybrid" and any(word in key for word in ("mamba.", "input_linear", "moe.")):
         yield from _granite(key, value, config)
+    elif name == "gemma4" and key.startswith("model.layers."):
+        yield _gemma4_name(key), value
+    elif key.endswith("correct_output_scale"):
+        yield f"{key}.weight", value
     elif ".conv.conv.weight" in key:
         yield key, value.squeeze(1)
     elif key.endswith("sinks"):
@@ -47,6 +67,18 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         yield own, value.reshape(-1)
     else:
         yield key, value
+
+
+def _gemma4_name(key: str) -> str:
+    names = {
+        "layer_scalar": "layer_output_scale.weight",
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    _, _, number, own = key.split(".", 3)
+    return f"blk.{number}.{names[own]}" if own in names else key
 
 
 def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -155,6 +187,36 @@ def _write_lfm2(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_feed_forward_length(-(-most // each) * each)
 
 
+def _write_per_layer(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_sliding_window(config.sliding_window)
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    writer.add_sliding_window_pattern(slides)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    if name == "gemma3n":
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_altup_active_idx(config.altup_active_idx)
+        writer.add_altup_num_inputs(config.altup_num_inputs)
+        shares = torch.tensor(config.activation_sparsity_pattern)
+        writer.add_activation_sparsity_scale(torch.distributions.Normal(0, 1).icdf(shares).tolist())
+        return
+    full = config.per_layer_config[slides.index(False)]
+    writer.add_key_length(full.head_dim)
+    writer.add_value_length(full.head_dim)
+    writer.add_key_length_swa(config.head_dim)
+    writer.add_value_length_swa(config.head_dim)
+    heads = config.num_key_value_heads, full.num_key_value_heads
+    writer.add_head_count_kv([heads[not one] for one in slides])
+    if config.use_double_wide_mlp:
+        first = config.num_hidden_layers - config.num_kv_shared_layers
+        widths = [config.intermediate_size * (1 + (layer >= first)) for layer in range(config.num_hidden_layers)]
+        writer.add_feed_forward_length(widths)
+    writer.add_rope_dimension_count(full.head_dim)
+    writer.add_rope_dimension_count_swa(config.head_dim)
+
+
 def _write_windows(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_sliding_window(config.sliding_window)
     if name == "cohere2":
@@ -220,6 +282,11 @@ _SETTINGS = {
     ("glm4moe", "deepseek2"): _write_routed,
     ("deepseek2",): _write_latent,
     ("granitehybrid",): _write_granite,
+    NEMOTRON_H: write_nemotron_h,
+    ("falcon-h1",): write_falcon_h1,
+    ("jamba",): write_jamba,
+    ("mamba", "mamba2"): write_mamba,
+    ("gemma3n", "gemma4"): _write_per_layer,
     ("ernie4_5-moe",): _write_ernie_experts,
 }
 """What writes the settings that some architectures alone have."""

@@ -12,16 +12,26 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
+    FalconMambaConfig,
+    FalconMambaForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     Lfm2MoeConfig,
     Lfm2MoeForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Qwen3NextConfig,
@@ -36,11 +46,31 @@ from tools.parity.compare import Cell
 from tools.parity.families import DELTA_NET, FAMILIES, SHARED_EXPERT
 from tools.parity.family import Family, maker, save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qwen3", "mixtral", "phi3", "phi4-mini")
 SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
-SAME += ("granite4-h",)
+SAME += ("granite4-h", "nemotron-3", "mamba", "jamba", "jamba-dense")
+THROUGH = ("gemma3n_text", "gemma4_text")
 OWN = (
+    Family(
+        "gemma4-large",
+        maker(
+            Gemma4TextConfig, Gemma4ForCausalLM, num_hidden_layers=3, sliding_window=7,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"], head_dim=18,
+            global_head_dim=24, num_key_value_heads=3, num_global_key_value_heads=2, attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, tie_word_embeddings=True,
+        ),
+    ),
+    Family(
+        "gemma4-small",
+        maker(
+            Gemma4TextConfig, Gemma4ForCausalLM, num_hidden_layers=4, num_kv_shared_layers=2, sliding_window=7,
+            layer_types=["sliding_attention", "full_attention"] * 2, head_dim=18, global_head_dim=24,
+            hidden_size_per_layer_input=10, vocab_size_per_layer_input=101, use_double_wide_mlp=True,
+            final_logit_softcapping=3.0, tie_word_embeddings=True,
+        ),
+    ),
     Family(
         "gemma2",
         maker(
@@ -65,6 +95,42 @@ OWN = (
             Qwen3MoeConfig, Qwen3MoeForCausalLM, head_dim=18, num_experts=5, num_experts_per_tok=2,
             moe_intermediate_size=44, norm_topk_prob=True, experts_implementation="eager",
         ),
+    ),
+    Family(
+        "nemotron-h",
+        maker(
+            NemotronHConfig, NemotronHForCausalLM, num_hidden_layers=None, head_dim=20, mamba_num_heads=6,
+            mamba_head_dim=18, n_groups=2, ssm_state_size=11, mlp_bias=True, use_bias=True,
+            layers_block_type=["mlp", "linear_attention", "full_attention", "linear_attention", "mlp"],
+        ),
+    ),
+    Family(
+        "nemotron-3-latent",
+        maker(
+            NemotronHConfig, NemotronHForCausalLM, num_hidden_layers=None, head_dim=20, mamba_num_heads=6,
+            mamba_head_dim=18, n_groups=2, ssm_state_size=11, n_routed_experts=9, num_experts_per_tok=4,
+            moe_intermediate_size=44, moe_shared_expert_intermediate_size=36, moe_latent_size=30,
+            norm_topk_prob=False, layers_block_type=["linear_attention", "moe", "full_attention"],
+            experts_implementation="eager",
+        ),
+    ),
+    Family(
+        "falcon-h1",
+        maker(
+            FalconH1Config, FalconH1ForCausalLM, mamba_d_ssm=108, mamba_n_heads=6, mamba_d_head=18, mamba_n_groups=2,
+            mamba_d_state=9, mamba_rms_norm=True, mamba_norm_before_gate=False, embedding_multiplier=1.7,
+            lm_head_multiplier=0.6, mlp_multipliers=[0.7, 1.3], key_multiplier=0.6, attention_in_multiplier=1.2,
+            attention_out_multiplier=0.8, ssm_multipliers=[0.8, 1.3, 0.7, 1.1, 1.4], ssm_in_multiplier=0.9,
+            ssm_out_multiplier=0.6,
+        ),
+    ),
+    Family(
+        "falcon-mamba",
+        maker(FalconMambaConfig, FalconMambaForCausalLM, state_size=9, time_step_rank=7, tie_word_embeddings=True),
+    ),
+    Family(
+        "mamba2",
+        maker(Mamba2Config, Mamba2ForCausalLM, expand=3, num_heads=6, head_dim=36, n_groups=2, state_size=9),
     ),
     Family("smollm3", maker(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=5)),
     Family("qwen3-next", maker(Qwen3NextConfig, Qwen3NextForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
@@ -124,7 +190,11 @@ OWN = (
         ),
     ),
 )  # fmt: skip
-ALL: dict[str, Family] = {**{name: FAMILIES[name] for name in SAME}, **{family.name: family for family in OWN}}
+ALL: dict[str, Family] = {
+    **{name: FAMILIES[name] for name in SAME},
+    **{name: THROUGH_TRANSFORMERS[name] for name in THROUGH},
+    **{family.name: family for family in OWN},
+}
 
 
 @pytest.fixture(scope="module")

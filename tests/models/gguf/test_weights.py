@@ -113,8 +113,8 @@ def test_what_is_not_served_is_named(tmp_path):
         writer.add_layer_norm_rms_eps(1e-5)
 
     def other(writer):
-        writer.arch = "mamba"
-        writer.kv_data[0]["general.architecture"].value = "mamba"
+        writer.arch = "rwkv7"
+        writer.kv_data[0]["general.architecture"].value = "rwkv7"
 
     def scaled(writer):
         whole(writer)
@@ -124,7 +124,7 @@ def test_what_is_not_served_is_named(tmp_path):
         whole(writer)
         writer.add_tensor("blk.0.ssm_in.weight", np.zeros((4, 32), np.float32))
 
-    assert "m.gguf' is of the architecture 'mamba', which is not supported; supported are llama, " in refusal(other)
+    assert "m.gguf' is of the architecture 'rwkv7', which is not supported; supported are llama, " in refusal(other)
     assert refusal(lambda writer: None) == "llama.embedding_length of the GGUF file is missing."
     assert "rotary scaling 'longrope' of the GGUF file is not supported" in refusal(scaled)
     assert "has a tensor 'blk.0.ssm_in.weight'" in refusal(foreign)

@@ -25,7 +25,8 @@ _ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qw
 _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
-_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid"}
+_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
+_ARCHITECTURES |= {"falcon_h1": "falcon-h1", "falcon_mamba": "mamba"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
@@ -39,10 +40,15 @@ def write_gguf(
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
     name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
     config = model.config
+    config.allow_global_per_layer_attribute_access = True  # of types whose layers are of unlike sizes
     name = _ARCHITECTURES.get(config.model_type, config.model_type)
+    if name == "nemotron_h" and "moe" in config.layers_block_type:
+        name = "nemotron_h_moe"
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
     writer = gguf.GGUFWriter(path, name)
-    _write_settings(writer, config, name)
+    if hasattr(config, "num_attention_heads"):
+        _write_settings(writer, config, name)
+    write_own_settings(writer, config, name)
     metadata(writer)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     state = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight" or not _tied(model)}
@@ -65,7 +71,7 @@ def _tied(model: Any) -> bool:
 
 def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = config.rope_parameters
+    rope = _rope(config)
     full = rope.get("full_attention", rope)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -78,7 +84,9 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     if hasattr(config, "layer_norm_eps"):
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
-        writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(
+            getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon
+        )
     writer.add_rope_freq_base(full["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * full.get("partial_rotary_factor", 1.0)))
     if full["rope_type"] in ("linear", "yarn"):
@@ -106,10 +114,9 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    write_own_settings(writer, config, name)
     if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "top_k_experts", None) or config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
 
 
@@ -149,10 +156,18 @@ def write_tensor(writer: gguf.GGUFWriter, own: str, array: np.ndarray, kind: Typ
         writer.add_tensor(own, gguf.quants.quantize(array, kind), raw_dtype=kind)
 
 
+def _rope(config: Any) -> dict[str, Any]:
+    return getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 1e4}
+
+
 def _rope_factors(config: Any) -> dict[str, Any]:
-    rope = config.rope_parameters
+    rope = _rope(config)
     if rope.get("rope_type") == "longrope":
         return {"rope_factors_long.weight": rope["long_factor"], "rope_factors_short.weight": rope["short_factor"]}
+    if rope.get("full_attention", rope).get("rope_type") == "proportional":
+        width = config.per_layer_config["full_attention"].head_dim
+        pairs, turned = width // 2, int(width * rope["full_attention"]["partial_rotary_factor"] / 2)
+        return {"rope_freqs.weight": [1.0] * turned + [1e30] * (pairs - turned)}
     if rope.get("rope_type") != "llama3":
         return {}
     head_dim = config.hidden_size // config.num_attention_heads

@@ -6,7 +6,7 @@ The facts are those of llama.cpp's converters (conversion/) and of its loader (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tessera.errors import ModelError, printable
@@ -14,17 +14,25 @@ from tessera.gguf.architectures.architecture import GgufArchitecture
 from tessera.gguf.architectures.bert import BERT
 from tessera.gguf.architectures.experts import EXPERTS, deepseek
 from tessera.gguf.architectures.gemma import GEMMA
+from tessera.gguf.architectures.gemma_per_layer import GEMMA_PER_LAYER
 from tessera.gguf.architectures.granite_hybrid import GRANITE_HYBRID
+from tessera.gguf.architectures.hybrid import HYBRID
 from tessera.gguf.architectures.lfm2 import LFM2
-from tessera.gguf.architectures.llama import LLAMA, MIXTRAL
+from tessera.gguf.architectures.llama import LLAMA, llama
+from tessera.gguf.architectures.mamba import MAMBA, mamba
 from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
-    {**LLAMA, **QWEN, **GEMMA, **EXPERTS, **LFM2, **GRANITE_HYBRID, **BERT}
+    {**LLAMA, **QWEN, **GEMMA, **GEMMA_PER_LAYER, **EXPERTS, **LFM2, **GRANITE_HYBRID, **HYBRID, **MAMBA, **BERT}
 )
 """By general.architecture."""
+
+_VARIANTS: Mapping[str, Callable[[GgufFields], GgufArchitecture]] = MappingProxyType(
+    {"llama": llama, "deepseek2": deepseek, "mamba": mamba}
+)
+"""What says which of its classes a file of an architecture with several is."""
 
 
 def architecture_of(fields: GgufFields, file: GgufFile) -> GgufArchitecture:
@@ -35,6 +43,5 @@ def architecture_of(fields: GgufFields, file: GgufFile) -> GgufArchitecture:
             f"'{printable(file.path)}' is of the architecture '{printable(fields.architecture, 60)}', which is not "
             f"supported; supported are {', '.join(ARCHITECTURES)}."
         )
-    if fields.architecture == "llama" and fields.get("expert_count"):
-        return MIXTRAL
-    return deepseek(fields) if fields.architecture == "deepseek2" else known
+    variant = _VARIANTS.get(fields.architecture)
+    return known if variant is None else variant(fields)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
+from tessera.gguf.rope import rope_settings
 from tessera.gguf.tensors import GgufWeight, NamedTensor
 
 Settings = dict[str, Any]
@@ -55,6 +56,18 @@ def shared_expert_names(shared: str) -> Names:
     return {f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in ("gate", "up", "down")}
 
 
+def attention_sizes(fields: GgufFields, file: GgufFile) -> Settings:
+    """Those of a decoder whose layers that attend are all of one size, and its rotary embedding. Raises ModelError."""
+    hidden, heads = fields.count("embedding_length"), fields.count("attention.head_count")
+    return {
+        "intermediate_size": fields.largest("feed_forward_length", fields.get("expert_feed_forward_length")),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.largest("attention.head_count_kv", heads),
+        "head_dim": fields.count("attention.key_length", hidden // heads),
+        **rope_settings(fields, file),
+    }
+
+
 @dataclass(frozen=True)
 class Join:
     """A weight that a file has in several tensors."""
@@ -75,6 +88,8 @@ class GgufArchitecture:
     tensors: Names
     # the fields of config.json that not all architectures have
     settings: Callable[[GgufFields, GgufFile], Settings] = lambda fields, file: {}
+    # the fields of config.json that most of them share
+    sizes: Callable[[GgufFields, GgufFile], Settings] = attention_sizes
     # the rows of q and k are stored in pairs, as llama.cpp rotates them
     paired_rows: bool = False
     # what the file's norms have more than transformers'

@@ -8,7 +8,7 @@ from tessera.gguf.architectures.architecture import ATTENTION, DENSE, HEAD_NORMS
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
-_SANDWICH: Names = {
+SANDWICH: Names = {
     **ATTENTION,
     **MLP,
     "post_attention_norm": "post_attention_layernorm",
@@ -52,9 +52,9 @@ def _query_scalar(fields: GgufFields, largest: int) -> int:
 
 GEMMA: Mapping[str, GgufArchitecture] = {
     "gemma": GgufArchitecture("GemmaForCausalLM", "gemma", DENSE, norm_offset=1.0),
-    "gemma2": GgufArchitecture("Gemma2ForCausalLM", "gemma2", _SANDWICH, _gemma2, norm_offset=1.0),
+    "gemma2": GgufArchitecture("Gemma2ForCausalLM", "gemma2", SANDWICH, _gemma2, norm_offset=1.0),
     "gemma3": GgufArchitecture(
-        "Gemma3ForCausalLM", "gemma3_text", {**_SANDWICH, **HEAD_NORMS}, _gemma3, norm_offset=1.0
+        "Gemma3ForCausalLM", "gemma3_text", {**SANDWICH, **HEAD_NORMS}, _gemma3, norm_offset=1.0
     ),
 }
 """By general.architecture."""

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tessera.errors import ModelError
 from tessera.gguf.architectures.architecture import ATTENTION, GgufArchitecture, Join, Names, Settings, expert_names
+from tessera.gguf.architectures.mamba import mamba2_changes, mamba2_names
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
-from tessera.gguf.tensors import ComputedTensor, GgufWeight, NamedTensor, depthwise, log_decay
+from tessera.gguf.tensors import ComputedTensor, NamedTensor
 
 _TENSORS: Names = {
     **ATTENTION,
-    "ssm_in": "mamba.in_proj",
-    "ssm_conv1d": "mamba.conv1d",
-    "ssm_dt.bias": "mamba.dt_bias",
-    "ssm_a": "mamba.A_log",
-    "ssm_d": "mamba.D",
-    "ssm_norm": "mamba.norm",
-    "ssm_out": "mamba.out_proj",
+    **mamba2_names("mamba"),
     "ffn_norm": "post_attention_layernorm",
     "ffn_down": "shared_mlp.output_linear",
     "ffn_down_shexp": "shared_mlp.output_linear",
@@ -61,15 +55,6 @@ def _settings(fields: GgufFields, file: GgufFile) -> Settings:
     }
 
 
-def _changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
-    return {"ssm_a": log_decay, "ssm_d": _vector, "ssm_norm": _vector, "ssm_conv1d": depthwise}
-
-
-def _vector(weight: NamedTensor) -> ComputedTensor:
-    """The file has a dimension more."""
-    return ComputedTensor((math.prod(weight.shape),), (weight,), lambda values: values)
-
-
 def _joins(fields: GgufFields) -> Mapping[str, Join]:
     """transformers has gates and ups of the MLP that all tokens take in one matrix."""
     ending = "_shexp" if fields.get("expert_count") else ""
@@ -89,7 +74,7 @@ GRANITE_HYBRID: Mapping[str, GgufArchitecture] = {
         _TENSORS,
         _settings,
         paired_rows=True,
-        changes=_changes,
+        changes=mamba2_changes,
         joins=_joins,
     ),
 }

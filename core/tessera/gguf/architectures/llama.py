@@ -36,7 +36,7 @@ _PHI3: Names = {
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_MIXTRAL: Names = {
+_EXPERTS: Names = {
     **ATTENTION,
     "ffn_norm": "post_attention_layernorm",
     **expert_names("block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2"),
@@ -84,7 +84,14 @@ def _cohere2(fields: GgufFields, file: GgufFile) -> Settings:
 
 
 _LLAMA = GgufArchitecture("LlamaForCausalLM", "llama", DENSE, has_biases, paired_rows=True)
-MIXTRAL = GgufArchitecture("MixtralForCausalLM", "mixtral", _MIXTRAL, _mixtral, paired_rows=True)
+_MIXTRAL = GgufArchitecture("MixtralForCausalLM", "mixtral", _EXPERTS, _mixtral, paired_rows=True)
+
+
+def llama(fields: GgufFields) -> GgufArchitecture:
+    """Llama, or with experts Mixtral."""
+    return _MIXTRAL if fields.get("expert_count") else _LLAMA
+
+
 LLAMA: Mapping[str, GgufArchitecture] = {
     "llama": _LLAMA,
     "phi3": GgufArchitecture("Phi3ForCausalLM", "phi3", _PHI3, _phi3),
@@ -94,4 +101,4 @@ LLAMA: Mapping[str, GgufArchitecture] = {
     "ernie4_5": GgufArchitecture("Ernie4_5ForCausalLM", "ernie4_5", DENSE, _ernie),
     "cohere2": GgufArchitecture("Cohere2ForCausalLM", "cohere2", {**ATTENTION, **MLP}, _cohere2),
 }
-"""By general.architecture. A file of `llama` with experts is MIXTRAL."""
+"""By general.architecture. A file of `llama` is what llama() says."""
