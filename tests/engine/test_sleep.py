@@ -26,7 +26,7 @@ async def test_asleep_it_has_no_process_and_awake_another_one(start):
         assert not left_of(pid)
         assert (engine.health.asleep, engine.health.alive, engine.health.restarting) == (True, False, False)
         assert engine.metrics.stats == EngineStats()
-        with pytest.raises(EngineAsleepError, match=r"POST /wake_up"):
+        with pytest.raises(EngineAsleepError, match=r"until wake_up\(\)"):
             await tokens_of(engine, [3])
         with pytest.raises(EngineAsleepError):
             await engine.check_health()

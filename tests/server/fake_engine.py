@@ -218,6 +218,9 @@ class FakeEngine:
         if not self.health.alive:
             raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
 
+    def _admit(self) -> None:
+        self.check_alive()
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
@@ -250,7 +253,7 @@ class FakeEngine:
         ids = prepared.ids.tolist()
         owner = (priority, cache_salt, tenant, feature_args)
         self.calls.append(Call(ids, params, request_id, *owner, prepared.media, data_parallel_rank))
-        self.check_alive()
+        self._admit()
         self.running.add(request_id)
         finished = False
         try:
@@ -312,7 +315,7 @@ class FakeEngine:
         assert request_id not in self.running
         owner = (priority, cache_salt, tenant, feature_args)
         self.pooled.append(PooledCall(prompt, params, request_id, *owner))
-        self.check_alive()
+        self._admit()
         self.running.add(request_id)
         finished = False
         try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
-ASLEEP = "The model sleeps. POST /wake_up wakes it up."
+ASLEEP = "The engine sleeps until wake_up()."
 POLL_SECONDS = 0.02
 
 

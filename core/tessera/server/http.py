@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from tessera.errors import (
     AuthenticationError,
+    EngineAsleepError,
     EngineDeadError,
     EngineStepError,
     FatalRequestError,
@@ -32,6 +33,7 @@ REQUEST_ID_HEADER = b"x-request-id"
 
 # The first four are errors that a client cannot fix; their cause is in the log.
 _ENGINE_DEAD = "The engine is not running."
+_ENGINE_ASLEEP = "The model sleeps. POST /wake_up wakes it up."
 _ENGINE_FAILED = "The engine could not compute this request."
 _FATAL = "The engine died each time it ran this request, which is not run again; do not send it again."
 _SERVER_FAILED = "The server failed while handling this request; see its log."
@@ -170,6 +172,8 @@ def detail_of(error: Exception) -> ErrorDetail:
     """What a client is told of any exception. A user error keeps its message; any other reveals no details."""
     if isinstance(error, EngineDeadError):
         return ErrorDetail(_ENGINE_DEAD, error.kind, None, error.code)
+    if isinstance(error, EngineAsleepError):
+        return ErrorDetail(_ENGINE_ASLEEP, error.kind, None, error.code)
     if isinstance(error, EngineStepError):
         return ErrorDetail(_ENGINE_FAILED, error.kind, None, error.code)
     if isinstance(error, FatalRequestError):
