@@ -15,8 +15,13 @@ from tessera.cli.model_text import TEMPLATE_FLAGS
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.errors import ConfigError
 
-NOT_OF_ENTRIES = frozenset({"served_model_name", "enable_lora", "lora_modules", "max_loras", "max_lora_rank"})
-"""The name is the entry's; adapters would be further names."""
+NOT_OF_ENTRIES = frozenset(
+    {
+        *("served_model_name", "enable_lora", "lora_modules", "max_loras", "max_lora_rank"),
+        *("nnodes", "node_rank", "master_addr", "master_port", "cluster_key_file"),
+    }
+)
+"""The name is the entry's; adapters would be further names. Other hosts join one engine."""
 ENTRY_FLAGS = frozenset(flag.name for flag in (*ENGINE_FLAGS, *TEMPLATE_FLAGS)) - NOT_OF_ENTRIES | {
     "tool_call_parser",
     "reasoning_parser",

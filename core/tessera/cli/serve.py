@@ -50,8 +50,13 @@ def serve(model: str | None, **flags: Any) -> int:
         if model is not None:
             raise click.UsageError("Give MODEL or --models, not both.", ctx)
         return run_models(read_model_entries(flags["models"], flags, ctx), flags, ignored(ctx))
+    num_hosts = flags["nnodes"] or 1
+    if num_hosts > 1 and flags["node_rank"]:
+        from tessera.cli.serving_host import run_host
+
+        return run_host(flags)
     num_workers = (flags["pipeline_parallel_size"] or 1) * (flags["tensor_parallel_size"] or 1)
-    with EngineChild(executor_path(num_workers)) as child:
+    with EngineChild(executor_path(num_workers, num_hosts)) as child:
         # This import takes about as long as a good part of the engine's own, so they run in parallel.
         from tessera.cli.serving import run
 

@@ -134,6 +134,8 @@ def server_settings(
     environment: Environment,
 ) -> ServerSettings:
     """Raises ConfigError or ModelError."""
+    if config.parallel.nnodes > 1 and flags["enable_sleep_mode"]:
+        raise ConfigError("--enable-sleep-mode is of one host; remove it, or --nnodes.")
     for name, _ in config.lora.modules:
         if name in flags["served_model_name"]:
             raise ConfigError(f"--lora-modules and --served-model-name both have the name '{name}'; rename one.")

@@ -73,7 +73,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         model=served,
         cache=_cache(values),
         scheduler=_scheduler(values, served.max_model_len),
-        parallel=_parallel(values),
+        parallel=parallel_config(values),
         lora=lora,
         platform=path,
         platform_levels=levels,
@@ -92,11 +92,33 @@ def _cache(values: Mapping[str, Any]) -> CacheConfig:
     return record_of(CacheConfig, ENGINE_FLAGS, values)
 
 
-def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
+def parallel_config(values: Mapping[str, Any]) -> ParallelConfig:
+    """values: from given_values(). Raises ConfigError."""
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
+    if config.nnodes > 1:
+        _check_hosts(config)
     if config.threads is not None:
         return config
-    return replace(config, threads=max(1, default_threads() // (config.world_size * config.data_parallel_size)))
+    return replace(config, threads=max(1, default_threads() // (config.host_size * config.data_parallel_size)))
+
+
+def _check_hosts(config: ParallelConfig) -> None:
+    """Raises ConfigError."""
+    if config.world_size % config.nnodes:
+        raise ConfigError(
+            f"{config.world_size} devices cannot be divided among {config.nnodes} hosts; tensor_parallel_size times "
+            "pipeline_parallel_size must be a multiple of nnodes.",
+            param="nnodes",
+        )
+    if config.data_parallel_size > 1:
+        raise ConfigError(
+            "data_parallel_size is of one host: start a server for each replica, and tessera router in front of them.",
+            param="data_parallel_size",
+        )
+    if not config.master_addr:
+        raise ConfigError("nnodes above 1 needs master_addr, the address of host 0.", param="master_addr")
+    if config.node_rank >= config.nnodes:
+        raise ConfigError(f"node_rank must be below nnodes, which is {config.nnodes}.", param="node_rank")
 
 
 def _lora(values: Mapping[str, Any]) -> LoraConfig:

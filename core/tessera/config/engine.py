@@ -284,6 +284,24 @@ class ParallelConfig:
     )
     # Of this engine, from 0.
     data_parallel_rank: int = 0
+    nnodes: int = flag(
+        1, "Number of hosts that the devices are on, the same number on each; run the command on all of them.", low=1,
+        high=1024, online=True, variable="LWS_GROUP_SIZE",
+    )  # fmt: skip
+    node_rank: int = flag(
+        0, "Number of this host; host 0 answers requests.", low=0, high=1023, online=True, variable="LWS_WORKER_INDEX"
+    )
+    master_addr: str = flag(
+        "", "Address of host 0, which the other hosts can reach.", metavar="ADDRESS", online=True,
+        variable="LWS_LEADER_ADDRESS",
+    )  # fmt: skip
+    master_port: int = flag(
+        29501, "Port on host 0 where hosts join; their workers meet at the next one.", low=1, high=65534, online=True
+    )
+    cluster_key_file: str = flag(
+        "", "File of a secret that all hosts share; without it, whoever reaches host 0 can join.", metavar="FILE",
+        online=True, shown_default="none",
+    )  # fmt: skip
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
     )
@@ -296,6 +314,11 @@ class ParallelConfig:
     def world_size(self) -> int:
         """Number of workers of one engine."""
         return self.mesh.size
+
+    @property
+    def host_size(self) -> int:
+        """Devices of one engine on each host."""
+        return self.world_size // self.nnodes
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
         "statistics are in /metrics, not in the log": "--disable-log-stats --[no-]enable-mm-processor-stats",
         "no metric is hidden": "--show-hidden-metrics-for-version=",
         "progress is always shown": "--[no-]use-tqdm-on-load",
+        "a host with a --node-rank above 0 answers no requests": "--headless",
         "steps are launched ahead wherever the platform allows it": "--async-scheduling",
         "cascade attention is never used": "--[no-]disable-cascade-attn",
         "chat templates are always Jinja": "--jinja",
@@ -72,7 +73,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --model-impl=auto --logprobs-mode=raw_logprobs --response-role=assistant --prefix-caching-hash-algo=sha256
             --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
             --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
-            --api-server-count=1 -asc=1 --nnodes=1 --node-rank=0 -r=0
+            --api-server-count=1 -asc=1 -r=0
             LLM(data_parallel_size)=1 --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
             --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
@@ -222,10 +223,11 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --dp-sync-interval --[no-]disable-*-for-dp-synchronization --aggregate-engine-logging
             --api-server-count -asc
         """,
-        ": a model runs on one machine; divide it among devices with --tensor-parallel-size.": """
-            --nnodes --node-rank -r --master-addr --master-port --headless --distributed-timeout-seconds
-            --cpu-distributed-timeout-seconds --[no-]ray-workers-use-nsight
+        ": say --node-rank.": "-r",
+        ": a host that is gone is noticed by its connection; remove it.": """
+            --distributed-timeout-seconds --cpu-distributed-timeout-seconds
         """,
+        ": hosts join by --nnodes, without Ray; remove it.": "--[no-]ray-workers-use-nsight",
         ": a model runs on one machine, and requests set max_tokens; remove it.": "-n --n-predict",
         ": experts are divided by --tensor-parallel-size, as all layers are; remove it.": """
             --[no-]enable-expert-parallel -ep --[no-]enable-ep-weight-filter --all2all-backend

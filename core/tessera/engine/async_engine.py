@@ -85,7 +85,7 @@ class AsyncEngine:
         executor: dotted path, to override the one that the configuration implies. child: the process of the first
         engine, if it is already running. Raises the engine's own start-up error (ConfigError, ModelError,
         PlatformError, MemoryBudgetError), or EngineDeadError if its process ended without one."""
-        executor = executor or executor_path(config.parallel.world_size)
+        executor = executor or executor_path(config.parallel.world_size, config.parallel.nnodes)
         launcher = EngineLauncher(config, executor, supervision or Supervision(), epoch, child, on_progress)
         vocabulary = None if text is None else text.vocabulary
         engine = cls(_engines(launcher, vocabulary), text, media)

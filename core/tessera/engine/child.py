@@ -12,6 +12,7 @@ from tessera.processes.child import Child
 
 IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
 WORKERS = "tessera.executor.workers:WorkersExecutor"
+HOSTS = "tessera.executor.hosts:HostsExecutor"
 
 
 class EngineChild(Child):
@@ -47,6 +48,8 @@ class EngineChild(Child):
             self._process.stdin.close()
 
 
-def executor_path(num_workers: int) -> str:
+def executor_path(num_workers: int, num_hosts: int = 1) -> str:
     """The dotted path of the executor for this number of workers."""
+    if num_hosts > 1:
+        return HOSTS
     return IN_PROCESS if num_workers == 1 else WORKERS

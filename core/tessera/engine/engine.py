@@ -56,7 +56,8 @@ class Engine:
         policy, halves = make_policy(config, registry), engine_features(config, registry)
         self._events = open_events(config)
         try:
-            started = start_up(config, executor or executor_path(config.parallel.world_size), report)
+            path = executor or executor_path(config.parallel.world_size, config.parallel.nnodes)
+            started = start_up(config, path, report)
         except BaseException:
             self._close_events()
             raise
@@ -128,6 +129,10 @@ class Engine:
     def check_integrity(self) -> None:
         """Asserts that no row or block is lost or held twice, and, when idle, that none is in use."""
         self._scheduler.check_integrity()
+
+    def check_workers(self) -> None:
+        """Raises the error of a worker that has ended while there was nothing to run."""
+        self._executor.check_workers()
 
     def enter_thread(self) -> None:
         """Called in a thread other than the one that made the engine, before it runs steps or closes it."""

@@ -70,6 +70,10 @@ class Executor(ABC):
         """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only some
         tokens; None if every row may sample any."""
 
+    def check_workers(self) -> None:
+        """Called about once a second while there is nothing to run. Raises the error of a worker that has ended.
+        Default: nothing, for executors without processes."""
+
     def enter_thread(self) -> None:
         """Called in a thread other than the one that loaded the model, before it calls other methods or takes outputs.
         Default: nothing, for executors whose devices are in other processes."""

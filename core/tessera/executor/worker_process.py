@@ -1,5 +1,6 @@
-"""`python -m tessera.executor.worker_process FD`: a worker in its own process, which takes its executor's orders over
-an inherited socket."""
+"""`python -m tessera.executor.worker_process FD [LIFELINE]`: a worker in its own process, which takes its executor's
+orders over an inherited socket. LIFELINE: descriptor of what only the process has that started it, if that socket is
+not."""
 
 from __future__ import annotations
 
@@ -162,10 +163,10 @@ def main() -> int:
     link = socket.socket(fileno=int(sys.argv[1]))
     stream = MessageStream(link, Order)
     process = WorkerProcess(stream)
-    watch_parent(link.fileno(), process.remove_folder)
+    watch_parent(int(sys.argv[-1]), process.remove_folder)
     try:
         process.serve()
-    except EOFError:
+    except (EOFError, ConnectionError):
         return 0
     except Exception as error:  # noqa: BLE001  # whatever it is, the executor is told
         return report_failure(stream, error)

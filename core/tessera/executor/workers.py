@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -59,37 +60,48 @@ class WorkersExecutor(Executor):
         self.platform = load_platform(config.platform, config.platform_levels)
         specs = worker_specs(self.platform, config.parallel)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
-        self.workers: list[_WorkerHandle] = []
+        self.workers: list[WorkerHandle] = []
+        self.stages: list[list[WorkerHandle]] = []
+        self.start_workers(specs)
+
+    def start_workers(self, specs: Sequence[WorkerSpec], interface: str | None = LOOPBACK) -> None:
+        """Starts them as processes of this host, so that they import while this process does. interface: over which
+        gloo reaches the others; None lets it choose. Raises PlatformError."""
         try:
             for spec in specs:
-                self.workers.append(_WorkerHandle(spec))
+                self.workers.append(LocalWorker(spec, interface))
         except OSError as error:
             self.close()
             raise PlatformError(
                 f"worker {len(self.workers)} could not be started ({error.strerror}); lower --tensor-parallel-size or "
                 "--pipeline-parallel-size, or allow more processes and open files."
             ) from error
-        stage_of = partial(config.parallel.mesh.place, "pipeline")
+
+    @property
+    def rendezvous(self) -> str:
+        """A URL where the workers meet."""
+        return (self.folder / "rendezvous").as_uri()
+
+    def load(self, report: Report) -> list[LoadedModel]:
+        stage_of = partial(self.config.parallel.mesh.place, "pipeline")
         self.stages = [
             list(workers) for _, workers in groupby(self.workers, key=lambda worker: stage_of(worker.spec.rank))
         ]
-
-    def load(self, report: Report) -> list[LoadedModel]:
-        rendezvous = (self.folder / "rendezvous").as_uri()
-        log_level = logging.getLogger("tessera").getEffectiveLevel()
+        rendezvous, log_level = self.rendezvous, logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
-            self._send(worker, StartWorker(self.config, worker.spec, rendezvous, str(self.folder), log_level))
+            folder = worker.folder or str(self.folder)
+            self._send(worker, StartWorker(self.config, worker.spec, rendezvous, folder, log_level))
         answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
         return [self._stage(stage, [answers[worker.spec.rank].model for worker in stage]) for stage in self.stages]
 
-    def _stage(self, workers: Sequence[_WorkerHandle], ranks: Sequence[LoadedModel]) -> LoadedModel:
+    def _stage(self, workers: Sequence[WorkerHandle], ranks: Sequence[LoadedModel]) -> LoadedModel:
         """What a stage has loaded. ranks: what each of its workers has."""
         stage = merge_ranks(ranks)
         layouts = [partial(self._layout, workers[0], needs.layer) for needs in stage.needs]
         needs = tuple(replace(one, layout=layout) for one, layout in zip(stage.needs, layouts, strict=True))
         return replace(stage, needs=needs)
 
-    def _layout(self, worker: _WorkerHandle, layer: int, block_size: int) -> KVLayout:
+    def _layout(self, worker: WorkerHandle, layer: int, block_size: int) -> KVLayout:
         worker.stream.send(DescribeLayout(layer, block_size))
         described: KVLayout = self.answer(worker).layout
         return described
@@ -121,11 +133,11 @@ class WorkersExecutor(Executor):
 
     # ---- orders and answers ------------------------------------------------------------------------------------------
 
-    def _broadcast(self, order: Order, workers: Sequence[_WorkerHandle] | None = None) -> None:
+    def _broadcast(self, order: Order, workers: Sequence[WorkerHandle] | None = None) -> None:
         for worker in workers or self.workers:
             self._send(worker, order)
 
-    def _send(self, worker: _WorkerHandle, order: Order) -> None:
+    def _send(self, worker: WorkerHandle, order: Order) -> None:
         try:
             worker.stream.send(order)
         except OSError:
@@ -134,19 +146,15 @@ class WorkersExecutor(Executor):
     def _all_answers(self, report: Report | None = None) -> list[Any]:
         return [self.answer(worker, report) for worker in self.workers]
 
-    def answer(self, worker: _WorkerHandle, report: Report | None = None) -> Any:
+    def answer(self, worker: WorkerHandle, report: Report | None = None) -> Any:
         """Waits for the worker's next answer. If another worker fails in the meantime, raises its error, because this
         one may wait for it forever."""
         if worker.early:
             return worker.early.pop(0)
         while True:
-            for ready in self._readable(worker):
-                try:
-                    answer: Answer = ready.stream.receive()
-                except (EOFError, ConnectionError):
-                    raise self._gone(ready) from None
-                if isinstance(answer, WorkerFailed):
-                    raise self._failure(ready, answer)
+            listened = [other for other in self.workers if other is worker or not other.early]
+            for ready in sorted(_readable(listened), key=lambda other: other is worker):
+                answer = self._receive(ready)
                 if isinstance(answer, Under):
                     if report is not None:
                         report(Progress(answer.phase, answer.done, answer.total))
@@ -155,35 +163,71 @@ class WorkersExecutor(Executor):
                 else:
                     ready.early.append(answer)
 
-    def _readable(self, wanted: _WorkerHandle) -> list[_WorkerHandle]:
-        with selectors.DefaultSelector() as selector:
-            for worker in self.workers:
-                if worker is wanted or not worker.early:
-                    selector.register(worker.stream, selectors.EVENT_READ, worker)
-            ready = [key.data for key, _ in selector.select()]
-        return sorted(ready, key=lambda worker: worker is wanted)
+    def check_workers(self) -> None:
+        for ready in _readable(self.workers, seconds=0.0):
+            ready.early.append(self._receive(ready))
 
-    def _gone(self, worker: _WorkerHandle) -> TesseraError:
-        """Why a worker has closed its socket: its last message if that says why, else its exit code."""
-        with suppress(EOFError, ConnectionError):
+    def _receive(self, worker: WorkerHandle) -> Answer:
+        """Raises the error of a worker that failed or is gone."""
+        try:
+            answer: Answer = worker.stream.receive()
+        except (EOFError, OSError):
+            raise self._gone(worker) from None
+        if isinstance(answer, WorkerFailed):
+            raise self._failure(worker, answer)
+        return answer
+
+    def _gone(self, worker: WorkerHandle) -> TesseraError:
+        """Why a worker has closed its socket: its last message if that says why, else how it ended."""
+        with suppress(EOFError, OSError):
             while not isinstance(answer := worker.stream.receive(), WorkerFailed):
                 pass
             return self._failure(worker, answer)
-        code = worker.process.wait(CLOSE_SECONDS)
-        return EngineStepError(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
+        return EngineStepError(f"worker {worker.spec.rank} {worker.end_in_words()}")
 
-    def _failure(self, worker: _WorkerHandle, failed: WorkerFailed) -> TesseraError:
+    def _failure(self, worker: WorkerHandle, failed: WorkerFailed) -> TesseraError:
         if failed.failure is not None:
             return failed.failure.error()
         return EngineStepError(f"worker {worker.spec.rank} failed: {failed.message}")
 
 
-class _WorkerHandle:
-    """A worker's process and the socket to it. early: answers that arrived while waiting for another worker."""
+def _readable(workers: Sequence[WorkerHandle], seconds: float | None = None) -> list[WorkerHandle]:
+    """Those with a message, or at their end. seconds: to wait at most for the first; None: until there is one."""
+    with selectors.DefaultSelector() as selector:
+        for worker in workers:
+            selector.register(worker.stream, selectors.EVENT_READ, worker)
+        return [key.data for key, _ in selector.select(seconds)]
 
-    def __init__(self, spec: WorkerSpec) -> None:
+
+class WorkerHandle(ABC):
+    """A worker and the socket to it."""
+
+    def __init__(self, spec: WorkerSpec, link: socket.socket, folder: str = "") -> None:
         self.spec = spec
+        self.stream = MessageStream(link, Answer)
+        # Of its own; "" if the executor's is on the same host.
+        self.folder = folder
+        # Answers that arrived while waiting for another worker.
         self.early: list[Answer] = []
+
+    def ask_to_end(self) -> None:
+        with suppress(OSError):  # the process may have ended already
+            self.stream.send(Close())
+
+    @abstractmethod
+    def end(self, deadline: float) -> None:
+        """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
+
+    @abstractmethod
+    def end_in_words(self) -> str:
+        """How the process ended, whose socket is closed."""
+
+
+class LocalWorker(WorkerHandle):
+    """A worker's process on this host."""
+
+    def __init__(self, spec: WorkerSpec, interface: str | None) -> None:
+        """interface: as of start_workers(). Raises OSError."""
         link, theirs = socket.socketpair()
         threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
         with theirs:
@@ -191,25 +235,28 @@ class _WorkerHandle:
                 self.process = Child(
                     "tessera.executor.worker_process",
                     str(theirs.fileno()),
-                    variables={"GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
+                    variables={**gloo_variables(interface), **threads, **spec.environment},
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                 )
             except OSError:
                 link.close()
                 raise
-        self.stream = MessageStream(link, Answer)
-
-    def ask_to_end(self) -> None:
-        with suppress(OSError):  # the process may have ended already
-            self.stream.send(Close())
+        super().__init__(spec, link)
 
     def end(self, deadline: float) -> None:
-        """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
         self.process.end()
         self.stream.close()
+
+    def end_in_words(self) -> str:
+        return f"ended with exit code {self.process.wait(CLOSE_SECONDS)}; the log says why."
+
+
+def gloo_variables(interface: str | None) -> dict[str, str]:
+    """What has gloo use a network interface; None lets it choose."""
+    return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
 
 
 class _Coming:

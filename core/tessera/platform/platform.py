@@ -120,14 +120,14 @@ class WorkerSpec:
 def with_ranks(parallel: ParallelConfig) -> Sequence[WorkerSpec]:
     """One process per device, which finds its rank in the environment under the names that torchrun gives it; for
     Platform.placement(), where a library reads them when it is imported."""
-    size = parallel.world_size
+    size, of_host = parallel.world_size, parallel.host_size
 
     def environment(rank: int) -> Mapping[str, str]:
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        ranks = {"RANK": rank, "LOCAL_RANK": rank % of_host, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": of_host}
         return {name: str(value) for name, value in ranks.items()} if size > 1 else {}
 
     return [
-        WorkerSpec(rank, size, devices=(rank,), threads=parallel.threads, environment=environment(rank))
+        WorkerSpec(rank, size, devices=(rank % of_host,), threads=parallel.threads, environment=environment(rank))
         for rank in range(size)
     ]
 
@@ -185,10 +185,11 @@ class Platform(ABC):
         """The worker processes of an engine, by rank. Called in the engine's process, first before any of them starts;
         the answer is the same each time. Workers that share a layer (tensor parallelism) have consecutive ranks, and
         pipeline stages follow one another (ParallelConfig.mesh). One process may also drive several devices: all of
-        them are opened and reach the platform's own runner. If it is the only one, its groups have one worker. Default:
-        one process per device, with its share of the host's threads."""
-        size = parallel.world_size
-        return [WorkerSpec(rank, size, devices=(rank,), threads=parallel.threads) for rank in range(size)]
+        them are opened and reach the platform's own runner. If it is the only one, its groups have one worker. Ranks of
+        a host follow one another too, ParallelConfig.host_size of them, and devices have the indices of their host.
+        Default: one process per device, with its share of the host's threads."""
+        size, of_host = parallel.world_size, parallel.host_size
+        return [WorkerSpec(rank, size, devices=(rank % of_host,), threads=parallel.threads) for rank in range(size)]
 
     def ops(self, reference: OpSet) -> OpSet:
         """The op table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError

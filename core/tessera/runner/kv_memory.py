@@ -55,7 +55,7 @@ def cache_bytes(
     """Bytes for the KV cache on one device: as the user set, else what is left after weights and workspace. If the
     device uses host memory: the smaller of 4 GiB and 40% of what is left, divided by the number of workers. figures:
     the device's, with the weights in it. Raises MemoryBudgetError if the device has too little memory."""
-    workers = config.parallel.world_size * config.parallel.data_parallel_size if figures.host else 1
+    workers = config.parallel.host_size * config.parallel.data_parallel_size if figures.host else 1
     if granted.kv is not None:
         if granted.kv * workers > figures.free:
             each = " for each worker" if workers > 1 else ""

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from tessera.config import EngineConfig, build_config
+from tessera.config.build import parallel_config
 from tessera.config.engine import ENGINE_FLAGS, SpeculativeConfig
 from tessera.config.generation import sampling_defaults
 from tessera.config.kv_events import KVEventsConfig
 from tessera.errors import ConfigError, ModelError
+from tessera.platform.platform import with_ranks
 
 PLATFORM = "a_platform.module:Platform"
 CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048}
@@ -72,6 +74,8 @@ OTHER_VALUES = {
         {"enable_kv_cache_events": True, "endpoint": "tcp://*:7001", "topic": "kv@a@m", "replay_endpoint": None},
         KVEventsConfig("tcp://*:7001", topic="kv@a@m"),
     ),
+    "master_addr": ("192.0.2.1", "192.0.2.1"),
+    "cluster_key_file": ("/run/key", "/run/key"),
     "scheduling_policy": ("priority", "priority"),
     "platform": ("another.module:Platform", "another.module:Platform"),
     "features": (("a_feature",), ("a_feature",)),
@@ -95,10 +99,14 @@ def another_value(flag):
     return value, value
 
 
+BESIDE = {"nnodes": {"tensor_parallel_size": 2, "master_addr": "h"}}
+"""What a flag needs beside it."""
+
+
 @pytest.mark.parametrize("flag", [flag for flag in ENGINE_FLAGS if flag.path], ids=lambda flag: flag.name)
 def test_a_flag_sets_its_field_and_is_noted_as_it(flag, folder):
     given, stored = another_value(flag)
-    beside = {"enable_lora": True} if flag.group == "lora" else {}
+    beside = {"enable_lora": True} if flag.group == "lora" else BESIDE.get(flag.name, {})
     config = build(folder(), **{**beside, flag.name: given})
     value = config
     for name in flag.path.split("."):
@@ -486,3 +494,34 @@ def test_drafts_and_pipeline_stages_exclude_each_other(folder):
     with pytest.raises(ConfigError, match="does not work with pipeline_parallel_size yet") as error:
         build(folder(), speculative_config=asked, pipeline_parallel_size=2)
     assert error.value.param == "speculative_config"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"tensor_parallel_size": 3, "nnodes": 2, "master_addr": "h"}, "3 devices cannot be divided among 2 hosts"),
+        ({"tensor_parallel_size": 2, "nnodes": 2}, "needs master_addr"),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "master_addr": "h", "node_rank": 2},
+            "node_rank must be below nnodes",
+        ),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "master_addr": "h", "data_parallel_size": 2},
+            "data_parallel_size is of one host",
+        ),
+    ],
+)
+def test_hosts_that_cannot_be(flags, problem):
+    with pytest.raises(ConfigError, match=problem):
+        parallel_config(flags)
+
+
+def test_each_host_has_its_share_of_devices():
+    config = parallel_config(
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "nnodes": 3, "master_addr": "h", "threads": 4}
+    )
+    assert config.host_size == 2
+    specs = with_ranks(config)
+    assert [(spec.rank, spec.devices) for spec in specs] == [(rank, (rank % 2,)) for rank in range(6)]
+    local = [(spec.environment["LOCAL_RANK"], spec.environment["LOCAL_WORLD_SIZE"]) for spec in specs]
+    assert local == [("0", "2"), ("1", "2")] * 3
