@@ -7,7 +7,7 @@ clear line that says what to do. Any other exception is a bug.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class TesseraError(Exception):
@@ -72,6 +72,18 @@ class OverloadedError(TesseraError):
     """The server has too much to do to accept the request; try again later."""
 
     status, kind, exit_code = 503, "overloaded_error", 1
+
+
+class QueueFullError(OverloadedError):
+    """As many requests wait as may. limit: which one is reached, by the name of vLLM's flag."""
+
+    limit: ClassVar[Literal["max_num_queued_reqs", "max_num_queued_tokens"]] = "max_num_queued_reqs"
+
+
+class QueuedTokensError(QueueFullError):
+    """As many prompt tokens wait as may."""
+
+    limit = "max_num_queued_tokens"
 
 
 class TextWorkerError(TesseraError):
