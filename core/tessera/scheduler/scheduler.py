@@ -116,6 +116,11 @@ class Scheduler:
         return self._requests.num_waiting
 
     @property
+    def num_deferred(self) -> int:
+        """Of the waiting requests, those that a feature does not let start yet."""
+        return len(self._requests.preparing)
+
+    @property
     def only_prepares(self) -> bool:
         """Whether all there is are requests that a feature does not let start yet."""
         preparing = len(self._requests.preparing)
@@ -140,7 +145,7 @@ class Scheduler:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
+        """Queues a request. Raises QueueFullError if the waiting queue is full, RequestError if the request can never
         run."""
         self._requests.add(request, self._max_model_len)
 
@@ -427,6 +432,7 @@ class Scheduler:
             started=self._admission.take_started(),
             prompt_logprobs=prompt_logprobs,
             pooled=values,
+            preempted=self._requests.take_preempted(),
         )
 
     def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array, Array, list[Ending]]:

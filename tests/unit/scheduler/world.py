@@ -117,6 +117,7 @@ class World:
         self.answers: dict[int, list[int]] = {}
         self.finished: dict = {}
         self.started: dict = {}
+        self.preempted: list[int] = []
         self.steps: list = []
         self.finished_at: dict[int, int] = {}
         self.next_key = 0
@@ -171,6 +172,7 @@ class World:
             self.answers[key] += outputs.tokens[at : at + count].tolist()
             at += count
         assert at == len(outputs.tokens)
+        self.preempted += outputs.preempted
         for started in outputs.started:
             assert started.key not in self.started
             self.started[started.key] = started
