@@ -94,6 +94,12 @@ def _cache(values: Mapping[str, Any]) -> CacheConfig:
 
 def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
+    if config.expert_parallel and config.tensor_parallel_size == 1:
+        raise ConfigError(
+            "enable_expert_parallel divides experts among as many devices as tensor_parallel_size says, which is 1; "
+            "raise it, or remove this.",
+            param="enable_expert_parallel",
+        )
     if config.threads is not None:
         return config
     return replace(config, threads=max(1, default_threads() // (config.world_size * config.data_parallel_size)))

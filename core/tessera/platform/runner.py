@@ -120,6 +120,10 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
             "models that answer with numbers: RowOpened.pooling; a row that has it samples nothing, and "
             "StepOutput.pooled has what the heads in Model.pooling make of its prompt once it is computed"
         ),
+        "expert_parallel": (
+            "--enable-expert-parallel: RunnerServices.groups['expert'], whose workers divide the experts of "
+            "RunnerServices.build_model()'s model"
+        ),
         "stages": (
             "--pipeline-parallel-size: RunnerServices.groups['pipeline']; each stage names its own layers in "
             "LoadedModel.needs"

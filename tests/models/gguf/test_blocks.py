@@ -26,6 +26,7 @@ from tests.models.gguf.writer import write_gguf
 from tests.platforms import blockless
 from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
+from tests.platforms.threads import THREADS
 from tools.parity.family import Family, maker, save_model
 
 SIZES: dict[str, Any] = {
@@ -171,6 +172,22 @@ def test_two_ranks_answer_as_one(inner, tmp_path):
         scored(path, "cpu", dtype="bfloat16", executor=None, tensor_parallel_size=2),
     )
     assert 0 < apart(one, two) < 2 * apart(one, scored(path, "reference")) < 0.1
+
+
+@needs_kernels
+def test_two_ranks_with_whole_experts_multiply_with_their_blocks(tmp_path):
+    """2 and 1 of 3 experts. Of their 224 inputs, 112 would be three and a half blocks."""
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 224}
+    settings = {**SIZES, **sizes, "num_local_experts": 3, "vocab_size": VOCAB}
+    family = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, **settings))
+    path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0)
+    flags = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "executor": THREADS}
+    one, two = scored(path, "cpu", dtype="bfloat16"), scored(path, "cpu", dtype="bfloat16", **flags)
+    assert 0 < apart(one, two) < 2 * apart(one, scored(path, "reference")) < 0.1
+    with EngineRun(path, "cpu", dtype="bfloat16", **flags) as run:
+        chosen = [one.chosen for one in plan_here(run.engine.config).choices if "q4_0" in one.chosen]
+    assert chosen
+    assert not any("decoded" in one for one in chosen)
 
 
 def test_an_adapter_is_added_to_what_blocks_give(tmp_path):

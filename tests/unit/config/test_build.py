@@ -99,6 +99,8 @@ def another_value(flag):
 def test_a_flag_sets_its_field_and_is_noted_as_it(flag, folder):
     given, stored = another_value(flag)
     beside = {"enable_lora": True} if flag.group == "lora" else {}
+    if flag.name == "enable_expert_parallel":
+        beside = {"tensor_parallel_size": 2}
     config = build(folder(), **{**beside, flag.name: given})
     value = config
     for name in flag.path.split("."):
