@@ -218,10 +218,26 @@ def _write_per_layer(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
 
 
 def _write_windows(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if name == "exaone4" and not config.sliding_window:
+        return
     writer.add_sliding_window(config.sliding_window)
-    if name == "cohere2":
+    if name != "gpt-oss":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-        writer.add_logit_scale(config.logit_scale)
+
+
+def _write_logit_scale(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_logit_scale(config.logit_scale)
+
+
+def _write_ministral(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if config.model_type == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])
+        writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+
+
+def _write_shared_width(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    width = getattr(config, "shared_expert_intermediate_size", config.intermediate_size)
+    writer.add_expert_shared_feed_forward_length(width)
 
 
 def _write_routed(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
@@ -278,7 +294,10 @@ def _write_ernie_experts(writer: gguf.GGUFWriter, config: Any, name: str) -> Non
 _SETTINGS = {
     ("qwen3next", "qwen35", "qwen35moe"): _write_delta_net,
     ("lfm2", "lfm2moe"): _write_lfm2,
-    ("gpt-oss", "cohere2"): _write_windows,
+    ("gpt-oss", "cohere2", "exaone4"): _write_windows,
+    ("cohere2", "command-r"): _write_logit_scale,
+    ("mistral3",): _write_ministral,
+    ("qwen2moe", "hunyuan-moe"): _write_shared_width,
     ("glm4moe", "deepseek2"): _write_routed,
     ("deepseek2",): _write_latent,
     ("granitehybrid",): _write_granite,

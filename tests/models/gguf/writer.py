@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.models.gguf.conversions import converted, write_own_settings
 
-PAIRED = ("llama", "granite", "granitehybrid", "smollm3")
+PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
 OFFSET = ("gemma", "gemma2", "gemma3")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
@@ -26,6 +26,8 @@ _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
 _ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
+_ARCHITECTURES |= {"ministral3": "mistral3", "qwen2_moe": "qwen2moe", "cohere": "command-r"}
+_ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe"}
 _ARCHITECTURES |= {"falcon_h1": "falcon-h1", "falcon_mamba": "mamba"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
@@ -36,12 +38,14 @@ def write_gguf(
     kind: Type = Type.F32,
     other: Mapping[str, Type] | None = None,
     metadata: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    name: str = "",
 ) -> Path:
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
-    name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
+    name of a tensor within its layer, such as attn_v. metadata: called to add keys. name: GGUF's of the architecture,
+    where a type of transformers has several."""
     config = model.config
     config.allow_global_per_layer_attribute_access = True  # of types whose layers are of unlike sizes
-    name = _ARCHITECTURES.get(config.model_type, config.model_type)
+    name = name or _ARCHITECTURES.get(config.model_type, config.model_type)
     if name == "nemotron_h" and "moe" in config.layers_block_type:
         name = "nemotron_h_moe"
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
@@ -116,7 +120,8 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_logit_scale(config.logits_scaling)
     if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(getattr(config, "top_k_experts", None) or config.num_experts_per_tok)
+        used = (getattr(config, key, None) for key in ("top_k_experts", "moe_topk", "num_experts_per_tok"))
+        writer.add_expert_used_count(next(number for number in used if number))
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
 
 

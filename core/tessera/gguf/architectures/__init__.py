@@ -18,7 +18,7 @@ from tessera.gguf.architectures.gemma_per_layer import GEMMA_PER_LAYER
 from tessera.gguf.architectures.granite_hybrid import GRANITE_HYBRID
 from tessera.gguf.architectures.hybrid import HYBRID
 from tessera.gguf.architectures.lfm2 import LFM2
-from tessera.gguf.architectures.llama import LLAMA, llama
+from tessera.gguf.architectures.llama import LLAMA, llama, mistral3
 from tessera.gguf.architectures.mamba import MAMBA, mamba
 from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
@@ -30,7 +30,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
 """By general.architecture."""
 
 _VARIANTS: Mapping[str, Callable[[GgufFields], GgufArchitecture]] = MappingProxyType(
-    {"llama": llama, "deepseek2": deepseek, "mamba": mamba}
+    {"llama": llama, "mistral3": mistral3, "deepseek2": deepseek, "mamba": mamba}
 )
 """What says which of its classes a file of an architecture with several is."""
 
