@@ -32,6 +32,8 @@ def converted(state: State, config: Any, name: str) -> State:
         own = [key for key in state if key.startswith(f"model.altup_{which}.")]
         changed[f"model.altup_{which}.weight"] = torch.stack([state[key] for key in own])
         state = {key: value for key, value in state.items() if key not in own}
+    if name == "gemma4":
+        state = {_gemma4_name(key): value for key, value in state.items()}
     for key, value in state.items():
         change = converted_mamba if name in (*FIRST, *SECOND) else _changed
         changed.update(change(key, value, config, name))
@@ -45,14 +47,14 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         yield from _delta_net(key, value, config)
     elif name == "granitehybrid" and any(word in key for word in ("mamba.", "input_linear", "moe.")):
         yield from _granite(key, value, config)
-    elif name == "gemma4" and key.startswith("model.layers."):
-        yield _gemma4_name(key), value
     elif key.endswith("correct_output_scale"):
         yield f"{key}.weight", value
     elif ".conv.conv.weight" in key:
         yield key, value.squeeze(1)
     elif key.endswith("sinks"):
         yield f"{key}.weight", value
+    elif name == "llama4" and ".experts." in key:
+        yield key, value.transpose(1, 2)
     elif name == "gpt-oss" and ".experts." in key:
         yield from _alternating(key, value)
     elif key.endswith("kv_b_proj.weight"):
@@ -77,8 +79,8 @@ def _gemma4_name(key: str) -> str:
         "experts.gate_up_proj": "ffn_gate_up_exps.weight",
         "experts.down_proj": "ffn_down_exps.weight",
     }
-    _, _, number, own = key.split(".", 3)
-    return f"blk.{number}.{names[own]}" if own in names else key
+    own = key.split(".", 3)[-1]
+    return f"blk.{key.split('.')[2]}.{names[own]}" if own in names else key
 
 
 def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -218,7 +220,7 @@ def _write_per_layer(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
 
 
 def _write_windows(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
-    if name == "exaone4" and not config.sliding_window:
+    if not getattr(config, "sliding_window", None):
         return
     writer.add_sliding_window(config.sliding_window)
     if name != "gpt-oss":
@@ -233,6 +235,12 @@ def _write_ministral(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     if config.model_type == "ministral3":
         writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])
         writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+
+
+def _write_llama4(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_feed_forward_length(config.intermediate_size_mlp)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
 
 
 def _write_shared_width(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
@@ -294,9 +302,10 @@ def _write_ernie_experts(writer: gguf.GGUFWriter, config: Any, name: str) -> Non
 _SETTINGS = {
     ("qwen3next", "qwen35", "qwen35moe"): _write_delta_net,
     ("lfm2", "lfm2moe"): _write_lfm2,
-    ("gpt-oss", "cohere2", "exaone4"): _write_windows,
+    ("gpt-oss", "cohere2", "exaone4", "olmo2"): _write_windows,
     ("cohere2", "command-r"): _write_logit_scale,
     ("mistral3",): _write_ministral,
+    ("llama4",): _write_llama4,
     ("qwen2moe", "hunyuan-moe"): _write_shared_width,
     ("glm4moe", "deepseek2"): _write_routed,
     ("deepseek2",): _write_latent,

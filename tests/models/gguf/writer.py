@@ -27,6 +27,7 @@ _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
 _ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
 _ARCHITECTURES |= {"ministral3": "mistral3", "qwen2_moe": "qwen2moe", "cohere": "command-r"}
+_ARCHITECTURES |= {"llama4_text": "llama4", "olmo3": "olmo2"}
 _ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe"}
 _ARCHITECTURES |= {"falcon_h1": "falcon-h1", "falcon_mamba": "mamba"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
@@ -175,7 +176,7 @@ def _rope_factors(config: Any) -> dict[str, Any]:
         return {"rope_freqs.weight": [1.0] * turned + [1e30] * (pairs - turned)}
     if rope.get("rope_type") != "llama3":
         return {}
-    head_dim = config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     frequencies = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     original, factors = rope["original_max_position_embeddings"], []

@@ -18,19 +18,32 @@ from tessera.gguf.architectures.gemma_per_layer import GEMMA_PER_LAYER
 from tessera.gguf.architectures.granite_hybrid import GRANITE_HYBRID
 from tessera.gguf.architectures.hybrid import HYBRID
 from tessera.gguf.architectures.lfm2 import LFM2
-from tessera.gguf.architectures.llama import LLAMA, llama, mistral3
+from tessera.gguf.architectures.llama import LLAMA, llama, mistral3, olmo2
+from tessera.gguf.architectures.llama4 import LLAMA4
 from tessera.gguf.architectures.mamba import MAMBA, mamba
 from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
-    {**LLAMA, **QWEN, **GEMMA, **GEMMA_PER_LAYER, **EXPERTS, **LFM2, **GRANITE_HYBRID, **HYBRID, **MAMBA, **BERT}
+    {
+        **LLAMA,
+        **LLAMA4,
+        **QWEN,
+        **GEMMA,
+        **GEMMA_PER_LAYER,
+        **EXPERTS,
+        **LFM2,
+        **GRANITE_HYBRID,
+        **HYBRID,
+        **MAMBA,
+        **BERT,
+    }
 )
 """By general.architecture."""
 
 _VARIANTS: Mapping[str, Callable[[GgufFields], GgufArchitecture]] = MappingProxyType(
-    {"llama": llama, "mistral3": mistral3, "deepseek2": deepseek, "mamba": mamba}
+    {"llama": llama, "mistral3": mistral3, "olmo2": olmo2, "deepseek2": deepseek, "mamba": mamba}
 )
 """What says which of its classes a file of an architecture with several is."""
 

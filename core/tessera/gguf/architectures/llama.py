@@ -24,7 +24,7 @@ _NORMS_AFTER: Names = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_OLMO2: Names = {
+_AFTER: Names = {
     **{own: name for own, name in ATTENTION.items() if own != "attn_norm"},
     **MLP,
     **_NORMS_AFTER,
@@ -105,6 +105,20 @@ def _mistral(fields: GgufFields, file: GgufFile) -> Settings:
     return {"sliding_window": None}
 
 
+def _olmo3(fields: GgufFields, file: GgufFile) -> Settings:
+    """Its scaled rotary embedding is that of layers without windows alone."""
+    rope = rope_settings(fields, file)
+    theta = rope["rope_theta"]
+    whole = {"rope_type": "default", **rope.get("rope_scaling", {}), "rope_theta": theta}
+    swa = {"rope_type": "default", "rope_theta": fields.number("rope.freq_base_swa", theta)}
+    return {
+        **sliding_layers(fields, every=4),
+        **has_biases(fields, file),
+        "rope_scaling": None,
+        "rope_parameters": {"sliding_attention": swa, "full_attention": whole},
+    }
+
+
 def _ministral(fields: GgufFields, file: GgufFile) -> Settings:
     """Queries grow with the position. Published models have mscale alike with and without all dimensions."""
     rope = rope_settings(fields, file)
@@ -153,6 +167,15 @@ def llama(fields: GgufFields) -> GgufArchitecture:
     return _MIXTRAL if fields.get("expert_count") else _LLAMA
 
 
+_OLMO_2 = GgufArchitecture("Olmo2ForCausalLM", "olmo2", _AFTER, has_biases)
+_OLMO_3 = GgufArchitecture("Olmo3ForCausalLM", "olmo3", _AFTER, _olmo3)
+
+
+def olmo2(fields: GgufFields) -> GgufArchitecture:
+    """OLMo 2, or with windows OLMo 3."""
+    return _OLMO_3 if fields.get("attention.sliding_window") else _OLMO_2
+
+
 _MISTRAL = GgufArchitecture("MistralForCausalLM", "mistral", DENSE, _mistral, paired_rows=True)
 _MINISTRAL = GgufArchitecture("Ministral3ForCausalLM", "ministral3", DENSE, _ministral, paired_rows=True)
 
@@ -168,8 +191,8 @@ LLAMA: Mapping[str, GgufArchitecture] = {
     "phi3": GgufArchitecture("Phi3ForCausalLM", "phi3", _PHI3, _phi3),
     "granite": GgufArchitecture("GraniteForCausalLM", "granite", DENSE, _granite, paired_rows=True),
     "smollm3": GgufArchitecture("SmolLM3ForCausalLM", "smollm3", DENSE, has_biases, paired_rows=True),
-    "olmo2": GgufArchitecture("Olmo2ForCausalLM", "olmo2", _OLMO2, has_biases),
-    "exaone4": GgufArchitecture("Exaone4ForCausalLM", "exaone4", _OLMO2, _exaone4),
+    "olmo2": _OLMO_2,
+    "exaone4": GgufArchitecture("Exaone4ForCausalLM", "exaone4", _AFTER, _exaone4),
     "seed_oss": GgufArchitecture("SeedOssForCausalLM", "seed_oss", _SEED_OSS, _seed_oss),
     "glm4": GgufArchitecture("Glm4ForCausalLM", "glm4", _GLM4, _glm4),
     "hunyuan-dense": GgufArchitecture(
@@ -179,4 +202,4 @@ LLAMA: Mapping[str, GgufArchitecture] = {
     "ernie4_5": GgufArchitecture("Ernie4_5ForCausalLM", "ernie4_5", DENSE, _ernie),
     "cohere2": GgufArchitecture("Cohere2ForCausalLM", "cohere2", {**ATTENTION, **MLP}, _cohere2),
 }
-"""By general.architecture. A file of `llama` is what llama() says, of `mistral3` what mistral3() does."""
+"""By general.architecture. Files of `llama`, `mistral3` and `olmo2` are what the functions of these names say."""
