@@ -45,7 +45,7 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         value = _tiled(key, value, config)
     if name in ("qwen3next", "qwen35", "qwen35moe"):
         yield from _delta_net(key, value, config)
-    elif name == "granitehybrid" and any(word in key for word in ("mamba.", "input_linear", "moe.")):
+    elif name in ("granitehybrid", "granitemoe") and any(word in key for word in ("mamba.", "input_linear", "moe.")):
         yield from _granite(key, value, config)
     elif key.endswith("correct_output_scale"):
         yield f"{key}.weight", value
@@ -96,7 +96,11 @@ def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _granite(key: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     number = key.split(".")[2]
-    if key.endswith("input_linear.weight"):
+    if key.endswith("block_sparse_moe.input_linear.weight"):
+        gate, up = value.chunk(2, dim=1)
+        yield f"blk.{number}.ffn_gate_exps.weight", gate
+        yield f"blk.{number}.ffn_up_exps.weight", up
+    elif key.endswith("input_linear.weight"):
         gate, up = value.chunk(2)
         ending = "_shexp" if config.num_local_experts else ""
         yield f"blk.{number}.ffn_gate{ending}.weight", gate
@@ -237,6 +241,11 @@ def _write_ministral(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
 
 
+def _write_granite_moe(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if config.model_type == "granitemoeshared":
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+
+
 def _write_llama4(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_feed_forward_length(config.intermediate_size_mlp)
     writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
@@ -306,8 +315,9 @@ _SETTINGS = {
     ("cohere2", "command-r"): _write_logit_scale,
     ("mistral3",): _write_ministral,
     ("llama4",): _write_llama4,
+    ("granitemoe",): _write_granite_moe,
     ("qwen2moe", "hunyuan-moe"): _write_shared_width,
-    ("glm4moe", "deepseek2"): _write_routed,
+    ("glm4moe", "deepseek2", "dots1"): _write_routed,
     ("deepseek2",): _write_latent,
     ("granitehybrid",): _write_granite,
     NEMOTRON_H: write_nemotron_h,

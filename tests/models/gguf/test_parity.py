@@ -44,6 +44,8 @@ from transformers import (
     Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from tests.models.answers import answers_of
@@ -58,7 +60,8 @@ SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qw
 SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
 SAME += ("granite4-h", "nemotron-3", "mamba", "jamba", "jamba-dense", "olmo3")
 THROUGH = ("gemma3n_text", "gemma4_text", "ministral3", "glm4", "seed_oss", "olmoe", "qwen2_moe", "exaone4")
-THROUGH += ("hunyuan_v1_dense", "hunyuan_v1_moe", "cohere")
+THROUGH += ("hunyuan_v1_dense", "hunyuan_v1_moe", "cohere", "granitemoe", "granitemoeshared", "dots1", "arcee")
+THROUGH += ("nemotron",)
 OWN = (
     Family(
         "gemma4-large",
@@ -155,6 +158,7 @@ OWN = (
             },
         ),
     ),
+    Family("starcoder2", maker(Starcoder2Config, Starcoder2ForCausalLM, sliding_window=4096)),
     Family("smollm3", maker(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=5)),
     Family("qwen3-next", maker(Qwen3NextConfig, Qwen3NextForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
     Family(

@@ -16,16 +16,21 @@ from torch import Tensor
 
 from tests.models.gguf.conversions import converted, write_own_settings
 
-PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
+PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
-OFFSET = ("gemma", "gemma2", "gemma3")
+OFFSET = ("gemma", "gemma2", "gemma3", "nemotron")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
 _ARCHITECTURES = {"mixtral": "llama", "mistral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 _ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl"}
 _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
-_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
+_ARCHITECTURES |= {
+    "granitemoehybrid": "granitehybrid",
+    "granitemoeshared": "granitemoe",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+}
 _ARCHITECTURES |= {"ministral3": "mistral3", "qwen2_moe": "qwen2moe", "cohere": "command-r"}
 _ARCHITECTURES |= {"llama4_text": "llama4", "olmo3": "olmo2"}
 _ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe"}
@@ -86,8 +91,9 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    if hasattr(config, "layer_norm_eps"):
-        writer.add_layer_norm_eps(config.layer_norm_eps)
+    mean = (getattr(config, key, None) for key in ("layer_norm_eps", "norm_epsilon"))
+    if (eps := next((one for one in mean if one), config.norm_eps if name == "nemotron" else None)) is not None:
+        writer.add_layer_norm_eps(eps)
     else:
         writer.add_layer_norm_rms_eps(
             getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon
@@ -114,7 +120,7 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if name == "granite":
+    if name in ("granite", "granitemoe"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)

@@ -86,6 +86,10 @@ def _glm4_moe(fields: GgufFields, file: GgufFile) -> Settings:
     }
 
 
+def _dots1(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**_routed(fields), **has_biases(fields, file)}
+
+
 def _minimax_m2(fields: GgufFields, file: GgufFile) -> Settings:
     return {
         "num_local_experts": fields.count("expert_count"),
@@ -201,6 +205,12 @@ EXPERTS: Mapping[str, GgufArchitecture] = {
         "glm4_moe",
         {**ATTENTION, **HEAD_NORMS, "post_attention_norm": "post_attention_layernorm", **_ROUTED},
         _glm4_moe,
+    ),
+    "dots1": GgufArchitecture(
+        "Dots1ForCausalLM",
+        "dots1",
+        {**DENSE, **HEAD_NORMS, **_ROUTED},
+        _dots1,
     ),
     "minimax-m2": GgufArchitecture(
         "MiniMaxM2ForCausalLM",

@@ -8,6 +8,7 @@ from tessera.errors import ModelError
 from tessera.gguf.architectures.architecture import (
     ATTENTION,
     DENSE,
+    ENDS,
     HEAD_NORMS,
     MLP,
     GgufArchitecture,
@@ -43,6 +44,9 @@ HUNYUAN_NORMS: Names = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
 }
+_UNGATED: Names = {name: own for name, own in DENSE.items() if name != "ffn_gate"}
+_STARCODER2: Names = {**_UNGATED, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
+_ENDS_WITH_BIAS: Names = {**ENDS, "output_norm.bias": "model.norm.bias"}
 _PHI3: Names = {
     "attn_norm": "input_layernorm",
     "attn_qkv": "self_attn.qkv_proj",
@@ -150,6 +154,23 @@ def _glm4(fields: GgufFields, file: GgufFile) -> Settings:
     return has_biases(fields, file)
 
 
+def _arcee(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**has_biases(fields, file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+
+
+def _nemotron(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**_arcee(fields, file), "norm_eps": fields.number("attention.layer_norm_epsilon")}
+
+
+def _starcoder2(fields: GgufFields, file: GgufFile) -> Settings:
+    """Files do not say how far a token sees: as far as in published models."""
+    return {
+        "norm_epsilon": fields.number("attention.layer_norm_epsilon"),
+        "use_bias": "blk.0.attn_q.bias" in file.tensors,
+        "sliding_window": 4096,
+    }
+
+
 def _cohere(fields: GgufFields, file: GgufFile) -> Settings:
     return {
         "layer_norm_eps": fields.number("attention.layer_norm_epsilon"),
@@ -192,6 +213,13 @@ LLAMA: Mapping[str, GgufArchitecture] = {
     "granite": GgufArchitecture("GraniteForCausalLM", "granite", DENSE, _granite, paired_rows=True),
     "smollm3": GgufArchitecture("SmolLM3ForCausalLM", "smollm3", DENSE, has_biases, paired_rows=True),
     "olmo2": _OLMO_2,
+    "arcee": GgufArchitecture("ArceeForCausalLM", "arcee", _UNGATED, _arcee, paired_rows=True),
+    "nemotron": GgufArchitecture(
+        "NemotronForCausalLM", "nemotron", _UNGATED, _nemotron, norm_offset=1.0, ends=_ENDS_WITH_BIAS
+    ),
+    "starcoder2": GgufArchitecture(
+        "Starcoder2ForCausalLM", "starcoder2", _STARCODER2, _starcoder2, ends=_ENDS_WITH_BIAS
+    ),
     "exaone4": GgufArchitecture("Exaone4ForCausalLM", "exaone4", _AFTER, _exaone4),
     "seed_oss": GgufArchitecture("SeedOssForCausalLM", "seed_oss", _SEED_OSS, _seed_oss),
     "glm4": GgufArchitecture("Glm4ForCausalLM", "glm4", _GLM4, _glm4),
