@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from tessera.cli.program import run as run_program
 from tessera.engine.plan import plan_here
@@ -38,6 +45,16 @@ SIZES: dict[str, Any] = {
 LLAMA = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES, vocab_size=VOCAB))
 MIXTRAL = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, num_local_experts=3, **SIZES, vocab_size=VOCAB))
 TIED = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES, vocab_size=VOCAB, tie_word_embeddings=True))
+GEMMA4 = Family(
+    "gemma4",
+    maker(
+        Gemma4TextConfig, Gemma4ForCausalLM, **SIZES, vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=32, layer_types=["sliding_attention", "full_attention"], sliding_window=7,
+        head_dim=32, global_head_dim=64, enable_moe_block=True, num_experts=3, top_k_experts=2,
+        moe_intermediate_size=96, tie_word_embeddings=True, experts_implementation="eager",
+    ),
+)  # fmt: skip
+"""Through transformers, whose checkpoints have all experts in one tensor."""
 MIXED = {"attn_v": Type.Q8_0, "ffn_up": Type.BF16, "attn_k": Type.Q5_1}
 """By the name of a tensor, beside Q4_0."""
 
@@ -81,7 +98,7 @@ def test_what_cannot_stay_in_blocks_says_why(tmp_path):
     assert form.stored(Part("model.norm.weight", (160,)), "Linear", "bfloat16") == "it is no matrix of the file"
 
 
-@pytest.mark.parametrize("family", [LLAMA, TIED, MIXTRAL], ids=["llama", "tied", "mixtral"])
+@pytest.mark.parametrize("family", [LLAMA, TIED, MIXTRAL, GEMMA4], ids=["llama", "tied", "mixtral", "gemma4"])
 @pytest.mark.parametrize("other", [{}, MIXED], ids=["alike", "mixed"])
 def test_answers_are_those_of_decoded_weights(family, other, tmp_path):
     """The strict platform multiplies with blocks, the reference with what was decoded; both in float32. Decoding in a
@@ -117,6 +134,16 @@ def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_pa
     tensors = GgufWeights(str(path)).model.file.tensors.values()
     assert in_blocks == sum(one.num_bytes if one.type.elements > 1 else 4 * prod(one.shape) for one in tensors)
     assert in_blocks < whole / 3
+
+
+def test_experts_that_run_through_transformers_are_matrices_of_the_file(tmp_path):
+    path = write_gguf(save_model(GEMMA4, tmp_path), tmp_path / "model.gguf", Type.Q4_0)
+    with EngineRun(path, "strict") as run:
+        choices = [one for one in plan_here(run.engine.config).choices if one.place.startswith("weights of")]
+    assert {one.chosen: one.others for one in choices} == {
+        "q4_0, in blocks of 32": (),
+        "q4_0, decoded to float32": (("as stored", "experts are the reference's"),),
+    }
 
 
 def test_the_command_plan_counts_blocks_as_they_are_stored(tmp_path, capsys):
