@@ -27,7 +27,6 @@ from tessera.platform.attention import (
     KVLayout,
     LayerSpec,
     Mixer,
-    MixerBackend,
     MixerSpec,
     StateSpec,
 )
@@ -62,7 +61,7 @@ class VerifyPlan:
 class DraftedStates(AttentionBackend):
     """A backend of layers that keep a state, which has a state behind each token of a launch that verifies drafts."""
 
-    def __init__(self, backend: MixerBackend[Any]) -> None:
+    def __init__(self, backend: AttentionBackend) -> None:
         self.backend, self.name, self.fallback = backend, backend.name, backend.fallback
 
     def handles(self, spec: MixerSpec) -> bool:
@@ -81,7 +80,7 @@ class DraftedStates(AttentionBackend):
         return self.backend.kv_cache_layout(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
-        return DraftedStateLayer(spec, self.backend.bind(spec, weights, ops, device))
+        return DraftedStateLayer(spec, self.backend, self.backend.bind(spec, weights, ops, device))
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:
         """A VerifyPlan, or that of the backend."""
@@ -182,8 +181,8 @@ def _with(values: Sequence[Any], number: int, value: Any) -> list[Any]:
 class DraftedStateLayer(Mixer):
     """mixer: of the backend."""
 
-    def __init__(self, spec: LayerSpec, mixer: Mixer) -> None:
-        self.spec, self.mixer = spec, mixer
+    def __init__(self, spec: LayerSpec, backend: AttentionBackend, mixer: Mixer) -> None:
+        self.spec, self.backend, self.mixer = spec, backend, mixer
 
     def fused(self, x: Any, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
         if not isinstance(plan, VerifyPlan):
@@ -191,8 +190,7 @@ class DraftedStateLayer(Mixer):
         results = []
         for token in plan.tokens:
             if token.before is not None:
-                for plane in caches[self.spec.layer]:
-                    plane.index_put_((token.after.long(),), plane.index_select(0, token.before))
+                self.backend.copy_states(caches[self.spec.layer], token.before, token.after)
             own = positions.index_select(-1, token.at)
             results.append(self.mixer.fused(_rows(x, token.at), own, caches, token.plan))
         return torch.cat(results).index_select(0, plan.place)

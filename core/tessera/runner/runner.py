@@ -18,7 +18,7 @@ from tessera.kvcache.groups import null_plan
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_bytes, count_numbers
 from tessera.loader.load import load_weights
-from tessera.platform.attention import MixerBackend
+from tessera.platform.attention import AttentionBackend, MixerBackend
 from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
@@ -222,7 +222,7 @@ class CoreRunner(ModelRunner):
         backends = (*self.platform.attention_backends(), *reference_backends())
         if self.services.config.scheduler.max_decode_tokens == 1:
             return backends
-        return (*map(DraftedStates, backends), *backends)
+        return (*(DraftedStates(one) for one in backends if isinstance(one, AttentionBackend)), *backends)
 
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""

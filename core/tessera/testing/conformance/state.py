@@ -330,7 +330,7 @@ class StateTrial:
 
     def computed(self, rows: Sequence[Row], x: Tensor) -> Tensor:
         """What the layer returns for the rows' tokens x, on the host."""
-        launch = self._launch(rows)
+        launch = self.launch(rows)
         launch.plans = [self.backend.plan(launch, self.group, None)]
         padding = torch.full((_PADDING, self.kind.inputs), torch.nan)
         padded = torch.cat([x, padding.to(x.dtype)]).to(torch_dtype(self.dtype))
@@ -338,7 +338,8 @@ class StateTrial:
         mixed: Tensor = self.layer.fused(divided, launch.positions, [self.planes], launch.plans[0])
         return mixed[: launch.num_tokens].cpu()
 
-    def _launch(self, rows: Sequence[Row]) -> Launch:
+    def launch(self, rows: Sequence[Row]) -> Launch:
+        """A launch of the rows, with padding behind them."""
         lengths = np.array([row.tokens for row in rows] + [0] * _PADDING, np.int32)
         after = np.array([row.before + row.tokens for row in rows] + [0] * _PADDING, np.int32)
         kind: Literal["verify", "mixed"] = "verify" if any(row.spare for row in rows) else "mixed"
