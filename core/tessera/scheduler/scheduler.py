@@ -518,15 +518,19 @@ class Scheduler:
 
     def _commit(self, step: StepInFlight) -> None:
         """Records that what the step computed is now in the KV cache, and publishes its prompts. Rows whose drafts were
-        rejected go back to where their tokens end, and write over the rest."""
-        rows, computed, ends, prompts, drafted = self._rows, step.rows, step.ends, step.prompts, step.drafted
+        rejected go back to where their tokens end: to the state behind them, and they write over the rest."""
+        rows, computed, ends, prompts = self._rows, step.rows, step.ends, step.prompts
+        drafted, num_drafts = step.drafted, step.num_drafts
         if rows.departures != step.departures:
             going_on = rows.going_on(computed)
             computed, ends, prompts = computed[going_on], ends[going_on], prompts[rows.going_on(prompts)]
-            drafted = drafted[rows.going_on(drafted)]
+            going_on = rows.going_on(drafted)
+            drafted, num_drafts = drafted[going_on], num_drafts[going_on]
         rows.num_retired[computed] = ends
         if len(drafted):
-            rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = rows.num_tokens[drafted] - 1
+            known = rows.num_tokens[drafted] - 1
+            self._cache.choose_states(drafted, known - rows.num_retired[drafted] + num_drafts)
+            rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = known
         self._allocator.publish(prompts)
 
     def check_integrity(self) -> None:

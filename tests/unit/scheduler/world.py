@@ -30,8 +30,8 @@ def window(size: int, block_size: int = 4, num_blocks: int = 64) -> CacheGroup:
     return CacheGroup((1,), "window", block_size, 64, num_blocks, size)
 
 
-def state(num_rows: int = 8, copies: int = 0) -> CacheGroup:
-    return CacheGroup((9,), "state", 0, 64, num_rows + 1 + copies)
+def state(num_rows: int = 8, copies: int = 0, drafts: int = 0) -> CacheGroup:
+    return CacheGroup((9,), "state", 0, 64, num_rows * (1 + drafts) + 1 + copies, states=1 + drafts)
 
 
 class Guesses:
