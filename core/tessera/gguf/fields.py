@@ -51,7 +51,7 @@ class GgufFields:
         value = self.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
             numbers = {*map(str, value)} - {"0"}
-            if len(numbers) == 1 and all(type(number) is int for number in value):
+            if len(numbers) == 1 and all(type(number) is int and 0 <= number < 2**31 for number in value):
                 return int(max(value))
         return self.count(name, default)
 

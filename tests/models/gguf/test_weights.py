@@ -131,6 +131,10 @@ def test_what_is_not_served_is_named(tmp_path):
         writer.add_ssm_time_step_rank(2)
         writer.add_rope_scaling_finetuned(True)
 
+    def negative(writer):
+        whole(writer)
+        writer.add_head_count_kv([-1])
+
     def scaled(writer):
         whole(writer)
         writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
@@ -141,6 +145,7 @@ def test_what_is_not_served_is_named(tmp_path):
 
     assert "m.gguf' is of the architecture 'rwkv7', which is not supported; supported are llama, " in refusal(other)
     assert refusal(lambda writer: None) == "llama.embedding_length of the GGUF file is missing."
+    assert refusal(negative) == "llama.attention.head_count_kv of the GGUF file has an invalid value."
     assert "rotary scaling 'longrope' of the GGUF file is not supported" in refusal(scaled)
     assert "has a tensor 'blk.0.ssm_in.weight'" in refusal(foreign)
     assert "is of Bamba" in refusal(of("granitehybrid", turning))
