@@ -7,7 +7,7 @@ clear line that says what to do. Any other exception is a bug.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class TesseraError(Exception):
@@ -78,6 +78,18 @@ class EngineAsleepError(OverloadedError):
     """The engine sleeps until somebody wakes it up."""
 
     code = "engine_asleep"
+
+
+class QueueFullError(OverloadedError):
+    """As many requests wait as may. limit: which one is reached, by the name of vLLM's flag."""
+
+    limit: ClassVar[Literal["max_num_queued_reqs", "max_num_queued_tokens"]] = "max_num_queued_reqs"
+
+
+class QueuedTokensError(QueueFullError):
+    """As many prompt tokens wait as may."""
+
+    limit = "max_num_queued_tokens"
 
 
 class TextWorkerError(TesseraError):

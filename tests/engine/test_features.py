@@ -153,10 +153,10 @@ def test_a_request_waits_until_it_is_ready_and_no_other_waits_with_it(start):
     engine = start(depth=1)
     add(engine, 1, columns={"even": 2})
     add(engine, 2, prompt=(4,), max_tokens=2)
-    assert engine.stats.num_waiting == 2
+    assert (engine.stats.num_waiting, engine.stats.num_deferred) == (2, 1)
     first = engine.step()
     assert first.keys.tolist() == [2]
-    assert engine.stats.num_waiting == 1
+    assert (engine.stats.num_waiting, engine.stats.num_deferred) == (1, 1)
     tokens, finished = finish(engine)
     assert len(tokens[1]) == 2
     assert finished[1].complete

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tessera.kvcache.manager import KVCacheManager
 from tessera.layers import norm as norm_layers
 from tessera.layers import qkv
 from tessera.layers.qkv import _grouped as grouped_heads
@@ -241,6 +242,17 @@ def test_a_wrong_formula_is_found(oracle, tmp_path, monkeypatch, family, where, 
     found = measured(oracle, tmp_path, family, {})
     assert not found.ok
     assert found.diff > found.bound
+
+
+def test_the_state_behind_a_rejected_draft_is_found(oracle, monkeypatch):
+    """Where a row goes on from the last draft's state, whether it was right or not."""
+    right = KVCacheManager.choose_states
+    monkeypatch.setattr(KVCacheManager, "choose_states", lambda self, rows, places: right(self, rows, places * 0 + 1))
+    folder, answers = oracle("qwen3.5")
+    compared, evidence = MODES["drafts"](Subject(folder, PLATFORMS["cpu"], answers[:3], None))
+    found = Cell.from_answers(("cpu", "qwen3.5", "drafts"), compared, evidence)
+    assert found.evidence
+    assert not found.ok
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

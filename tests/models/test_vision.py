@@ -56,12 +56,18 @@ def test_images_that_displace_each_other(seen):
 
 
 @pytest.mark.parametrize(
-    ("family", "division"), [("qwen2-vl", "pipeline_parallel_size"), ("gemma3-vision", "tensor_parallel_size")]
+    ("family", "division"),
+    [
+        ("qwen2-vl", {"pipeline_parallel_size": 2}),
+        ("gemma3-vision", {"tensor_parallel_size": 2}),
+        ("ernie-4.5-vl", {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
+    ],
 )
 def test_divided_models(seen, family, division):
-    """Each stage turns tokens by their axes; features are added once, also where every rank has the whole sum."""
+    """Each stage turns tokens by their axes; features are added once, also where every rank has the whole sum; experts
+    for text and those for images are divided alike."""
     folder, answers = seen(family)
-    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, depth=2, **{division: 2}) as run:
+    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, depth=2, **division) as run:
         for answer in answers:
             run.add(answer.prompt, len(answer.answer), media=answer.media, temperature=0.0, ignore_eos=True)
         run.finish()

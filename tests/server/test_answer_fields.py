@@ -67,6 +67,7 @@ def test_a_fingerprint_changes_with_what_changes_numbers():
         dataclasses.replace(config, platform="other:Platform"),
         dataclasses.replace(config, model=dataclasses.replace(config.model, dtype="float16")),
         dataclasses.replace(config, cache=dataclasses.replace(config.cache, dtype="fp8")),
+        dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, expert_parallel=True)),
     ]
     marks = [fingerprint("m", config), fingerprint("n", config), *(fingerprint("m", other) for other in others)]
     assert len(set(marks)) == len(marks)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import replace
 
 import pytest
 from openai.types import Model
@@ -10,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tessera._version import __version__
 from tessera.config import CacheConfig
+from tessera.config.engine import LoraConfig
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.platform.feature import FeatureCounter
@@ -135,6 +138,8 @@ async def test_metrics_are_prometheus_text(api):
 ASKED_FOR = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",
+    "num_requests_waiting_by_reason": "gauge",
+    "admission_rejections": "counter",
     "kv_cache_usage_perc": "gauge",
     "cache_config_info": "gauge",
     "prefix_cache_hits": "counter",
@@ -162,6 +167,7 @@ ASKED_FOR = {
     "request_max_num_generation_tokens": "histogram",
     "request_params_max_tokens": "histogram",
     "request_params_n": "histogram",
+    "request_num_preemptions": "histogram",
     "iteration_tokens_total": "histogram",
 }
 VLLMS_ALONE = {
@@ -177,7 +183,7 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
     engine = FakeEngine(metrics=EngineMetrics(512))
     now = 100.0
     times = RequestMetrics(now, now + 1, now + 2, now + 4)
-    engine.metrics.finished("stop", times, 7, 5, now + 5, num_computed=4, max_tokens=9)
+    engine.metrics.finished("stop", times, 7, 5, now + 5, num_computed=4, max_tokens=9, num_preemptions=2)
     engine.metrics.stats = EngineStats(fallbacks={"gate": 3})
     async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
         text = (await api.client.get("/metrics")).text
@@ -204,6 +210,46 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
     assert fallbacks.labels == {"model_name": "fake-model", "op": "gate"}
     awake = {sample.labels["sleep_state"]: sample.value for sample in families["vllm:engine_sleep_state"].samples}
     assert awake == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+
+
+async def test_waiting_requests_are_told_apart_by_their_reason():
+    engine = FakeEngine(metrics=EngineMetrics(512))
+    engine.metrics.stats = EngineStats(num_waiting=7, num_deferred=3)
+    async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    reasons = families["vllm:num_requests_waiting_by_reason"].samples
+    assert {sample.labels["reason"]: sample.value for sample in reasons} == {"capacity": 4, "deferred": 3}
+    (waiting,) = families["vllm:num_requests_waiting"].samples
+    assert waiting.value == sum(sample.value for sample in reasons)
+
+
+async def test_adapters_stand_in_labels_by_their_names():
+    class Adapted(FakeEngine):
+        def all_adapters(self):
+            return [({"/a", "/b"}, {"/b", "/unloaded"})]
+
+    engine = Adapted()
+    lora = LoraConfig(enable=True, modules=(("french", "/b"), ("latin", "/a")), max_loras=4)
+    engine.config = replace(engine.config, lora=lora)
+    before = time.time()
+    async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (sample,) = families["vllm:lora_requests_info"].samples
+    assert sample.labels == {
+        "model_name": "fake-model",
+        "engine": "0",
+        "max_lora": "4",
+        "running_lora_adapters": "french,latin",
+        "waiting_lora_adapters": "french",
+    }
+    assert before <= sample.value <= time.time()
+    assert "/unloaded" not in text
+
+
+async def test_without_adapters_there_is_no_metric_of_them(api):
+    assert "lora_requests_info" not in (await api.client.get("/metrics")).text
 
 
 async def test_what_a_feature_counts_takes_the_place_of_vllm_s_zero():

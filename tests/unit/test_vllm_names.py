@@ -89,7 +89,7 @@ def test_what_is_done_anyway_is_a_warning(name, value):
         ("cpu_offload_gb", 4, "make them smaller with quantization, or use tensor_parallel_size."),
         ("async_scheduling", False, "async_scheduling: use steps_in_flight=1."),
         ("device", "cuda", "device is called platform here."),
-        ("enable_expert_parallel", True, "experts are divided by tensor_parallel_size"),
+        ("enable_eplb", True, "experts are divided among devices in order, and stay where they are"),
         ("chat_template", "x", "use chat(chat_template=...)."),
         ("compilation_config", 3, "turn graph capture off with enforce_eager."),
     ],

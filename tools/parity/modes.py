@@ -1,4 +1,5 @@
-"""The ways of splitting the same work: alone, in a mixed batch, in chunks, preempted, after prefix hits."""
+"""The ways of splitting the same work: alone, in a mixed batch, in chunks, preempted, after prefix hits, with
+drafts."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ SMALL_BUDGET = 16
 CACHE_BYTES = 2**24
 CONTINUED_AFTER = 16
 EVERY_POINT_PROMPTS = 4
+MAX_DRAFTS = 3
 
 Result = tuple[list[Compared], str]
 
@@ -193,6 +195,25 @@ def prefix_hits(subject: Subject) -> Result:
     return compared, f"{hits} tokens hit" if hits else "prefixes are not cached" if has_encoder else ""
 
 
+def drafts(subject: Subject) -> Result:
+    """All at once, and then each with the first part of its answer, so that there are prefix hits, with three drafts
+    for each row that decodes. Most of them are right. Of a position that was computed with a wrong draft, what was
+    computed later is compared."""
+    numbered, tokens = Numbered(), dict[str, list[int]]()
+    drafted = {"method": "ngram", "num_speculative_tokens": MAX_DRAFTS}
+    continued = [] if subject.sees_prompt else [answer.continued(CONTINUED_AFTER) for answer in subject.answers]
+    with subject.engine(enable_prefix_caching=True, speculative_config=drafted) as engine:
+        engine.scheduler.draft([answer.tokens for answer in subject.answers], subject.answers[0].logits.shape[-1])
+        for answers in filter(None, (subject.answers, continued)):
+            ran = engine.run(numbered(answers))
+            tokens |= ran.tokens
+    newest = {name: list(dict(logits).items()) for name, logits in ran.record.logits.items()}
+    compared = compare_all(numbered.answers, tokens, newest, cached=True)
+    counters = ran.counters
+    some = 0 < counters.accepted_tokens < counters.draft_tokens
+    return compared, f"{counters.accepted_tokens} of {counters.draft_tokens} drafts accepted" if some else ""
+
+
 MODES: dict[str, Callable[[Subject], Result]] = {
     "alone": alone,
     "mixed batch": mixed,
@@ -201,6 +222,7 @@ MODES: dict[str, Callable[[Subject], Result]] = {
     "preempted each token": each_token,
     "preempted every point": every_point,
     "prefix hits": prefix_hits,
+    "drafts": drafts,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from torch import Tensor
 
 from tessera.arrays import Array
@@ -23,6 +24,7 @@ from tessera.request import Request
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 from tessera.scheduler.scheduler import Scheduler
 from tessera.step import SchedulerOutput
+from tessera.testing.conformance.drafts import KnownAnswers, Longest
 
 RECORDING_EXECUTOR = "tools.parity.recording:RecordingExecutor"
 
@@ -54,7 +56,7 @@ class RecordingModel:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         hidden = self._model.forward(x, launch, caches)
-        self._hear(launch, self._model.logits(self._model.finish(hidden))[launch.key.rows :])
+        self._hear(launch, self._model.logits(self._model.finish(hidden))[launch.key.num_samples :])
         return hidden
 
 
@@ -111,6 +113,13 @@ class PreemptingScheduler(Scheduler):
     def split_short_prompts(self) -> None:
         """Splits every prompt where states can be copied, however little that would save."""
         self._budget.least_before_border = 1
+
+    def draft(self, answers: Sequence[Sequence[int]], vocab: int) -> None:
+        """Drafts what follows in these tokens, prompts included, as much as a row may have. Every fourth is wrong."""
+        assert self.speculation is not None
+        lengths = self.speculation.lengths
+        self.speculation.proposer = KnownAnswers(answers, vocab)
+        self.speculation.lengths = Longest(self._rows.num_rows, lengths.max_drafts)
 
     def preempt_all(self) -> None:
         self.preempt(self._rows.key[self._rows.running].tolist())
@@ -179,7 +188,8 @@ class WatchedEngine(Engine):
             if outputs is None:
                 continue
             steps += 1
-            for key, token in zip(outputs.keys.tolist(), outputs.tokens.tolist(), strict=True):
+            keys = np.repeat(outputs.keys, outputs.counts)
+            for key, token in zip(keys.tolist(), outputs.tokens.tolist(), strict=True):
                 tokens[ids[key]].append(token)
             if after is not None:
                 after(steps, outputs)

@@ -27,6 +27,8 @@ PINS = (CONSTRAINTS, HERE / "constraints.txt")
 PACKAGES = ("cyclonedx-bom",)
 NOT_OURS = frozenset({"pip"})
 """Of every environment, and no part of an installation."""
+BILL, TABLE = "tessera.cdx.json", "LICENCES.md"
+"""The files in dist/."""
 SCOPES = {SERVING: "required", DEVELOPMENT: "excluded"}
 """CycloneDX's words; extras are "optional"."""
 
@@ -91,8 +93,8 @@ def main() -> int:
     problems = [*missing(components, CONSTRAINTS.read_text(encoding="utf-8")), *policy.problems(components)]
     into = ROOT / "dist"
     into.mkdir(exist_ok=True)
-    (into / "tessera.cdx.json").write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
-    (into / "LICENCES.md").write_text(table(components, needed, policy), encoding="utf-8")
+    (into / BILL).write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
+    (into / TABLE).write_text(table(components, needed, policy), encoding="utf-8")
     print(f"{len(components)} components, of which {list(needed.values()).count(SERVING)} are needed to serve")
     print(*problems, sep="\n")
     return int(bool(problems))

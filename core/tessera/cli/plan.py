@@ -57,6 +57,13 @@ class PlanColumn:
     error: TesseraError | None = None
 
     @property
+    def lines(self) -> list[str]:
+        """What was chosen and what is wrong, in words."""
+        if self.plan is None:
+            return [] if self.error is None else [self.error.message]
+        return [*self.plan.notes, *([self.plan.problem] if self.plan.problem else [])]
+
+    @property
     def exit_code(self) -> int:
         """The exit code that `serve` would have."""
         if self.error is not None:
@@ -126,10 +133,9 @@ def _lines(config: EngineConfig, columns: Sequence[PlanColumn]) -> Iterator[str]
         yield ""
         yield from _table(planned)
     for column in columns:
-        said = column.plan.problem if column.plan is not None else column.error and column.error.message
-        if said is not None:
+        for line in column.lines:
             yield ""
-            yield f"{column.name}: {said}"
+            yield f"{column.name}: {line}"
 
 
 def _explained(columns: Sequence[PlanColumn]) -> Iterator[str]:

@@ -95,6 +95,12 @@ def _cache(values: Mapping[str, Any]) -> CacheConfig:
 def parallel_config(values: Mapping[str, Any]) -> ParallelConfig:
     """values: from given_values(). Raises ConfigError."""
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
+    if config.expert_parallel and config.tensor_parallel_size == 1:
+        raise ConfigError(
+            "enable_expert_parallel divides experts among as many devices as tensor_parallel_size says, which is 1; "
+            "raise it, or remove this.",
+            param="enable_expert_parallel",
+        )
     if config.nnodes > 1:
         _check_hosts(config)
     if config.threads is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tessera.config.flags import flag, flags_of
 from tessera.config.kv_events import KVEventsConfig
-from tessera.config.mesh import Mesh
+from tessera.config.mesh import Axis, Mesh
 from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
 from tessera.config.source_text import SourceTextConfig
@@ -273,6 +273,10 @@ class ParallelConfig:
         plan=True,
         aliases=("-pp",),
     )
+    expert_parallel: bool = flag(
+        False, "Divide the experts of a layer among the devices of tensor parallelism whole, instead of each expert's "
+        "weights.", name="enable_expert_parallel", common=True, plan=True, aliases=("-ep",),
+    )  # fmt: skip
     data_parallel_size: int = flag(
         1, "Number of engines, each with the whole model and devices of its own; requests are divided among them.",
         low=1, high=64, common=True, online=True, aliases=("-dp",),
@@ -308,7 +312,8 @@ class ParallelConfig:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh({"pipeline": self.pipeline_parallel_size, "tensor": self.tensor_parallel_size})
+        sizes: dict[Axis, int] = {"pipeline": self.pipeline_parallel_size, "tensor": self.tensor_parallel_size}
+        return Mesh(sizes, {"expert": "tensor"} if self.expert_parallel else {})
 
     @property
     def world_size(self) -> int:

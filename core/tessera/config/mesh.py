@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Literal, TypeVar
 
+G = TypeVar("G")
 Axis = Literal["data", "pipeline", "context", "expert", "tensor"]
 """What the workers along an axis divide among them: requests, layers, positions, experts, or the weights of each
 layer."""
@@ -15,9 +16,11 @@ layer."""
 @dataclass(frozen=True)
 class Mesh:
     """sizes: workers along each axis, the outermost axis first. Ranks count along the innermost axis first: with
-    {"pipeline": 2, "tensor": 2}, ranks 0 and 1 are the first stage."""
+    {"pipeline": 2, "tensor": 2}, ranks 0 and 1 are the first stage. along: axes that have no workers of their own, each
+    with the axis whose workers divide among them what it names."""
 
     sizes: Mapping[Axis, int]
+    along: Mapping[Axis, Axis] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -33,6 +36,11 @@ class Mesh:
         stride = self._stride(axis)
         first = rank - self.place(axis, rank) * stride
         return tuple(first + place * stride for place in range(self.sizes[axis]))
+
+    def groups(self, make: Callable[[Axis], G]) -> dict[str, G]:
+        """What `make` makes for each axis with workers of its own, by the names of all axes."""
+        groups: dict[str, G] = {axis: make(axis) for axis in self.sizes}
+        return groups | {axis: groups[workers] for axis, workers in self.along.items()}
 
     def _stride(self, axis: Axis) -> int:
         """Between the ranks of neighbours along an axis."""

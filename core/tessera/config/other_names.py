@@ -67,6 +67,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
         "chat templates are always Jinja": "--jinja",
         "requests are always batched continuously": "-cb --cont-batching",
         "/metrics is always served": "--metrics",
+        "a device reads the weights of its own experts alone": "--[no-]enable-ep-weight-filter",
         "models take text alone": "--[no-]language-model-only --[no-]skip-mm-profiling",
         "that is how it is here": """
             --tokenizer-mode=auto|hf --config-format=auto|hf
@@ -79,7 +80,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
             --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none --offload-group-size=0
             --offload-num-in-group=1 --offload-prefetch-step=1 LLM(async_scheduling)=True
-            call(chat_template_content_format)=auto|string|openai
+            call(chat_template_content_format)=auto|string|openai --expert-placement-strategy=linear
         """,
         "every request takes a copy": "SamplingParams(skip_clone)",
         "queuing shows no progress": "enqueue(use_tqdm)= enqueue_chat(use_tqdm)=",
@@ -229,9 +230,8 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         """,
         ": hosts join by --nnodes, without Ray; remove it.": "--[no-]ray-workers-use-nsight",
         ": a model runs on one machine, and requests set max_tokens; remove it.": "-n --n-predict",
-        ": experts are divided by --tensor-parallel-size, as all layers are; remove it.": """
-            --[no-]enable-expert-parallel -ep --[no-]enable-ep-weight-filter --all2all-backend
-            --[no-]enable-elastic-ep --elastic-ep-max-dp-size --[no-]enable-eplb --eplb-config
+        ": experts are divided among devices in order, and stay where they are; remove it.": """
+            --all2all-backend --[no-]enable-elastic-ep --elastic-ep-max-dp-size --[no-]enable-eplb --eplb-config
             --expert-placement-strategy
         """,
         ": use --tensor-parallel-size, which also divides the KV cache.": """

@@ -303,6 +303,10 @@ class AsyncEngine:
             metrics.media_worker_restarts = self.media.restarts
         return metrics
 
+    def all_adapters(self) -> list[tuple[set[str], set[str]]]:
+        """Of each engine, by rank: FrontEnd.adapters()."""
+        return [rank.front_end.adapters() for rank in self.ranks]
+
     def all_metrics(self) -> list[tuple[EngineMetrics, EngineInfo]]:
         """Of each engine, by rank, with what it runs on; the first also has what this process counts."""
         return [(self.metrics if rank is self.ranks[0] else rank.front_end.metrics, rank.info) for rank in self.ranks]

@@ -68,7 +68,7 @@ class TextOutput:
 
 class CompletionState:
     """The state of one completion. changed: there is something that was not taken yet. num_cached_tokens: prompt tokens
-    that were already computed when it started."""
+    that were already computed when it started. num_preemptions: how often it lost its row."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class CompletionState:
         self.index = index
         self.times = RequestMetrics(arrival=arrival)
         self.num_cached_tokens = 0
+        self.num_preemptions = 0
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None

@@ -82,7 +82,7 @@ class Engine:
         return self._pipeline.step()
 
     def add(self, request: Request) -> None:
-        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if it can never run."""
+        """Queues a request. Raises QueueFullError if the waiting queue is full, RequestError if it can never run."""
         for name in request.columns.keys() - self._extra_args:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in _MASKED:
@@ -124,6 +124,7 @@ class Engine:
             dict(self._pipeline.runner_stats.fallbacks),
             self._pipeline.runner_stats.compilations,
             self._features.counters(),
+            scheduler.num_deferred,
         )
 
     def check_integrity(self) -> None:

@@ -12,7 +12,8 @@ from tessera.engine.input_processor import NO_COLUMNS, NO_SAMPLING, InputProcess
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.pooling import activated, of_steps
-from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, RequestError, TesseraError
+from tessera.errors import EngineDeadError, EngineStepError, QueueFullError, RequestError, TesseraError
+from tessera.lora import NAME as LORA
 from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import PoolingParams
 from tessera.request import NO_ARGS, Request
@@ -67,6 +68,16 @@ class FrontEnd:
         """Number of unfinished completions."""
         return len(self._live)
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """Folders of the LoRA adapters of requests that have started and have not ended, and of those that wait to
+        start. One adapter may be among both."""
+        running: set[str] = set()
+        waiting: set[str] = set()
+        for state in self._by_id.values():
+            if (folder := state.requests[0].feature_args.get(LORA)) is not None:
+                (running if state.started else waiting).add(folder)
+        return running, waiting
+
     def prepare(
         self,
         ids: Sequence[int],
@@ -93,7 +104,7 @@ class FrontEnd:
         feature_args: Mapping[str, str] = NO_ARGS,
     ) -> RequestState:
         """Creates the state of a request; the caller sends its `requests` to the engine. params: those the prompt was
-        prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
+        prepared with. arrival: seconds on time.monotonic(). Raises RequestError, QueueFullError."""
         self._check_room(request_id, params.n)
         requests = self._input.requests(
             prompt,
@@ -146,7 +157,9 @@ class FrontEnd:
         if request_id in self._by_id:
             raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
         if len(self._live) + number > self.max_running + self._max_waiting:
-            raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
+            error = QueueFullError(f"{len(self._live)} requests are already running or waiting; try again later.")
+            self.metrics.admission_rejections[error.limit] += 1
+            raise error
 
     def _track(self, state: RequestState) -> RequestState:
         self._by_id[state.request_id] = state
@@ -164,6 +177,9 @@ class FrontEnd:
             self._add_prompt_logprobs(scored)
         for pooled in outputs.pooled:
             self._add_pooled(pooled)
+        for key in outputs.preempted:
+            if key in self._live:
+                self._live[key][1].num_preemptions += 1
         finished = {end.key: end for end in outputs.finished}
         logprobs = {row.key: row.logprobs for row in outputs.logprobs}
         for key, tokens in _by_key(outputs):
@@ -180,6 +196,8 @@ class FrontEnd:
             return Update()
         state = found[0]
         state.error = error
+        if isinstance(error, QueueFullError):
+            self.metrics.admission_rejections[error.limit] += 1
         return Update([state], [other for other in self._end(state, "error", now) if other != key])
 
     def drop(self, state: RequestState, now: float) -> list[int]:
@@ -338,6 +356,7 @@ class FrontEnd:
             now,
             num_computed=_num_computed(state, completion),
             max_tokens=request.max_tokens,
+            num_preemptions=completion.num_preemptions,
         )
         if state.finished:
             del self._by_id[state.request_id]

@@ -124,6 +124,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     compilations: int = 0
     # What features count, in the order of --features.
     feature_counters: list[FeatureCounter] = []
+    # Of the waiting requests, those that a feature does not let start yet.
+    num_deferred: int = 0
 
 
 class Starting(msgspec.Struct, tag=True, array_like=True):

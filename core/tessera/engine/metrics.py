@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from msgspec.structs import replace
 
 from tessera.engine.messages import EngineStats
+from tessera.errors import QueuedTokensError, QueueFullError
 from tessera.platform.feature import FailureReason, FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
@@ -33,6 +34,7 @@ REQUEST_BOUNDS = (
 )  # fmt: skip
 STEP_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 ANSWERS_BOUNDS = (1, 2, 5, 10, 20)
+PREEMPTIONS_BOUNDS = (1, 2, 3, 4, 5, 10, 20)
 
 
 class Histogram:
@@ -81,6 +83,7 @@ class EngineMetrics:
         self._counted_before: dict[str, FeatureCounter] = {}
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.request_failures: dict[FailureReason, int] = dict.fromkeys(get_args(FailureReason), 0)
+        self.admission_rejections = {error.limit: 0 for error in (QueueFullError, QueuedTokensError)}
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
         self.request_time_per_output_token_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -95,6 +98,7 @@ class EngineMetrics:
         self.request_max_num_generation_tokens = Histogram(sizes)
         self.request_params_max_tokens = Histogram(sizes)
         self.request_params_n = Histogram(ANSWERS_BOUNDS)
+        self.request_num_preemptions = Histogram(PREEMPTIONS_BOUNDS)
         self.iteration_tokens_total = Histogram(STEP_BOUNDS)
         self._step_tokens = 0
 
@@ -138,8 +142,10 @@ class EngineMetrics:
         *,
         num_computed: int,
         max_tokens: int,
+        num_preemptions: int,
     ) -> None:
-        """A completion ended. num_computed: as for tokens(). max_tokens: the most that it could have had."""
+        """A completion ended. num_computed: as for tokens(). max_tokens: the most that it could have had.
+        num_preemptions: how often it lost its row."""
         self.request_success[reason] += 1
         self.e2e_request_latency_seconds.observe(now - times.arrival)
         if times.first_token:
@@ -153,6 +159,7 @@ class EngineMetrics:
         self.request_prompt_tokens.observe(num_prompt_tokens)
         self.request_generation_tokens.observe(num_generated)
         self.request_params_max_tokens.observe(max_tokens)
+        self.request_num_preemptions.observe(num_preemptions)
 
     def all_finished(self, n: int, most_generated: int) -> None:
         """All `n` completions of a request ended. most_generated: tokens of the longest."""
@@ -164,6 +171,11 @@ class EngineMetrics:
         stats, counters = self.stats, _sum(self._before, self.stats.counters)
         yield Metric("num_requests_running", "gauge", "Running requests.", stats.num_running)
         yield Metric("num_requests_waiting", "gauge", "Waiting requests.", stats.num_waiting)
+        # In vLLM's words: deferred ones wait for something of their own, such as a grammar, whatever room there is.
+        for reason, count in (("capacity", stats.num_waiting - stats.num_deferred), ("deferred", stats.num_deferred)):
+            yield Metric("num_requests_waiting_by_reason", "gauge", _WAITING, count, ("reason", reason))
+        for limit, count in self.admission_rejections.items():
+            yield Metric("admission_rejections", "counter", _REJECTIONS, count, ("reason", limit))
         yield Metric("kv_cache_usage_perc", "gauge", "Fraction of the KV cache in use, 0 to 1.", stats.kv_usage)
         yield Metric(
             "prefix_cache_queries",
@@ -228,6 +240,8 @@ _GENERATED = (
     "Tokens generated. request_generation_tokens has fewer: it leaves out those that were in flight when their request "
     "was aborted."
 )
+_WAITING = "Waiting requests: those that want room, and those that something of their own, as a grammar, holds back."
+_REJECTIONS = "Requests refused because as many requests, or tokens of prompts, waited as may, by the limit's name."
 _FAILURES = "Requests ended by an error because nothing may follow in their answer, by reason."
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "Time from a request's arrival to its first token.",
@@ -244,6 +258,7 @@ _HISTOGRAMS = {
     "request_max_num_generation_tokens": "Tokens of the longest completion of a request.",
     "request_params_max_tokens": "The most tokens that a completion could have had.",
     "request_params_n": "Completions that a request asked for.",
+    "request_num_preemptions": "How often a completion was preempted.",
     "iteration_tokens_total": "Tokens of a step: those generated, and the computed prompts of the requests it began.",
 }
 

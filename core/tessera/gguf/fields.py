@@ -42,12 +42,16 @@ class GgufFields:
             raise ModelError(f"{self.key(name)[:_MAX_NAME_CHARS]} of the GGUF file {fault(value)}.")
         return value
 
+    def count_if_any(self, name: str) -> int:
+        """As count(), of what a model may be without: 0 then."""
+        return self.count(name) if self.get(name) else 0
+
     def largest(self, name: str, default: int | None = None) -> int:
         """As count(), of what may differ from layer to layer, where it may be 0: the largest."""
         value = self.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
             numbers = {*map(str, value)} - {"0"}
-            if len(numbers) == 1 and all(type(number) is int for number in value):
+            if len(numbers) == 1 and all(type(number) is int and 0 <= number < 2**31 for number in value):
                 return int(max(value))
         return self.count(name, default)
 

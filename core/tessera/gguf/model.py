@@ -88,6 +88,7 @@ class GgufModel:
             ),
             "tie_word_embeddings": "lm_head.weight" not in self.text_weights,
             "bos_token_id": fields.token("bos"),
+            "pad_token_id": fields.token("padding"),
             "eos_token_id": end_token_ids(self.file.metadata) or None,
             "dtype": self.dtype,
             **architecture.sizes(fields, self.file),

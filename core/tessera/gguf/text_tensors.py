@@ -55,7 +55,7 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
         elif "{}" in named:
             weights |= experts_of(f"{layer}.{named}", file, tensor)
         else:
-            offset = architecture.norm_offset if own.endswith("norm") else 0.0
+            offset = architecture.norm_offset if own.endswith("norm") and match[3] == ".weight" else 0.0
             weights[f"{layer}.{named}"] = replace(weight, offset=offset)
     for layer, own_parts in parts.items():
         weights |= {f"{layer}.{named}": made for named, made in _joined(joins, own_parts)}

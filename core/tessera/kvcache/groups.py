@@ -31,11 +31,12 @@ class _Key:
     block_size: int
     window: int | None = None
     length: int = 0
+    states: int = 1
 
     @property
     def shape(self) -> CacheGroup:
         """A group of this kind, without layers and blocks."""
-        return CacheGroup((), self.kind, self.block_size, 0, 0, self.window, self.length)
+        return CacheGroup((), self.kind, self.block_size, 0, 0, self.window, self.length, self.states)
 
 
 def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) -> list[CachePlan]:
@@ -44,17 +45,18 @@ def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) ->
     All stages have the same groups, with as many blocks as fit on every one of them, since a block holds the same
     tokens everywhere. The layers of a group, and so its bytes, are those of the stage.
 
-    A state group gets one slot per row plus the null slot, and with prefix caching as many again for copies of states
-    as SNAPSHOT_SHARE of the rest has room for. A group of what encoders made gets the blocks of as many requests as
-    there are rows, or as fit beside their tokens. The remaining bytes are divided so that all groups that grow with
-    tokens hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
-    hold at once if there is also a group without one, and gets fewer if max_model_len would not fit otherwise.
+    A state group gets one slot per row, and one more for each draft that a step may verify, plus the null slot, and
+    with prefix caching up to one more per row for copies of states, as SNAPSHOT_SHARE of the rest has room for. A group
+    of what encoders made gets the blocks of as many requests as there are rows, or as fit beside their tokens. The
+    remaining bytes are divided so that all groups that grow with tokens hold the same number of tokens. A group with a
+    window never gets more blocks than num_rows requests can hold at once if there is also a group without one, and gets
+    fewer if max_model_len would not fit otherwise.
 
     Raises MemoryBudgetError if the cache is too small, ConfigError for a block size that a layer does not support, and
     PlatformError for a kind of cache that is not supported.
     """
     wanted = _block_size([needs for stage in stages for needs in stage.needs], config.cache.block_size)
-    by_stage = [_by_key(stage.needs, wanted) for stage in stages]
+    by_stage = [_by_key(stage.needs, wanted, config) for stage in stages]
     num_blocks: dict[_Key, int] = {}
     for stage, layers in zip(stages, by_stage, strict=True):
         for key, count in _num_blocks(layers, stage.cache_bytes, config, num_rows).items():
@@ -68,15 +70,15 @@ def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) ->
 
 def null_plan(needs: Sequence[CacheNeeds], config: EngineConfig) -> CachePlan:
     """A plan with the null block of each group and no others."""
-    layers = _by_key(needs, _block_size(needs, config.cache.block_size))
+    layers = _by_key(needs, _block_size(needs, config.cache.block_size), config)
     groups = (_group(key, members, 1) for key, members in layers.items())
     return CachePlan(tuple(groups), config.scheduler.max_num_seqs, config.model.max_model_len)
 
 
-def _by_key(needs: Sequence[CacheNeeds], block_size: int | None) -> dict[_Key, list[CacheNeeds]]:
+def _by_key(needs: Sequence[CacheNeeds], block_size: int | None, config: EngineConfig) -> dict[_Key, list[CacheNeeds]]:
     layers: dict[_Key, list[CacheNeeds]] = {}
     for one in needs:
-        layers.setdefault(_key(one, block_size), []).append(one)
+        layers.setdefault(_key(one, block_size, config.scheduler.max_decode_tokens), []).append(one)
     return layers
 
 
@@ -90,7 +92,8 @@ def _num_blocks(
 ) -> dict[_Key, int]:
     """Blocks of each group of one stage, including the null block."""
     block_bytes = {key: _block_bytes(members, key.block_size) for key, members in layers.items()}
-    states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
+    own = {key: num_rows * key.states + 1 for key in layers if key.kind == "state"}
+    states = {key: block_bytes[key] * count for key, count in own.items()}
     growing = {key: nbytes for key, nbytes in block_bytes.items() if key.shape.grows}
     crossing = {key: key.shape.blocks_of(0) for key in layers if key.kind == "cross"}
     nulls = sum(nbytes for key, nbytes in block_bytes.items() if key not in states)
@@ -98,7 +101,7 @@ def _num_blocks(
     encoded = sum(blocks * block_bytes[key] for key, blocks in crossing.items())
     most_encoders = _most_encoders(growing, encoded, left, config, num_rows)
     left -= most_encoders * encoded
-    each = sum(nbytes for key, nbytes in block_bytes.items() if key.kind == "state")
+    each = sum(block_bytes[key] for key in own)
     spare = _spare_states(config, each, left, num_rows)
     for copies in (spare, 0) if spare else (0,):
         sizing = _Sizing(growing, max(left - copies * each, 0), _ahead(config), config.model.max_model_len)
@@ -108,9 +111,7 @@ def _num_blocks(
     _check_room(config, cache_bytes, left, sizing.longest(counts) if growing else None)
     counts |= {key: most_encoders * blocks for key, blocks in crossing.items()}
     return {
-        key: num_rows + 1 + copies
-        if key.kind == "state"
-        else min(counts[key] + 1, _most_blocks(members, key.block_size))
+        key: own[key] + copies if key in own else min(counts[key] + 1, _most_blocks(members, key.block_size))
         for key, members in layers.items()
     }
 
@@ -191,10 +192,10 @@ def _halved(count: int) -> Iterator[int]:
         count //= 2
 
 
-def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
+def _key(needs: CacheNeeds, block_size: int | None, states: int) -> _Key:
     spec = needs.spec
     if isinstance(spec, StateSpec):
-        return _Key("state", 0)
+        return _Key("state", 0, states=states)
     size = needs.block_sizes[0] if block_size is None else block_size
     if isinstance(spec, CrossSpec):
         return _Key("cross", size, length=spec.length)

@@ -28,9 +28,10 @@ class KVCacheManager:
 
     A row starts with open() or fork() and grows with try_allocate(). Blocks that fall behind a sliding window are given
     back through `windows`. A row ends with leave() and, once no step in flight uses it, free(). Groups of StateSpec
-    give each open row one block and never grow; if they have more blocks than rows, `snapshots` makes prefix hits
-    possible, and is None otherwise. Groups of CrossSpec give a row the blocks of its encoder when it starts, which
-    forked rows share for good, since nothing is written to them later; there are no prefix hits beside them.
+    give each open row the same number of blocks, the first of which holds its state, and never grow; if they have more
+    blocks than rows need, `snapshots` makes prefix hits possible, and is None otherwise. Groups of CrossSpec give a row
+    the blocks of its encoder when it starts, which forked rows share for good, since nothing is written to them later;
+    there are no prefix hits beside them.
 
     covered [num_rows] int32: tokens the row's blocks have room for; 0 while the next block it writes may be shared.
     ahead: the most tokens of one row that the steps in flight may compute, so a group with a window never holds more
@@ -52,7 +53,8 @@ class KVCacheManager:
         self._growing = tuple(index for index, group in enumerate(plan.groups) if group.grows)
         self._crossing = tuple(index for index, group in enumerate(plan.groups) if group.kind == "cross")
         self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
-        spare = [plan.groups[group].num_blocks - 1 > plan.num_rows for group in self._states]
+        states = [plan.groups[group] for group in self._states]
+        spare = [group.num_blocks - 1 > plan.num_rows * group.states for group in states]
         self.prefix_cache: PrefixCache | None = None
         if prefix_caching and plan.groups and all(spare) and not self._crossing:
             self.prefix_cache = make_prefix_cache(plan.groups, salt)
@@ -65,7 +67,8 @@ class KVCacheManager:
         self._sharing = Sharing(self.pools, self.tables, self._copies, sizes)
         self.snapshots: StateSnapshots | None = None
         if self.prefix_cache is not None and self._states:
-            self.snapshots = StateSnapshots(self._states, self.pools, self.tables, self._copies, self.prefix_cache)
+            of_a_row = {group: plan.groups[group].states for group in self._states}
+            self.snapshots = StateSnapshots(of_a_row, self.pools, self.tables, self._copies, self.prefix_cache)
 
     def _forgetter(self, group: int) -> Callable[[list[int]], None] | None:
         return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
@@ -162,7 +165,7 @@ class KVCacheManager:
         for group in self._states:
             pool, states = self.pools[group], hit.blocks[group]
             pool.touch(states)  # before the row gets a block, which might be this one
-            own = pool.allocate(1)
+            own = pool.allocate(self._groups[group].states)
             self.tables.begin(group, row, own)
             for state in states.tolist():
                 self._copies.add(group, state, int(own[0]))
@@ -234,6 +237,14 @@ class KVCacheManager:
         """A mask of the rows that need blocks or copies before they can write up to ends."""
         needy: Array = ends > self.covered.take(rows)
         return needy
+
+    def choose_states(self, rows: Array, places: Array) -> None:
+        """From now on the state of row rows[i] is that in place places[i] of its blocks: the one behind the last draft
+        that was accepted."""
+        for group in self._states:
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                if place:
+                    self.tables.swap(group, row, 0, place)
 
     def _settle(self, row: int, start: int) -> None:
         """From now on the row owns the block it writes into. If the block was cached, it is forgotten, because its

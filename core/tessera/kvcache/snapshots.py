@@ -36,19 +36,20 @@ class StateSnapshots:
     row generates, each of its copies takes the place of the one before: only the last is likely to be asked for, by the
     next turn of a chat.
 
-    groups: those of states. Every group must keep a free block for each row that is not open; copies have what is left.
+    groups: those of states, with the blocks that each row has. Every group must keep these free for each row that is
+    not open; copies have what is left.
     """
 
     def __init__(
         self,
-        groups: Sequence[int],
+        groups: Mapping[int, int],
         pools: Sequence[BlockPool],
         tables: BlockTables,
         copies: BlockCopies,
         cache: PrefixCache,
     ) -> None:
         self._groups, self._pools, self._tables, self._copies, self._cache = groups, pools, tables, copies, cache
-        num_rows = len(tables.counts[groups[0]])
+        num_rows = len(tables.counts[next(iter(groups))])
         # [rows] int32: tokens up to which no further copy of the row is made, as there is one.
         self._done = np.zeros(num_rows, dtype=np.int32)
         # By row: the newest copy with generated tokens that is in the prefix cache, as its link and blocks.
@@ -63,7 +64,8 @@ class StateSnapshots:
     def has_room(self) -> bool:
         """Whether a block that no row needs is free in every group."""
         return all(
-            self._pools[group].num_free > np.count_nonzero(self._tables.counts[group] == 0) for group in self._groups
+            self._pools[group].num_free > each * np.count_nonzero(self._tables.counts[group] == 0)
+            for group, each in self._groups.items()
         )
 
     def begin(self, row: int, num_tokens: int) -> None:

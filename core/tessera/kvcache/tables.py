@@ -65,6 +65,12 @@ class BlockTables:
         self.blocks[group][row, index] = block
         self._changes[group].append((int32([row]), int32([index]), int32([1]), int32([block])))
 
+    def swap(self, group: int, row: int, first: int, other: int) -> None:
+        """Exchanges two blocks of a row."""
+        blocks = self.blocks[group][row, [first, other]].tolist()
+        self.replace(group, row, first, blocks[1])
+        self.replace(group, row, other, blocks[0])
+
     def clear(self, row: int) -> None:
         for blocks, starts, counts in zip(self.blocks, self.starts, self.counts, strict=True):
             blocks[row, : counts[row]] = 0

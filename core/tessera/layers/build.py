@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -33,6 +34,7 @@ from tessera.quantization.weights import NotQuantized, Weights
 
 TENSOR_GROUP: Axis = "tensor"
 PIPELINE_GROUP: Axis = "pipeline"
+EXPERT_GROUP: Axis = "expert"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Build:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
+        self.expert_group = (groups or {}).get(EXPERT_GROUP) or Alone()
         self.weights: Weights = weights or NotQuantized()
         self.kv, self.split, self.stored = kv, split, stored
         self.pooler, self.generates, self.modalities = pooler, generates, modalities
@@ -142,8 +145,24 @@ class Build:
         stages = self.pipeline.size
         if number < stages:
             raise ModelError(f"the model has {number} layers, which is fewer than --pipeline-parallel-size {stages}.")
-        each, more = divmod(number, stages)
-        return [stage * each + min(stage, more) for stage in range(stages)]
+        return _firsts(number, stages)
+
+    def experts(self, number: int) -> range:
+        """Which of a layer's experts this rank has whole. If they do not divide evenly, the first ranks have one more.
+        Raises ModelError."""
+        ranks = self.expert_group.size
+        if number < ranks:
+            raise ModelError(
+                f"the model has {number} experts, which is fewer than --tensor-parallel-size {ranks}; remove "
+                "--enable-expert-parallel."
+            )
+        ends = [*_firsts(number, ranks), number]
+        own = [range(*pair) for pair in pairwise(ends)]
+        sizes = dict.fromkeys(str(len(experts)) for experts in own)
+        note = f"each device has {' or '.join(sizes)} of a layer's {number} experts (--enable-expert-parallel)"
+        if ranks > 1 and note not in self.notes:
+            self.notes.append(note)
+        return own[self.expert_group.rank]
 
     def register_parameter(self, parameter: Parameter) -> Parameter:
         self.parameters.append(parameter)
@@ -213,6 +232,12 @@ class Build:
                 "which --no-fallback forbids; give it a backend, or remove the flag."
             )
         self.fallbacks[spec.kind] += 1
+
+
+def _firsts(number: int, ranks: int) -> list[int]:
+    """The first of each rank's things, of `number` that are divided in order; the first ranks have one more."""
+    each, more = divmod(number, ranks)
+    return [rank * each + min(rank, more) for rank in range(ranks)]
 
 
 _LATENT_NOTE = "the cache of latent attention is not quantized, although the checkpoint has scales for it"

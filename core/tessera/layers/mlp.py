@@ -1,5 +1,5 @@
-"""MLPs: gated, plain and mixtures of experts. All are sharded over the inner dimension, so that the result is this
-rank's partial sum."""
+"""MLPs: gated, plain and mixtures of experts. All are sharded over the inner dimension, or experts are divided whole
+among the ranks of the expert group. Either way the result is this rank's partial sum."""
 
 from __future__ import annotations
 
@@ -180,26 +180,25 @@ class MixtureOfExperts:
         self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
 
     def _experts(self, build: Build, experts: Experts, names: ExpertNames, hidden: int, activation: str) -> ExpertsSpec:
-        number, inner = experts.route.experts, experts.inner
-        start, stop = build.shard(inner, "the inner size of the experts")
-        n, part = stop - start, (start, stop) if build.group.size > 1 else None
+        inner, whole = experts.inner, build.expert_group.size > 1
+        own = build.experts(experts.route.experts)
+        start, stop = (0, inner) if whole else build.shard(inner, "the inner size of the experts")
+        n, part = stop - start, None if stop - start == inner else (start, stop)
         first = [names.gate, names.up] if names.gate else [names.up]
-        wide = [[Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in first] for e in range(number)]
-        back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(number)]
+        wide = [[Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in first] for e in own]
+        back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in own]
         of_wide, of_back = {"weight": wide}, {"weight": back}
-        ends = experts.bias and build.group.rank == 0  # the results are summed over ranks
+        ends = experts.bias and (whole or build.group.rank == 0)  # the results are summed over ranks
         if experts.bias:
-            of_wide["bias"] = [
-                [Part(f"{name.format(e)}.bias", (inner,), part) for name in first] for e in range(number)
-            ]
+            of_wide["bias"] = [[Part(f"{name.format(e)}.bias", (inner,), part) for name in first] for e in own]
         if ends:
-            of_back["bias"] = [[Part(f"{names.down.format(e)}.bias", (hidden,))] for e in range(number)]
-        asked = LinearSpec(len(first) * n, hidden, build.dtype, bias=experts.bias, experts=number)
+            of_back["bias"] = [[Part(f"{names.down.format(e)}.bias", (hidden,))] for e in own]
+        asked = LinearSpec(len(first) * n, hidden, build.dtype, bias=experts.bias, experts=len(own))
         gate_up, self.gate_up = product_parameter(build, asked, of_wide, stacked=True)
-        asked = LinearSpec(hidden, n, build.dtype, bias=ends, experts=number)
+        asked = LinearSpec(hidden, n, build.dtype, bias=ends, experts=len(own))
         down, self.down = product_parameter(build, asked, of_back, stacked=True)
         top_k = 1 if experts.weighs_inputs else experts.route.top_k
-        return ExpertsSpec(gate_up, _gate(experts, names, n, build.dtype, activation), down, top_k)
+        return ExpertsSpec(gate_up, _gate(experts, names, n, build.dtype, activation), down, top_k, own.start)
 
     def _through_latent(
         self, build: Build, experts: Experts, names: ExpertNames, hidden: int, spec: ExpertsSpec

@@ -14,6 +14,7 @@ from tessera.layers.build import Build
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
 from tessera.layers.embedding import HEAD, Head, vocabulary_ends
 from tessera.layers.mlp import GATED, Experts, GatedMLP, GatedNames, MixtureOfExperts
+from tessera.layers.mlp_block import ExpertsShape
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.pooling import embedding_heads
 from tessera.platform.attention import Caches
@@ -70,6 +71,14 @@ class DecoderConfig:
     text_head: HeadConfig = SCORE  # of a classifier of texts
     token_head: HeadConfig = TOKEN_SCORE  # and of one of tokens
 
+    @property
+    def num_experts(self) -> int:
+        """Of a layer; 0 if no layer has any."""
+        mixtures = [layer.experts for layer in self.layers if isinstance(layer, ExpertsShape)]
+        if self.experts is not None and len(self.dense_layers) < len(self.layers):
+            mixtures.append(self.experts)
+        return max((mixture.route.experts for mixture in mixtures), default=0)
+
 
 class Block(Protocol):
     """A block in two halves. In the last block, only the tokens whose logits are needed run the second half: one per
@@ -121,6 +130,7 @@ class Decoder:
             chunkable=causal and not build.prefix,
             prefix_cacheable=causal,
             generates=build.generates,
+            num_experts=config.num_experts,
         )
 
     @property

@@ -203,6 +203,13 @@ def _experts() -> Iterator[ExpertsSpec]:
         yield ExpertsSpec(up, ActivationSpec(44, dtype, "relu2"), down, top_k=2)
         up = LinearSpec(88, 40, dtype, bias=True, experts=5)
         yield ExpertsSpec(up, ClampedGateSpec(44, dtype, 0.75, 1.702), replace(down, bias=True), top_k=2)
+        up = LinearSpec(88, 40, dtype, experts=5)
+        yield ExpertsSpec(up, GateSpec(44, dtype), down, top_k=4, first=3)
+
+
+def _all_experts(spec: ExpertsSpec) -> int:
+    """Of all ranks: in samples, as many come behind a rank's as before them."""
+    return spec.gate_up.experts + 2 * spec.first
 
 
 def _large_experts() -> Iterator[tuple[ExpertsSpec, int]]:
@@ -214,8 +221,8 @@ def _large_experts() -> Iterator[tuple[ExpertsSpec, int]]:
 
 
 def _experts_inputs(spec: ExpertsSpec, make: TrialInputs) -> tuple[Any, ...]:
-    order = torch.rand(make.tokens, spec.gate_up.experts, generator=make.random).argsort(-1)
-    ids = (order[:, : spec.top_k] + spec.first).to(torch.int32)
+    order = torch.rand(make.tokens, _all_experts(spec), generator=make.random).argsort(-1)
+    ids = order[:, : spec.top_k].to(torch.int32)
     weights = torch.rand(make.tokens, spec.top_k, generator=make.random)
     x = make.normal(make.tokens, spec.gate_up.k, dtype=spec.gate_up.dtype)
     return x, weights, ids, make.weight(spec.gate_up), make.weight(spec.down)
@@ -286,11 +293,12 @@ def _of_weighed_inputs(run: HotCall, x: Tensor, weights: Tensor, ids: Tensor, ga
 
 def _moes() -> Iterator[MoESpec]:
     for spec in _experts():
-        yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), RouteSpec(5, 2), spec)
-        chosen = RouteSpec(5, 2, scoring="sigmoid", bias=True, scale=2.5)
-        yield MoESpec(LinearSpec(5, 40, "float32"), chosen, spec)
-        chosen = RouteSpec(5, 2, renormalise=False, scoring="sigmoid")
-        yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), chosen, replace(spec, top_k=1), weighs_inputs=True)
+        number, top_k = _all_experts(spec), spec.top_k
+        yield MoESpec(LinearSpec(number, 40, spec.gate.dtype), RouteSpec(number, top_k), spec)
+        chosen = RouteSpec(number, top_k, scoring="sigmoid", bias=True, scale=2.5)
+        yield MoESpec(LinearSpec(number, 40, "float32"), chosen, spec)
+        chosen = RouteSpec(number, top_k, renormalise=False, scoring="sigmoid")
+        yield MoESpec(LinearSpec(number, 40, spec.gate.dtype), chosen, replace(spec, top_k=1), weighs_inputs=True)
 
 
 def _large_moes() -> Iterator[tuple[MoESpec, int]]:

@@ -525,6 +525,13 @@ class AttentionBackend(MixerBackend[LayerSpec]):
     def handles(self, spec: MixerSpec) -> bool:
         return isinstance(spec, LayerSpec)
 
+    def copy_states(self, planes: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
+        """Copies the states of a layer with a StateSpec from some blocks to others, so that a draft is computed where
+        it leaves a state of its own. planes: of the layer in Caches. before, after [n]: blocks; none but the null block
+        is written twice. Default: by torch."""
+        for plane in planes:
+            plane.index_put_((after.long(),), plane.index_select(0, before))
+
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         """Default: keys, then values, each ordered (token, head, dim); for KV_INT8 the scales of both come first."""
         if not isinstance(spec, FullAttentionSpec):

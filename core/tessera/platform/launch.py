@@ -170,8 +170,8 @@ class Launch:
     # of CrossSpec those of the encoders' positions that are written in this launch [N]: of a row, then of the next
     slot_mapping: Sequence[Tensor]
     # by group [R, blocks]: 0 for a block that lies entirely before the window of the row's first query, whose contents,
-    # possibly NaN, must not affect a result; a group of StateSpec has tables [R, 1], and one of CrossSpec those of the
-    # longest encoder's blocks
+    # possibly NaN, must not affect a result; a group of StateSpec has tables whose first column is each row's state,
+    # with others for states behind drafts, and one of CrossSpec those of the longest encoder's blocks
     block_tables: Sequence[Tensor]
     # [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that verifies, all
     # T; with the bit ALL_POSITIONS [S + T], all tokens after them

@@ -57,6 +57,8 @@ class ModelFacts:
     # whether it computes with nothing but ops, mixers and views, on the weights that RunnerServices.load_weights()
     # returns, so that a runner may trace it as a function of them
     functional: bool = True
+    # of a layer, where layers have experts
+    num_experts: int = 0
 
 
 @dataclass(frozen=True)

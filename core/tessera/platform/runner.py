@@ -27,17 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share block tables. block_size: tokens per block; 0 for a group of StateSpec, which has one block per
-    request. block_bytes: bytes of a block, all layers together. length: the most positions of a request's encoder, for
-    a group of CrossSpec, whose blocks hold those and no tokens."""
+    """Layers that share block tables."""
 
     layers: tuple[int, ...]
-    kind: str  # "paged", "window", "state" or "cross"
+    # "paged", "window", "state" or "cross"
+    kind: str
+    # tokens of a block; 0 for a group of StateSpec, each of whose blocks holds a state
     block_size: int
+    # bytes of a block, all layers together
     block_bytes: int
+    # the null block among them
     num_blocks: int
+    # tokens that a query sees, itself included; None: all before it
     window: int | None = None
+    # the most positions of a request's encoder, for a group of CrossSpec, whose blocks hold those and no tokens
     length: int = 0
+    # blocks of a request in a group of StateSpec: one, and one more for each draft that a step may verify
+    states: int = 1
 
     @property
     def grows(self) -> bool:
@@ -47,7 +53,7 @@ class CacheGroup:
     def blocks_of(self, tokens: int) -> int:
         """Blocks needed for this many tokens; of a group of CrossSpec, for the longest encoder."""
         if self.kind == "state":
-            return 1
+            return self.states
         return -(-(tokens if self.grows else self.length) // self.block_size)
 
     def first_seen(self, position: int) -> int:
@@ -114,11 +120,16 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
         ),
         "drafts": (
             "--speculative-config: SchedulerOutput.drafts, a token sampled at each position, StepOutput.counts; "
-            "tessera.platform has write_drafts(), sampled_at() and step_output()"
+            "tessera.platform has write_drafts(), sampled_at() and step_output(); the state of a row is in the first "
+            "block of its table, and in a step with drafts the state behind token i of the row goes into block i"
         ),
         "pooling": (
             "models that answer with numbers: RowOpened.pooling; a row that has it samples nothing, and "
             "StepOutput.pooled has what the heads in Model.pooling make of its prompt once it is computed"
+        ),
+        "expert_parallel": (
+            "--enable-expert-parallel: RunnerServices.groups['expert'], whose workers divide the experts of "
+            "RunnerServices.build_model()'s model"
         ),
         "stages": (
             "--pipeline-parallel-size: RunnerServices.groups['pipeline']; each stage names its own layers in "

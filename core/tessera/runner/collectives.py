@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tessera.config.mesh import Mesh
+from tessera.config.mesh import Axis, Mesh
 from tessera.errors import PlatformError
 from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Device
@@ -40,21 +40,21 @@ def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommu
 def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
     """This worker's group along each axis of the mesh. world: all workers. Raises PlatformError if the platform places
     fewer workers than the mesh has, and they cannot be divided."""
-    groups: dict[str, Communicator] = {}
-    for axis, size in mesh.sizes.items():
-        if size == mesh.size:
-            groups[axis] = world
-        elif size == 1:
-            groups[axis] = Alone()
-        elif world.size != mesh.size:
+
+    def group(axis: Axis) -> Communicator:
+        if mesh.sizes[axis] == mesh.size:
+            return world
+        if mesh.sizes[axis] == 1:
+            return Alone()
+        if world.size != mesh.size:
             shape = " x ".join(f"--{name}-parallel-size {each}" for name, each in mesh.sizes.items())
             raise PlatformError(
                 f"the platform runs {world.size} workers for {mesh.size} devices, which cannot be divided by {shape}; "
                 "remove --pipeline-parallel-size."
             )
-        else:
-            groups[axis] = world.new_group(mesh.group(axis, world.rank), axis, {})
-    return groups
+        return world.new_group(mesh.group(axis, world.rank), axis, {})
+
+    return mesh.groups(group)
 
 
 class StagedCommunicator(TorchCommunicator):

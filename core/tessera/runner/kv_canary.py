@@ -7,7 +7,7 @@ on any platform, and none in kernels. It observes the launches of a runner; with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -28,9 +28,10 @@ from tessera.step import BlockCopy, RowOpened, SchedulerOutput
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """What kernels read of a Launch, as host arrays: its fields of the same names."""
+    """What kernels read of a Launch, as host arrays: its fields of the same names. verifies: it verifies drafts."""
 
     num_rows: int
+    verifies: bool
     rows: Array
     tokens: Array
     positions: Array
@@ -50,7 +51,7 @@ class CopiedLaunch:
             return device.to_host(tensor.clone())
 
         names = ("rows", "tokens", "positions", "query_start_loc", "query_lens", "seq_lens")
-        self._num_rows = launch.num_rows
+        self._num_rows, self._verifies = launch.num_rows, launch.key.kind == "verify"
         self._parts = {name: copied(getattr(launch, name)) for name in names}
         self._slots = [copied(slots) for slots in launch.slot_mapping]
         self._tables = [copied(table) for table in launch.block_tables]
@@ -59,7 +60,7 @@ class CopiedLaunch:
         """Waits for the copies."""
         parts = {name: part.result() for name, part in self._parts.items()}
         slots, tables = ([part.result() for part in parts] for parts in (self._slots, self._tables))
-        return HostLaunch(self._num_rows, **parts, slot_mapping=slots, block_tables=tables)
+        return HostLaunch(self._num_rows, self._verifies, **parts, slot_mapping=slots, block_tables=tables)
 
 
 # ---- what slots hold
@@ -73,11 +74,13 @@ class SlotWriter:
 
 @dataclass(frozen=True)
 class Writes:
-    """The tokens whose keys and values a launch writes, [n] each. places: where they stand in the launch."""
+    """The tokens whose keys and values a launch writes, [n] each. places: where they stand in the launch. within: the
+    index of each among those of its row."""
 
     rows: Array
     positions: Array
     places: Array
+    within: Array
     identities: Array
 
 
@@ -125,13 +128,24 @@ class GroupRecord:
         return 0 if self.window is None else max(start - self.window + 1, 0), end
 
     def written(self, launch: HostLaunch, writes: Writes) -> tuple[Array, Writes]:
-        """The slots of all places in the launch, and what is written: a state once a row, as the last token left it."""
+        """The slots of all places in the launch, and what is written: a state once a row, as the last token left it,
+        or, where drafts are verified, one behind each token."""
         if not self.is_state:
             return launch.slot_mapping[self.number], writes
+        table = launch.block_tables[self.number]
+        if launch.verifies:
+            slots = table[np.cumsum(writes.within == 0) - 1, writes.within]
+            padding = table[launch.num_rows :, 0]
+            return np.concatenate((slots, padding)), replace(writes, places=np.arange(len(slots)))
         last = np.flatnonzero(np.diff(writes.rows, append=-1))
-        places = np.arange(len(last))
-        states = Writes(writes.rows[last], writes.positions[last], places, writes.identities[last])
-        return launch.block_tables[self.number][:, 0], states
+        places, first = np.arange(len(last)), np.zeros(len(last), np.int64)
+        states = Writes(writes.rows[last], writes.positions[last], places, first, writes.identities[last])
+        return table[:, 0], states
+
+    def columns(self, writes: Writes) -> Array:
+        """Where in their rows' block tables what is written goes."""
+        columns: Array = writes.within if self.is_state else self.column(writes.positions)
+        return columns
 
     def write(self, slots: Array, writes: Writes, writers: Array) -> None:
         """writers: by row."""
@@ -271,7 +285,8 @@ class KVCanary:
         terms = self._terms(launch.tokens[places], positions)
         sums = terms.cumsum()
         before = np.where(starts > 0, self.expected[rows, starts - 1], self.seeds[rows])
-        writes = Writes(rows[owner], positions, places, sums + (before + terms[firsts] - sums[firsts])[owner])
+        identities, within = sums + (before + terms[firsts] - sums[firsts])[owner], ranges(0 * lengths, lengths)
+        writes = Writes(rows[owner], positions, places, within, identities)
         drawn = positions >= self.host_tokens[writes.rows]
         self.expected[writes.rows[drawn], positions[drawn]] = writes.identities[drawn]
         return writes
@@ -292,7 +307,7 @@ class KVCanary:
         """What a row writes over is needed by no other row, and nowhere else in its own table."""
         blocks, offsets = slots // record.size, slots % record.size
         writer, column, first = (np.full(record.num_blocks + 1, value, np.int64) for value in (-1, -1, record.size))
-        writer[blocks], column[blocks] = writes.rows, record.column(writes.positions)
+        writer[blocks], column[blocks] = writes.rows, record.columns(writes)
         np.minimum.at(first, blocks, offsets)
         for at in np.flatnonzero(writer[blocks] != writes.rows)[:1]:
             other = writer[blocks[at]]

@@ -13,7 +13,7 @@ from tessera.config import EngineConfig
 from tessera.config.engine import ModelConfig
 from tessera.config.model_folder import is_gguf, names_in, served_weights
 from tessera.errors import PlatformError
-from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
+from tessera.layers.build import PIPELINE_GROUP
 from tessera.loader.source import CheckpointWeights, open_checkpoint
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
@@ -35,14 +35,11 @@ def meta_runner(
     """Core's runner for the first worker of a pipeline stage. Only load() may be called. spec: of a worker. device: its
     first one, open, for its name and memory. Raises PlatformError for a platform with its own runner, or with several
     devices in a worker."""
-    parallel = config.parallel
+    mesh = config.parallel.mesh
     services = Services(
         config,
         [MetaDevice(device)],
-        {
-            TENSOR_GROUP: OneOf(0, parallel.tensor_parallel_size),
-            PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
-        },
+        mesh.groups(lambda axis: OneOf(stage if axis == PIPELINE_GROUP else 0, mesh.sizes[axis])),
         platform,
         source=shapes_of(config.model),
         bind=MetaOps,

@@ -18,7 +18,7 @@ from tessera.kvcache.groups import null_plan
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_bytes, count_numbers
 from tessera.loader.load import load_weights
-from tessera.platform.attention import StateSpec
+from tessera.platform.attention import AttentionBackend, MixerBackend
 from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
@@ -33,6 +33,7 @@ from tessera.pooling_params import RequestPooling
 from tessera.reference import reference_backends
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
 from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_launch
+from tessera.runner.drafted_states import DraftedStates
 from tessera.runner.explain import describe_kv, describe_skipped_weights, explain
 from tessera.runner.input_batch import refuse_uncounted
 from tessera.runner.invariance import refuse_variance
@@ -102,7 +103,7 @@ class CoreRunner(ModelRunner):
     def _build_model(self) -> Sequence[str]:
         """Returns notes about what was chosen."""
         services, platform = self.services, self.platform
-        backends = (*platform.attention_backends(), *reference_backends())
+        backends = self._backends()
         ops = platform.ops(services.reference())
         weights = services.negotiate_weights()
         self.graphs, notes = self._graph_runner()
@@ -216,6 +217,13 @@ class CoreRunner(ModelRunner):
         pooler = self.services.config.model.pooler
         return [] if pooler is None else [RequestPooling.from_config(pooler, task) for task in pooler.tasks]
 
+    def _backends(self) -> Sequence[MixerBackend[Any]]:
+        """In order of preference."""
+        backends = (*self.platform.attention_backends(), *reference_backends())
+        if self.services.config.scheduler.max_decode_tokens == 1:
+            return backends
+        return (*(DraftedStates(one) for one in backends if isinstance(one, AttentionBackend)), *backends)
+
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""
         tokens, limit = self.services.config.scheduler.max_decode_tokens, self.shapes.max_decode_tokens
@@ -226,11 +234,6 @@ class CoreRunner(ModelRunner):
                 f"speculative_config asks for {tokens - 1} draft tokens, but launches on platform "
                 f"'{self.platform.name}' have room for {limit - 1}; lower num_speculative_tokens or leave "
                 "speculative_config out."
-            )
-        if any(isinstance(bound.spec.cache, StateSpec) for bound in self.build.mixers):
-            raise PlatformError(
-                "speculative_config cannot be used with this model: its linear attention keeps a state that cannot be "
-                "taken back when draft tokens are rejected; leave speculative_config out."
             )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
@@ -413,10 +416,9 @@ class CoreRunner(ModelRunner):
         return (hidden.last,) if hidden.residual is None else (hidden.last, hidden.residual)
 
     def _replay(self, launch: Launch) -> Any:
-        executable = self.executables.get(self.graphs.key_of(launch.key))
-        if executable is None:
+        if not self._is_captured(launch.key):
             return self._forward(launch)
-        return self.graphs.replay(executable, launch)
+        return self.graphs.replay(self.executables[self.graphs.key_of(launch.key)], launch)
 
     def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""
@@ -430,7 +432,13 @@ class CoreRunner(ModelRunner):
         return launch
 
     def _is_captured(self, key: LaunchKey) -> bool:
-        return self.graphs.key_of(key) in self.executables
+        """Whether an executable runs launches of this key. None that was captured of decode steps verifies drafts where
+        layers keep states, since each token then leaves a state of its own."""
+        captured = self.graphs.key_of(key)
+        return captured in self.executables and (captured.kind == key.kind or not self._drafts_states(key))
+
+    def _drafts_states(self, key: LaunchKey) -> bool:
+        return key.kind == "verify" and any(group.kind == "state" for group in self.plan.groups)
 
 
 def _sees_sampling(feature: WorkerFeature) -> bool:

@@ -102,6 +102,8 @@ class Services:
             raise RefusedError(
                 f"{self.architecture} cannot be divided into stages; remove --pipeline-parallel-size {pipeline.size}."
             )
+        if self.config.parallel.expert_parallel and not model.facts.num_experts:
+            raise RefusedError(f"{self.architecture} has no experts; remove --enable-expert-parallel.")
         with self.device.arena("features") as arena:
             for feature in self._features:
                 feature.attach(self.build.products, bound, arena)

@@ -108,6 +108,7 @@ class Worker:
             ("lora", "--enable-lora", config.lora.enable),
             ("drafts", "--speculative-config", config.scheduler.speculative is not None),
             ("pooling", _POOLING, config.model.pooler is not None),
+            ("expert_parallel", "--enable-expert-parallel", config.parallel.expert_parallel),
             ("stages", f"--pipeline-parallel-size {stages}", stages > 1),
         )
         for name, what, given in asked:

@@ -59,17 +59,21 @@ class RequestPooled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True):
-    """keys [requests] int64: requests that got tokens. counts [requests] int32: how many each got. tokens [sum of
-    counts] int32: the tokens, in the order of keys. The token that ends a completion is included."""
+    """What a step has changed. The token that ends a completion is among its tokens."""
 
+    # [requests] int64: requests that got tokens.
     keys: Array = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # [requests] int32: how many each got.
     counts: Array = msgspec.field(default_factory=int32)
+    # [sum of counts] int32: the tokens, in the order of keys.
     tokens: Array = msgspec.field(default_factory=int32)
     finished: list[FinishedRequest] = []
     logprobs: list[RequestLogprobs] = []
     started: list[StartedRequest] = []
     prompt_logprobs: list[RequestPromptLogprobs] = []
     pooled: list[RequestPooled] = []
+    # Keys of requests that gave up their row, once for each time.
+    preempted: list[int] = []
 
 
 @dataclass

@@ -15,7 +15,7 @@ import numpy as np
 
 from tessera.arrays import Array
 from tessera.config.engine import SchedulerConfig
-from tessera.errors import OverloadedError, RequestError
+from tessera.errors import QueuedTokensError, QueueFullError, RequestError
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit, SpanContent
 from tessera.kvcache.snapshots import Snapshot
@@ -288,6 +288,7 @@ class Requests:
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
         self._finished: list[FinishedRequest] = []
+        self._preempted: list[int] = []
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -302,7 +303,7 @@ class Requests:
         return key in self._by_key
 
     def add(self, request: Request, max_model_len: int) -> None:
-        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
+        """Queues a request. Raises QueueFullError if the waiting queue is full, RequestError if the request can never
         run."""
         self._check_fits(request, max_model_len)
         cache = self._allocator.cache.prefix_cache
@@ -342,12 +343,12 @@ class Requests:
     def _check_queue(self, request: TrackedRequest) -> None:
         waiting, most = self.num_waiting, self._config.max_num_queued_tokens
         if waiting >= self._config.max_waiting:
-            raise OverloadedError(f"{waiting} requests are already waiting; try again later.")
+            raise QueueFullError(f"{waiting} requests are already waiting; try again later.")
         if most is None or not waiting:
             return
         tokens = self.waiting.num_tokens + sum(other.num_queued_tokens for other in self.preparing.values())
         if tokens + request.num_queued_tokens > most:
-            raise OverloadedError(f"{tokens} prompt tokens are already waiting; try again later.")
+            raise QueuedTokensError(f"{tokens} prompt tokens are already waiting; try again later.")
 
     def _check_fits(self, request: Request, max_model_len: int) -> None:
         num_prompt, answers = len(request.prompt), request.pooling is None
@@ -367,10 +368,16 @@ class Requests:
         """The request gives up its row and waits again. Its tokens, including those being sampled by steps in flight,
         are kept; their keys and values are recomputed later."""
         self._counters.preemptions += 1
+        self._preempted.append(request.key)
         self._counters.recomputed_tokens += request.num_computed_tokens
         log.debug("preempted: %d tokens", request.num_tokens, extra=about(request.request.request_id))
         self._leave(request, RowStatus.PREEMPTED)
         self.waiting.add(request)
+
+    def take_preempted(self) -> list[int]:
+        """The keys of requests that were preempted since the last call, as often as each was."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
 
     def abort(self, keys: Iterable[int]) -> None:
         """Ends requests, whether they wait or run; unknown keys are ignored."""

@@ -116,6 +116,11 @@ class Scheduler:
         return self._requests.num_waiting
 
     @property
+    def num_deferred(self) -> int:
+        """Of the waiting requests, those that a feature does not let start yet."""
+        return len(self._requests.preparing)
+
+    @property
     def only_prepares(self) -> bool:
         """Whether all there is are requests that a feature does not let start yet."""
         preparing = len(self._requests.preparing)
@@ -140,7 +145,7 @@ class Scheduler:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
+        """Queues a request. Raises QueueFullError if the waiting queue is full, RequestError if the request can never
         run."""
         self._requests.add(request, self._max_model_len)
 
@@ -427,6 +432,7 @@ class Scheduler:
             started=self._admission.take_started(),
             prompt_logprobs=prompt_logprobs,
             pooled=values,
+            preempted=self._requests.take_preempted(),
         )
 
     def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array, Array, list[Ending]]:
@@ -512,15 +518,19 @@ class Scheduler:
 
     def _commit(self, step: StepInFlight) -> None:
         """Records that what the step computed is now in the KV cache, and publishes its prompts. Rows whose drafts were
-        rejected go back to where their tokens end, and write over the rest."""
-        rows, computed, ends, prompts, drafted = self._rows, step.rows, step.ends, step.prompts, step.drafted
+        rejected go back to where their tokens end: to the state behind them, and they write over the rest."""
+        rows, computed, ends, prompts = self._rows, step.rows, step.ends, step.prompts
+        drafted, num_drafts = step.drafted, step.num_drafts
         if rows.departures != step.departures:
             going_on = rows.going_on(computed)
             computed, ends, prompts = computed[going_on], ends[going_on], prompts[rows.going_on(prompts)]
-            drafted = drafted[rows.going_on(drafted)]
+            going_on = rows.going_on(drafted)
+            drafted, num_drafts = drafted[going_on], num_drafts[going_on]
         rows.num_retired[computed] = ends
         if len(drafted):
-            rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = rows.num_tokens[drafted] - 1
+            known = rows.num_tokens[drafted] - 1
+            self._cache.choose_states(drafted, known - rows.num_retired[drafted] + num_drafts)
+            rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = known
         self._allocator.publish(prompts)
 
     def check_integrity(self) -> None:

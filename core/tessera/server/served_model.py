@@ -73,7 +73,8 @@ def fingerprint(name: str, config: EngineConfig) -> str:
     """It changes with the model's name, the version, and the settings that change numbers."""
     model, parallel = config.model, config.parallel
     settings = (model.checkpoint, model.dtype, model.quantization, model.load_format, config.cache.dtype, config.seed)
-    devices = (config.platform, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, config.batch_invariant)
+    sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.expert_parallel
+    devices = (config.platform, *sizes, config.batch_invariant)
     data = msgspec.json.encode((name, __version__, settings, devices), order="sorted")
     return f"fp_{hashlib.sha256(data).hexdigest()[:12]}"
 

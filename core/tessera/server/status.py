@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from tessera._version import __version__
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import Histogram, Metric
 from tessera.engine.model_tasks import tasks_of
+from tessera.lora import NAME as LORA
 from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext, ServerState
@@ -156,10 +158,19 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
 
     async def metrics(_request: Request) -> Response:
         return metrics_response(
-            [*server_lines(context.state, context.settings), *model_lines(context.engine, name, context.settings)]
+            [
+                *server_lines(context.state, context.settings),
+                *model_lines(context.engine, name, context.settings, _adapter_names(context)),
+            ]
         )
 
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
+
+
+def _adapter_names(context: ServerContext) -> dict[str, str]:
+    """The names of adapters, by folder."""
+    models = context.models.items()
+    return {model.feature_args[LORA]: name for name, model in models if LORA in model.feature_args}
 
 
 def metrics_response(lines: Sequence[str]) -> Response:
@@ -174,8 +185,9 @@ def server_lines(state: ServerState, settings: ServerSettings) -> Iterator[str]:
         yield from engine_lines([(state.quotas.metrics(settings.key_file.keys), {})], PREFIX)
 
 
-def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings) -> Iterator[str]:
-    """The metrics of one model's engines. name: of the model, as a label."""
+def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings, adapters: Mapping[str, str]) -> Iterator[str]:
+    """The metrics of one model's engines. name: of the model, as a label. adapters: names of LoRA adapters, by
+    folder."""
     model = {"model_name": name}
     names = {PREFIX: model}
     if settings.vllm_metrics:
@@ -188,6 +200,9 @@ def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings) -> Ite
         caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
         yield from engine_lines(zip(shown, each, strict=True), prefix)
         yield from cache_lines(prefix, caches)
+        if engine.config.lora.enable:
+            loras = [adapter_labels(folders, adapters, engine.config.lora.slots) for folders in engine.all_adapters()]
+            yield from adapter_lines(prefix, [{**labels, **own} for labels, own in zip(loras, each, strict=True)])
 
 
 def _of_vllm(metrics: Sequence[Metric], asleep: bool) -> list[Metric]:
@@ -255,6 +270,21 @@ def cache_lines(prefix: str, caches: Iterable[Mapping[str, str]]) -> Iterator[st
     yield from _head(name, "gauge", "The KV cache's configuration, in its labels.")
     for labels in caches:
         yield f"{name}{_labels(labels)} 1"
+
+
+def adapter_labels(folders: tuple[set[str], set[str]], names: Mapping[str, str], slots: int) -> dict[str, str]:
+    """The adapters of requests by vLLM's names. folders: FrontEnd.adapters(). names: by folder; one that was unloaded
+    meanwhile has none and is left out. slots: adapters that a step may have."""
+    running, waiting = (",".join(sorted(names[folder] for folder in those if folder in names)) for those in folders)
+    return {"max_lora": str(slots), "running_lora_adapters": running, "waiting_lora_adapters": waiting}
+
+
+def adapter_lines(prefix: str, adapters: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """adapters: the labels of each engine's. The value is when they were so, as pickers take the latest."""
+    name = f"{prefix}lora_requests_info"
+    yield from _head(name, "gauge", "LoRA adapters of running and waiting requests, in its labels; when, in seconds.")
+    for labels in adapters:
+        yield f"{name}{_labels(labels)} {time.time()}"
 
 
 def http_lines(counts: Counts) -> Iterator[str]:

@@ -308,7 +308,8 @@ class StrictState(StateBackend):
         self.current = current
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
-        self.current.launch = launch  # as in StrictBlocks
+        whole = len(launch.tokens) == launch.key.tokens  # a part of a launch that verifies drafts has the tokens of all
+        self.current.launch = launch if whole else None  # as in StrictBlocks
         return super().plan(launch, group, buffers)
 
 

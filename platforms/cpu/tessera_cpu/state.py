@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,13 @@ class NativeState(AttentionBackend):
                 for name, shape in spec.shapes
             )
         )
+
+    def copy_states(self, planes: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
+        """Without torch's threads, which would wait for those of the kernels."""
+        for plane in planes:
+            address, step = plane.data_ptr(), plane.stride(0) * plane.element_size()
+            for source, target in zip(before.tolist(), after.tolist(), strict=True):
+                ctypes.memmove(address + target * step, address + source * step, plane[0].nbytes)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         tensors = launch.block_tables[group.number], launch.query_start_loc, launch.query_lens, launch.seq_lens

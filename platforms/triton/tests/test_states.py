@@ -131,7 +131,7 @@ def test_a_launch_that_fills_has_zeros_where_there_is_no_row() -> None:
     for mixer in state_mixers(INTERPRETED):
         kind = OF_KIND[mixer.kind]
         made = StateTrial(mixer, kind, "float32", reference_ops(), "int32")
-        launch = made._launch([Row(1, 1, 0)])
+        launch = made.launch([Row(1, 1, 0)])
         plan = made.backend.plan(launch, made.group, Unused())
         assert (plan.few, plan.fills, plan.padded) == (3, True, False)
         x = torch.randn(3, kind.inputs)

@@ -176,6 +176,16 @@ def test_its_two_devices_answer_as_one(
     assert len(notes) == (platform == "fakechip-static")
 
 
+@pytest.mark.nightly
+def test_its_two_devices_have_whole_experts(mixtral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / path) for path in PATHS))
+    with EngineRun(mixtral, "reference") as alone:
+        expected = alone.ask(QUESTIONS[:3], 6, **SAMPLED)
+    flags: dict[str, Any] = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
+    with EngineRun(mixtral, "fakechip", depth=2, executor=None, **flags) as run:
+        assert run.ask(QUESTIONS[:3], 6, **SAMPLED) == expected
+
+
 def test_the_demo_answers_as_on_the_reference() -> None:
     def answers(platform: str) -> list[list[int]]:
         seeded = [SamplingParams(max_tokens=12, temperature=float(i % 2), seed=i, ignore_eos=True) for i in range(3)]

@@ -36,7 +36,7 @@ ALWAYS = {
         "TiesOfTopKStay", "NormEmitsNeighboursScale", "ScaleOfTheFirstWeight", "StateOfAnotherRow", "LeakPerCall",
         "PrefixHitOff", "SharedBlocksLarge", "StaleSecondBlock", "FirstResidual", "FiveToEightTokens",
         "BiasMirrored", "PaddingOfTextsSeen", "OneKeyForAllHeads", "ChunkSeesItselfAlone",
-        "SlopeOfTheGroup", "FarKeysUnbiased", "IndexerSeesTheFuture", "SelectionIgnored",
+        "NumbersWithinTheRank", "SlopeOfTheGroup", "FarKeysUnbiased", "IndexerSeesTheFuture", "SelectionIgnored",
     },
 }  # fmt: skip
 """Each day; the others are shares of the nightly run."""

@@ -161,6 +161,36 @@ def test_windows_are_given_back_beside_drafts(start: Start, tmp_path: Path) -> N
     verified(run)
 
 
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_mixed(tmp_path_factory.mktemp("mixed"))
+
+
+def test_states_behind_drafts(start: Start, mixed: Path) -> None:
+    """Linear attention beside full attention and a window, with the fields of FIELDS: a row goes on from the state
+    behind the last draft that was accepted. Rows are preempted, and prompts begin with copies of states."""
+    options: dict[str, Any] = {"plugins": [MIXED_PLUGIN], "max_num_seqs": 5, "max_model_len": 128}
+    plain = start(mixed, **options, enable_prefix_caching=False)
+    asked = list(zip(QUESTIONS, FIELDS, strict=True))
+
+    def ask(run: EngineRun) -> list[list[int]]:
+        keys = []
+        for _ in range(2):
+            keys += [run.add(question, 45, seed=i, **fields) for i, (question, fields) in enumerate(asked)]
+            leader = run.add(QUESTIONS[0], 20, seed=50, **SAMPLED)
+            keys += [leader, run.add(QUESTIONS[0], 20, seed=51, leader=leader, **SAMPLED)]
+            run.finish()
+        return [run.answers[key] for key in keys]
+
+    expected = ask(plain)
+    run = start(mixed, **options, speculative_config=DRAFTS)
+    run.engine._scheduler._budget.least_before_border = 1  # prompts here are short
+    speculating(run, [question + answer for (question, _), answer in zip(asked, expected, strict=False)])
+    assert ask(run) == expected
+    verified(run)
+    assert run.engine.stats.counters.cached_prompt_tokens > 0
+
+
 def test_two_ranks_verify_the_same_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "core"), str(ROOT / "platforms/cpu")]))
     with EngineRun(llama, "cpu") as plain:
@@ -233,15 +263,12 @@ def agrees(found: Counter[int], likely: Array, draws: int) -> None:
 # ---- what cannot verify drafts says so at start-up
 
 
-def test_what_cannot_verify_is_refused(llama: Path, tmp_path: Path) -> None:
+def test_what_cannot_verify_is_refused(llama: Path) -> None:
     refused = {
         "launches on platform 'reference' have room for 0; lower num_speculative_tokens": (
             llama, "tests.platforms.leveled:LaunchNow", (),
         ),
         "does not take --speculative-config; remove the flag": (llama, f"{OWN_RUNNERS}:TakesNothing", ()),
-        "linear attention keeps a state that cannot be taken back": (
-            save_mixed(tmp_path), "reference", (MIXED_PLUGIN,),
-        ),
     }  # fmt: skip
     for said, (model, platform, plugins) in refused.items():
         with pytest.raises(PlatformError, match=re.escape(said)) as error:

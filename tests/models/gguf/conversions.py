@@ -32,6 +32,8 @@ def converted(state: State, config: Any, name: str) -> State:
         own = [key for key in state if key.startswith(f"model.altup_{which}.")]
         changed[f"model.altup_{which}.weight"] = torch.stack([state[key] for key in own])
         state = {key: value for key, value in state.items() if key not in own}
+    if name == "gemma4":
+        state = {_gemma4_name(key): value for key, value in state.items()}
     for key, value in state.items():
         change = converted_mamba if name in (*FIRST, *SECOND) else _changed
         changed.update(change(key, value, config, name))
@@ -43,16 +45,16 @@ def _changed(key: str, value: Tensor, config: Any, name: str) -> Iterator[tuple[
         value = _tiled(key, value, config)
     if name in ("qwen3next", "qwen35", "qwen35moe"):
         yield from _delta_net(key, value, config)
-    elif name == "granitehybrid" and any(word in key for word in ("mamba.", "input_linear", "moe.")):
+    elif name in ("granitehybrid", "granitemoe") and any(word in key for word in ("mamba.", "input_linear", "moe.")):
         yield from _granite(key, value, config)
-    elif name == "gemma4" and key.startswith("model.layers."):
-        yield _gemma4_name(key), value
     elif key.endswith("correct_output_scale"):
         yield f"{key}.weight", value
     elif ".conv.conv.weight" in key:
         yield key, value.squeeze(1)
     elif key.endswith("sinks"):
         yield f"{key}.weight", value
+    elif name == "llama4" and ".experts." in key:
+        yield key, value.transpose(1, 2)
     elif name == "gpt-oss" and ".experts." in key:
         yield from _alternating(key, value)
     elif key.endswith("kv_b_proj.weight"):
@@ -77,8 +79,8 @@ def _gemma4_name(key: str) -> str:
         "experts.gate_up_proj": "ffn_gate_up_exps.weight",
         "experts.down_proj": "ffn_down_exps.weight",
     }
-    _, _, number, own = key.split(".", 3)
-    return f"blk.{number}.{names[own]}" if own in names else key
+    own = key.split(".", 3)[-1]
+    return f"blk.{key.split('.')[2]}.{names[own]}" if own in names else key
 
 
 def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -94,7 +96,11 @@ def _alternating(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _granite(key: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     number = key.split(".")[2]
-    if key.endswith("input_linear.weight"):
+    if key.endswith("block_sparse_moe.input_linear.weight"):
+        gate, up = value.chunk(2, dim=1)
+        yield f"blk.{number}.ffn_gate_exps.weight", gate
+        yield f"blk.{number}.ffn_up_exps.weight", up
+    elif key.endswith("input_linear.weight"):
         gate, up = value.chunk(2)
         ending = "_shexp" if config.num_local_experts else ""
         yield f"blk.{number}.ffn_gate{ending}.weight", gate
@@ -218,10 +224,37 @@ def _write_per_layer(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
 
 
 def _write_windows(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if not getattr(config, "sliding_window", None):
+        return
     writer.add_sliding_window(config.sliding_window)
-    if name == "cohere2":
+    if name != "gpt-oss":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-        writer.add_logit_scale(config.logit_scale)
+
+
+def _write_logit_scale(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_logit_scale(config.logit_scale)
+
+
+def _write_ministral(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if config.model_type == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])
+        writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+
+
+def _write_granite_moe(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    if config.model_type == "granitemoeshared":
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+
+
+def _write_llama4(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    writer.add_feed_forward_length(config.intermediate_size_mlp)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+
+
+def _write_shared_width(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
+    width = getattr(config, "shared_expert_intermediate_size", config.intermediate_size)
+    writer.add_expert_shared_feed_forward_length(width)
 
 
 def _write_routed(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
@@ -278,8 +311,13 @@ def _write_ernie_experts(writer: gguf.GGUFWriter, config: Any, name: str) -> Non
 _SETTINGS = {
     ("qwen3next", "qwen35", "qwen35moe"): _write_delta_net,
     ("lfm2", "lfm2moe"): _write_lfm2,
-    ("gpt-oss", "cohere2"): _write_windows,
-    ("glm4moe", "deepseek2"): _write_routed,
+    ("gpt-oss", "cohere2", "exaone4", "olmo2"): _write_windows,
+    ("cohere2", "command-r"): _write_logit_scale,
+    ("mistral3",): _write_ministral,
+    ("llama4",): _write_llama4,
+    ("granitemoe",): _write_granite_moe,
+    ("qwen2moe", "hunyuan-moe"): _write_shared_width,
+    ("glm4moe", "deepseek2", "dots1"): _write_routed,
     ("deepseek2",): _write_latent,
     ("granitehybrid",): _write_granite,
     NEMOTRON_H: write_nemotron_h,

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from tessera.cli.program import run as run_program
 from tessera.engine.plan import plan_here
@@ -26,6 +33,7 @@ from tests.models.gguf.writer import write_gguf
 from tests.platforms import blockless
 from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
+from tests.platforms.threads import THREADS
 from tools.parity.family import Family, maker, save_model
 
 SIZES: dict[str, Any] = {
@@ -37,6 +45,16 @@ SIZES: dict[str, Any] = {
 LLAMA = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES, vocab_size=VOCAB))
 MIXTRAL = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, num_local_experts=3, **SIZES, vocab_size=VOCAB))
 TIED = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES, vocab_size=VOCAB, tie_word_embeddings=True))
+GEMMA4 = Family(
+    "gemma4",
+    maker(
+        Gemma4TextConfig, Gemma4ForCausalLM, **SIZES, vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=32, layer_types=["sliding_attention", "full_attention"], sliding_window=7,
+        head_dim=32, global_head_dim=64, enable_moe_block=True, num_experts=3, top_k_experts=2,
+        moe_intermediate_size=96, tie_word_embeddings=True, experts_implementation="eager",
+    ),
+)  # fmt: skip
+"""Through transformers, whose checkpoints have all experts in one tensor."""
 MIXED = {"attn_v": Type.Q8_0, "ffn_up": Type.BF16, "attn_k": Type.Q5_1}
 """By the name of a tensor, beside Q4_0."""
 
@@ -80,7 +98,7 @@ def test_what_cannot_stay_in_blocks_says_why(tmp_path):
     assert form.stored(Part("model.norm.weight", (160,)), "Linear", "bfloat16") == "it is no matrix of the file"
 
 
-@pytest.mark.parametrize("family", [LLAMA, TIED, MIXTRAL], ids=["llama", "tied", "mixtral"])
+@pytest.mark.parametrize("family", [LLAMA, TIED, MIXTRAL, GEMMA4], ids=["llama", "tied", "mixtral", "gemma4"])
 @pytest.mark.parametrize("other", [{}, MIXED], ids=["alike", "mixed"])
 def test_answers_are_those_of_decoded_weights(family, other, tmp_path):
     """The strict platform multiplies with blocks, the reference with what was decoded; both in float32. Decoding in a
@@ -116,6 +134,16 @@ def test_the_plan_says_what_stays_in_its_blocks_and_why_the_rest_does_not(tmp_pa
     tensors = GgufWeights(str(path)).model.file.tensors.values()
     assert in_blocks == sum(one.num_bytes if one.type.elements > 1 else 4 * prod(one.shape) for one in tensors)
     assert in_blocks < whole / 3
+
+
+def test_experts_that_run_through_transformers_are_matrices_of_the_file(tmp_path):
+    path = write_gguf(save_model(GEMMA4, tmp_path), tmp_path / "model.gguf", Type.Q4_0)
+    with EngineRun(path, "strict") as run:
+        choices = [one for one in plan_here(run.engine.config).choices if one.place.startswith("weights of")]
+    assert {one.chosen: one.others for one in choices} == {
+        "q4_0, in blocks of 32": (),
+        "q4_0, decoded to float32": (("as stored", "experts are the reference's"),),
+    }
 
 
 def test_the_command_plan_counts_blocks_as_they_are_stored(tmp_path, capsys):
@@ -171,6 +199,22 @@ def test_two_ranks_answer_as_one(inner, tmp_path):
         scored(path, "cpu", dtype="bfloat16", executor=None, tensor_parallel_size=2),
     )
     assert 0 < apart(one, two) < 2 * apart(one, scored(path, "reference")) < 0.1
+
+
+@needs_kernels
+def test_two_ranks_with_whole_experts_multiply_with_their_blocks(tmp_path):
+    """2 and 1 of 3 experts. Of their 224 inputs, 112 would be three and a half blocks."""
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 224}
+    settings = {**SIZES, **sizes, "num_local_experts": 3, "vocab_size": VOCAB}
+    family = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, **settings))
+    path = write_gguf(save_model(family, tmp_path), tmp_path / "model.gguf", Type.Q4_0)
+    flags = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "executor": THREADS}
+    one, two = scored(path, "cpu", dtype="bfloat16"), scored(path, "cpu", dtype="bfloat16", **flags)
+    assert 0 < apart(one, two) < 2 * apart(one, scored(path, "reference")) < 0.1
+    with EngineRun(path, "cpu", dtype="bfloat16", **flags) as run:
+        chosen = [one.chosen for one in plan_here(run.engine.config).choices if "q4_0" in one.chosen]
+    assert chosen
+    assert not any("decoded" in one for one in chosen)
 
 
 def test_an_adapter_is_added_to_what_blocks_give(tmp_path):

@@ -8,10 +8,14 @@ import pytest
 from transformers import (
     Cohere2Config,
     Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     FalconH1Config,
     FalconH1ForCausalLM,
     FalconMambaConfig,
@@ -28,6 +32,8 @@ from transformers import (
     GptOssForCausalLM,
     Lfm2MoeConfig,
     Lfm2MoeForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     Mamba2Config,
     Mamba2ForCausalLM,
     NemotronHConfig,
@@ -38,6 +44,8 @@ from transformers import (
     Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from tests.models.answers import answers_of
@@ -50,8 +58,10 @@ from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 SAME = ("llama2", "llama3", "llama-linear", "llama-yarn", "smollm", "qwen2", "qwen3", "mixtral", "phi3", "phi4-mini")
 SAME += ("granite", "gemma", "olmo2", "ernie4.5", "minimax-m2", "qwen3.5", "qwen3.5-moe", "lfm2", "deepseek-v2-lite")
-SAME += ("granite4-h", "nemotron-3", "mamba", "jamba", "jamba-dense")
-THROUGH = ("gemma3n_text", "gemma4_text")
+SAME += ("granite4-h", "nemotron-3", "mamba", "jamba", "jamba-dense", "olmo3")
+THROUGH = ("gemma3n_text", "gemma4_text", "ministral3", "glm4", "seed_oss", "olmoe", "qwen2_moe", "exaone4")
+THROUGH += ("hunyuan_v1_dense", "hunyuan_v1_moe", "cohere", "granitemoe", "granitemoeshared", "dots1", "arcee")
+THROUGH += ("nemotron",)
 OWN = (
     Family(
         "gemma4-large",
@@ -132,6 +142,23 @@ OWN = (
         "mamba2",
         maker(Mamba2Config, Mamba2ForCausalLM, expand=3, num_heads=6, head_dim=36, n_groups=2, state_size=9),
     ),
+    Family(
+        "exaone4-whole",
+        maker(Exaone4Config, Exaone4ForCausalLM, sliding_window=None, layer_types=["full_attention"] * 2),
+    ),
+    Family("cohere-norms", maker(CohereConfig, CohereForCausalLM, use_qk_norm=True, tie_word_embeddings=True)),
+    Family(
+        "llama4",
+        maker(
+            Llama4TextConfig, Llama4ForCausalLM, num_hidden_layers=5, head_dim=18, intermediate_size=44,
+            intermediate_size_mlp=84, num_local_experts=5, interleave_moe_layer_step=2,
+            rope_parameters={
+                "rope_type": "llama3", "rope_theta": 5e5, "factor": 4.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 1.0, "original_max_position_embeddings": 32,
+            },
+        ),
+    ),
+    Family("starcoder2", maker(Starcoder2Config, Starcoder2ForCausalLM, sliding_window=4096)),
     Family("smollm3", maker(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=5)),
     Family("qwen3-next", maker(Qwen3NextConfig, Qwen3NextForCausalLM, **DELTA_NET, **SHARED_EXPERT)),
     Family(

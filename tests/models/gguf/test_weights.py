@@ -116,6 +116,25 @@ def test_what_is_not_served_is_named(tmp_path):
         writer.arch = "rwkv7"
         writer.kv_data[0]["general.architecture"].value = "rwkv7"
 
+    def of(name, fill):
+        def write(writer):
+            writer.arch = name
+            writer.kv_data[0]["general.architecture"].value = name
+            whole(writer)
+            fill(writer)
+
+        return write
+
+    def turning(writer):
+        writer.add_head_count_kv([2])
+        writer.add_ssm_inner_size(64)
+        writer.add_ssm_time_step_rank(2)
+        writer.add_rope_scaling_finetuned(True)
+
+    def negative(writer):
+        whole(writer)
+        writer.add_head_count_kv([-1])
+
     def scaled(writer):
         whole(writer)
         writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
@@ -126,8 +145,14 @@ def test_what_is_not_served_is_named(tmp_path):
 
     assert "m.gguf' is of the architecture 'rwkv7', which is not supported; supported are llama, " in refusal(other)
     assert refusal(lambda writer: None) == "llama.embedding_length of the GGUF file is missing."
+    assert refusal(negative) == "llama.attention.head_count_kv of the GGUF file has an invalid value."
     assert "rotary scaling 'longrope' of the GGUF file is not supported" in refusal(scaled)
     assert "has a tensor 'blk.0.ssm_in.weight'" in refusal(foreign)
+    assert "is of Bamba" in refusal(of("granitehybrid", turning))
+    axes = of("glm4", lambda writer: writer.add_rope_dimension_sections([4, 2, 2, 0]))
+    assert "the text model of a GLM that reads images" in refusal(axes)
+    beginless = of("mistral3", lambda writer: writer.add_attn_temperature_scale(0.1))
+    assert "a temperature of attention, but no YaRN" in refusal(beginless)
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.Q4_0])

@@ -65,6 +65,7 @@ _LEGACY = {
 
 def write_text(model: Any, path: Path, metadata: Callable[[gguf.GGUFWriter], None] = lambda writer: None) -> Path:
     """The text model of a model with towers."""
+    name = "mistral3" if model.config.model_type == "mistral3" else ""
     state = {key.replace("model.language_model.", "model."): value for key, value in model.state_dict().items()}
     state = {key.replace("model.text_model.", "model."): value for key, value in state.items()}
     names = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")
@@ -74,7 +75,7 @@ def write_text(model: Any, path: Path, metadata: Callable[[gguf.GGUFWriter], Non
         get_output_embeddings=model.get_output_embeddings,
         get_input_embeddings=model.get_input_embeddings,
     )
-    return write_gguf(text, path, metadata=metadata)
+    return write_gguf(text, path, metadata=metadata, name=name)
 
 
 def write_tower(model: Any, path: Path, quant: Type = Type.F32) -> Path:

@@ -16,16 +16,24 @@ from torch import Tensor
 
 from tests.models.gguf.conversions import converted, write_own_settings
 
-PAIRED = ("llama", "granite", "granitehybrid", "smollm3")
+PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 """Architectures whose queries and keys are rotated in neighbouring pairs."""
-OFFSET = ("gemma", "gemma2", "gemma3")
+OFFSET = ("gemma", "gemma2", "gemma3", "nemotron")
 """Architectures whose norms multiply by 1 + weight in transformers, and by the weight in llama.cpp."""
 _ARCHITECTURES = {"mixtral": "llama", "mistral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 _ARCHITECTURES |= {"qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl"}
 _ARCHITECTURES |= {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 _ARCHITECTURES |= {"lfm2_moe": "lfm2moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2"}
 _ARCHITECTURES |= {"ernie4_5_moe": "ernie4_5-moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
-_ARCHITECTURES |= {"granitemoehybrid": "granitehybrid", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4"}
+_ARCHITECTURES |= {
+    "granitemoehybrid": "granitehybrid",
+    "granitemoeshared": "granitemoe",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+}
+_ARCHITECTURES |= {"ministral3": "mistral3", "qwen2_moe": "qwen2moe", "cohere": "command-r"}
+_ARCHITECTURES |= {"llama4_text": "llama4", "olmo3": "olmo2"}
+_ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe"}
 _ARCHITECTURES |= {"falcon_h1": "falcon-h1", "falcon_mamba": "mamba"}
 _EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
@@ -36,12 +44,14 @@ def write_gguf(
     kind: Type = Type.F32,
     other: Mapping[str, Type] | None = None,
     metadata: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    name: str = "",
 ) -> Path:
     """kind: of the matrices whose rows divide by its blocks; the others are float32. other: another kind, by GGUF's
-    name of a tensor within its layer, such as attn_v. metadata: called to add keys."""
+    name of a tensor within its layer, such as attn_v. metadata: called to add keys. name: GGUF's of the architecture,
+    where a type of transformers has several."""
     config = model.config
     config.allow_global_per_layer_attribute_access = True  # of types whose layers are of unlike sizes
-    name = _ARCHITECTURES.get(config.model_type, config.model_type)
+    name = name or _ARCHITECTURES.get(config.model_type, config.model_type)
     if name == "nemotron_h" and "moe" in config.layers_block_type:
         name = "nemotron_h_moe"
     architecture = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
@@ -81,8 +91,9 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    if hasattr(config, "layer_norm_eps"):
-        writer.add_layer_norm_eps(config.layer_norm_eps)
+    mean = (getattr(config, key, None) for key in ("layer_norm_eps", "norm_epsilon"))
+    if (eps := next((one for one in mean if one), config.norm_eps if name == "nemotron" else None)) is not None:
+        writer.add_layer_norm_eps(eps)
     else:
         writer.add_layer_norm_rms_eps(
             getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon
@@ -109,14 +120,15 @@ def _write_settings(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if name == "granite":
+    if name in ("granite", "granitemoe"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
     if (experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(getattr(config, "top_k_experts", None) or config.num_experts_per_tok)
+        used = (getattr(config, key, None) for key in ("top_k_experts", "moe_topk", "num_experts_per_tok"))
+        writer.add_expert_used_count(next(number for number in used if number))
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
 
 
@@ -170,7 +182,7 @@ def _rope_factors(config: Any) -> dict[str, Any]:
         return {"rope_freqs.weight": [1.0] * turned + [1e30] * (pairs - turned)}
     if rope.get("rope_type") != "llama3":
         return {}
-    head_dim = config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     frequencies = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     original, factors = rope["original_max_position_embeddings"], []

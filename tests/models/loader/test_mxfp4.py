@@ -11,9 +11,11 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tessera.errors import ModelError
+from tests.platforms.engine_run import EngineRun
+from tests.platforms.threads import THREADS
 from tools.parity.families import FAMILIES
 from tools.parity.modes import MODES, PLATFORMS, Subject
-from tools.parity.oracle import ask, make_prompts
+from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
 
 EXPERTS = ("gate_up_proj", "down_proj")
 CONFIG = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
@@ -50,6 +52,17 @@ def test_answers_are_those_of_the_decoded_weights(published):
     folder, answers = published
     compared, _ = MODES["mixed batch"](Subject(folder, PLATFORMS["cpu"], answers))
     assert all(one.ok for one in compared)
+
+
+def test_two_ranks_with_whole_experts(published):
+    """96 inputs in groups of 32, which two ranks with a part of each expert would cut."""
+    folder, answers = published
+    ranks = {"executor": THREADS, "tensor_parallel_size": 2}
+    with pytest.raises(ModelError, match=r"has inputs that cannot be divided into groups of 32\.$"):
+        EngineRun(folder, "cpu", **ranks)
+    with EngineRun(folder, "cpu", **ranks, enable_expert_parallel=True) as run:
+        found = run.ask([answer.prompt for answer in answers], NUM_TOKENS, ignore_eos=True)
+    assert found == [list(answer.answer) for answer in answers]
 
 
 def test_a_scale_that_is_no_number_is_named(published, tmp_path):

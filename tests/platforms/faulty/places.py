@@ -202,6 +202,22 @@ def ExpertsBySilu(
     return experts(silu, x, weights, ids, *packed, out=out)
 
 
+@op("experts")
+def NumbersWithinTheRank(
+    right: Any, spec: Any, x: Any, weights: Tensor, ids: Tensor, *packed: Any, out: Tensor | None = None
+) -> Any:
+    """experts are numbered from 0 on each rank"""
+    return experts(dataclasses.replace(spec, first=0), x, weights, ids, *packed, out=out)
+
+
+@op("experts")
+def OthersByTheNearest(
+    right: Any, spec: Any, x: Any, weights: Tensor, ids: Tensor, *packed: Any, out: Tensor | None = None
+) -> Any:
+    """what an expert of another rank would compute, the nearest of this one does"""
+    return right(x, weights, ids.clamp(spec.first, spec.first + spec.gate_up.experts - 1), *packed, out=out)
+
+
 @op("mlp")
 def ActivationOfMLPIgnored(right: Any, spec: Any, x: Any, up: Any, down: Any, *, out: Tensor | None = None) -> Any:
     """the activation is gelu, whatever the spec says"""

@@ -12,12 +12,16 @@ from torch import Tensor
 
 from tessera.ops.mlp import gate
 from tessera.platform import (
+    AttentionBackend,
+    AttentionGroup,
     BoundOps,
+    Buffers,
     Caches,
     Device,
     HeadsLayer,
     LatentInput,
     LatentLayerSpec,
+    Launch,
     LaunchShape,
     LayerSpec,
     LinearSpec,
@@ -27,6 +31,7 @@ from tessera.platform import (
     Packed,
     ScanInput,
     ShapePolicy,
+    StateSpec,
     StepRules,
     StepShape,
     WKVInput,
@@ -50,7 +55,7 @@ from tessera.reference.state import LinearAttentionLayer
 from tessera.reference.token_shift import TokenShiftLayer
 from tessera.reference.wkv import WKVLayer
 from tests.platforms.faulty.fault import Kinds
-from tests.platforms.faulty.making import Base
+from tests.platforms.faulty.making import Base, with_backend
 from tests.platforms.faulty.plain import (
     Own,
     PlainAttention,
@@ -409,6 +414,20 @@ def StateOfAnotherRow(base: Base) -> Base:
 def StateUnfaded(base: Base) -> Base:
     """a chunk of a prompt does not fade the state"""
     return _instead(PlainState, _StateUnfaded)(base)
+
+
+class _OneColumn(AttentionBackend):
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
+        if isinstance(group.spec.cache, StateSpec):
+            tables = [table.as_strided((len(table), 1), (1, 1)) for table in launch.block_tables]
+            launch = dataclasses.replace(launch, block_tables=tables)
+        return super().plan(launch, group, buffers)
+
+
+@platform("state", "op", "state")
+def StatesOfOneColumn(base: Base) -> Base:
+    """slots are read as if tables had one column, so that a state behind rejected drafts is taken"""
+    return with_backend(_OneColumn)(base)
 
 
 # ---- delta net

@@ -87,7 +87,7 @@ def test_a_plugins_command(site):
         (["serve", "--help", "nothing"], 2, "--help nothing: no group and no flag has that name; the groups are model"),
         (["serve", "--port", "0", "--lora-modules", "a=b"], 2, "lora_modules needs enable_lora."),
         (["serve", "--port", "0", "--enable-lora", "--lora-modules", "a"], 2, "lora_modules: 'a' is not NAME=FOLDER."),
-        (["serve", "--enable-expert-parallel", "awq"], 2, "--enable-expert-parallel: experts are divided by"),
+        (["serve", "--enable-eplb", "awq"], 2, "--enable-eplb: experts are divided among devices in order"),
         (["serve", "--swap-space=awq"], 2, "--swap-space: the KV cache stays on the device;"),
         (["serve", "--quantization", "awq"], 2, "'awq' is not one of 'int8', 'int4', 'fp8'."),
         (["plan", "--quantization", "int3"], 2, "'int3' is not one of 'int8', 'int4', 'fp8'."),

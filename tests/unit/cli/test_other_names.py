@@ -105,12 +105,12 @@ def test_forms_in_which_a_flag_is_refused(arguments, what):
 
 
 def test_a_value_that_asks_for_what_is_done_anyway_is_accepted():
-    context = parsed("-dpl=1", "--distributed-executor-backend", "mp", "the-model", "--no-enable-expert-parallel")
+    context = parsed("-dpl=1", "--distributed-executor-backend", "mp", "the-model", "--no-enable-eplb")
     assert context.params["model"] == "the-model"
     assert ignored(context) == [
         "-dpl has no effect: that is how it is here",
         "--distributed-executor-backend has no effect: that is how it is here",
-        "--no-enable-expert-parallel has no effect: that is off here",
+        "--no-enable-eplb has no effect: that is off here",
     ]
 
 
@@ -139,17 +139,15 @@ def test_aliases_of_vllm_s():
 
 def test_a_configuration_file_may_have_them(tmp_path, capsys):
     file = tmp_path / "c.yaml"
-    file.write_text(
-        "enable-auto-tool-choice: true\nenable_expert_parallel: false\ndata-parallel-size-local: 1\nmodel: m\n"
-    )
+    file.write_text("enable-auto-tool-choice: true\nenable_eplb: false\ndata-parallel-size-local: 1\nmodel: m\n")
     context = parsed("--config", str(file))
     assert context.params["model"] == "m"
     assert [line.partition(" ")[0] for line in ignored(context)] == [
-        "--enable-auto-tool-choice", "--no-enable-expert-parallel", "--data-parallel-size-local",
+        "--enable-auto-tool-choice", "--no-enable-eplb", "--data-parallel-size-local",
     ]  # fmt: skip
-    file.write_text("port: 0\nenable-expert-parallel: true\n")
+    file.write_text("port: 0\nenable-eplb: true\n")
     assert run(["serve", "--config", str(file)]) == 2
-    assert "line 2: --enable-expert-parallel: experts are divided by" in capsys.readouterr().err
+    assert "line 2: --enable-eplb: experts are divided among devices" in capsys.readouterr().err
 
 
 def test_the_table_is_only_loaded_for_such_a_flag(site):

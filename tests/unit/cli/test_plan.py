@@ -90,6 +90,15 @@ def test_memory_is_per_device_where_there_are_several(model, planned, capsys):
     assert "\ndevices            4, memory is per device" in capsys.readouterr().out
 
 
+def test_choices_in_words_come_before_what_is_wrong(model, planned, capsys):
+    planned[1]["a:Fast"] = msgspec.structs.replace(FULL, notes=["each device has 3 experts", "another choice"])
+    run(["plan", model])
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("fast: each device has 3 experts")
+    assert lines[first : first + 4] == [lines[first], "", "fast: another choice", ""]
+    assert lines[first + 4] == f"fast: {FULL.problem}"
+
+
 def test_who_does_what_where_that_is_asked_for(model, planned, capsys):
     kernel = Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))
     planned[1].update({"a:Fast": msgspec.structs.replace(PLAN, choices=[kernel])})

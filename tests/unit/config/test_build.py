@@ -99,7 +99,10 @@ def another_value(flag):
     return value, value
 
 
-BESIDE = {"nnodes": {"tensor_parallel_size": 2, "master_addr": "h"}}
+BESIDE = {
+    "nnodes": {"tensor_parallel_size": 2, "master_addr": "h"},
+    "enable_expert_parallel": {"tensor_parallel_size": 2},
+}
 """What a flag needs beside it."""
 
 

@@ -28,3 +28,13 @@ def test_stages_follow_one_another():
     parallel = ParallelConfig(tensor_parallel_size=2, pipeline_parallel_size=3)
     assert parallel.world_size == 6
     assert [parallel.mesh.place("pipeline", rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_axis_along_another_has_its_workers():
+    parallel = ParallelConfig(tensor_parallel_size=3, pipeline_parallel_size=2, expert_parallel=True)
+    mesh = parallel.mesh
+    assert mesh.size == parallel.world_size == 6
+    groups = mesh.groups(lambda axis: [mesh.group(axis, 4)])
+    assert groups == {"pipeline": [(1, 4)], "tensor": [(3, 4, 5)], "expert": [(3, 4, 5)]}
+    assert groups["expert"] is groups["tensor"]
+    assert "expert" not in ParallelConfig(tensor_parallel_size=3).mesh.groups(str)

@@ -50,6 +50,7 @@ def step(
     finished: list[FinishedRequest] | None = None,
     logprobs: list[RequestLogprobs] | None = None,
     started: list[StartedRequest] | None = None,
+    preempted: list[int] | None = None,
 ) -> EngineCoreOutputs:
     return EngineCoreOutputs(
         keys=np.array(list(tokens), dtype=np.int64),
@@ -58,4 +59,5 @@ def step(
         finished=finished or [],
         logprobs=logprobs or [],
         started=started or [],
+        preempted=preempted or [],
     )

@@ -13,7 +13,7 @@ from tessera.arrays import int32
 from tessera.engine import logprobs
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
-from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, RequestError
+from tessera.errors import EngineDeadError, EngineStepError, OverloadedError, QueuedTokensError, RequestError
 from tessera.platform.feature import FeatureCounter
 from tessera.request import Logprob
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -268,6 +268,47 @@ def test_a_refused_request_ends_with_the_refusal():
         state.take()
 
 
+def rejections(front):
+    return {m.label[1]: m.value for m in front.metrics.read() if m.name == "admission_rejections"}
+
+
+def test_requests_that_find_no_room_are_counted_by_the_limit():
+    front, state = begin(SamplingParams(n=2, seed=1))
+    first, _ = (request.key for request in state.requests)
+    front.fail(first, QueuedTokensError("Too many tokens wait."), 1.0)
+    front.fail(first, QueuedTokensError("It has ended."), 1.0)
+    assert rejections(front) == {"max_num_queued_reqs": 0, "max_num_queued_tokens": 1}
+    front.max_running = -front._max_waiting
+    with pytest.raises(OverloadedError, match="already running or waiting"):
+        front.submit(front.prepare([72], SamplingParams()), SamplingParams(), "s", arrival=0.0)
+    assert rejections(front) == {"max_num_queued_reqs": 1, "max_num_queued_tokens": 1}
+
+
+def test_a_completion_s_preemptions_are_counted_until_it_ends():
+    front, state = begin(SamplingParams(n=2, seed=1, max_tokens=9))
+    first, second = (request.key for request in state.requests)
+    front.update(step({}, preempted=[first, second, first]), 11.0)
+    front.update(step({first: [97]}, preempted=[first, 999], finished=[FinishedRequest(first, "length")]), 12.0)
+    front.update(step({second: [97]}, finished=[FinishedRequest(second, "length")]), 13.0)
+    preempted = front.metrics.request_num_preemptions
+    assert (preempted.count, preempted.sum) == (2, 4.0)
+    assert preempted.counts[:3] == [1, 0, 1]
+
+
+def test_adapters_of_running_and_of_waiting_requests():
+    front = front_end(TOKENIZER)
+    params = SamplingParams()
+    for name, folder in (("a", "/french"), ("b", "/latin"), ("c", "/french"), ("d", None)):
+        args = {} if folder is None else {"lora": folder}
+        front.submit(front.prepare([72], params), params, name, arrival=0.0, feature_args=args)
+    assert front.adapters() == (set(), {"/french", "/latin"})
+    key = front.find("a").requests[0].key
+    front.update(step({}, started=[StartedRequest(key, 0, 1.0)]), 1.0)
+    assert front.adapters() == ({"/french"}, {"/french", "/latin"})
+    front.update(step({key: [97]}, finished=[FinishedRequest(key, "length")]), 2.0)
+    assert front.adapters() == (set(), {"/french", "/latin"})
+
+
 def test_dropping_aborts_what_has_not_ended():
     front, state = begin(SamplingParams(n=2, seed=1))
     first, second = (request.key for request in state.requests)
@@ -319,6 +360,7 @@ def test_times_and_cached_tokens():
         "request_max_num_generation_tokens": (1, 3.0),
         "request_params_max_tokens": (1, 3.0),
         "request_params_n": (1, 1.0),
+        "request_num_preemptions": (1, 0.0),
         "iteration_tokens_total": (3, 4.0),
     }
 

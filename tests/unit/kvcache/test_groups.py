@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from tessera.config.engine import SpeculativeConfig
 from tessera.errors import ConfigError, MemoryBudgetError
 from tessera.kvcache import solve
 from tessera.platform import (
@@ -41,11 +42,13 @@ def crossed(layer, length):
     return paged(layer, spec=CrossSpec(1, 4, "float32", length=length))
 
 
-def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048, caching=True):
+def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048, caching=True, drafts=0):
     facts = ModelFacts("a", 10, 4, len(needs), 64, "float32", ())
     model = ModelConfig("", "", {}, 10, max_model_len)
     cache = CacheConfig(block_size=block_size, prefix_caching=caching)
-    config = EngineConfig(model, "", cache=cache, scheduler=SchedulerConfig(4, budget))
+    speculative = SpeculativeConfig("ngram", drafts) if drafts else None
+    scheduler = SchedulerConfig(4, budget, speculative=speculative)
+    config = EngineConfig(model, "", cache=cache, scheduler=scheduler)
     (plan,) = solve([LoadedModel(facts, tuple(needs), 0, nbytes)], config, num_rows)
     return plan
 
@@ -101,6 +104,14 @@ def test_states_get_a_slot_a_row_first():
     assert (kept.kind, kept.block_size, kept.num_blocks, kept.block_bytes) == ("state", 0, 5, 100)
     assert grown.num_blocks == 6
     assert plan.num_requests(16) == 4, "not more than rows, though five blocks are left"
+
+
+def test_states_behind_drafts_have_slots_of_their_own():
+    layers = [state(0, 100), paged(1)]
+    kept, grown = solved(layers, 13 * 100 + 6 * 128, num_rows=4, drafts=2).groups
+    assert (kept.num_blocks, kept.states, kept.blocks_of(0), grown.num_blocks) == (4 * 3 + 1, 3, 3, 6)
+    kept, _ = solved(layers, 13 * 100 + 128 + 8 * 200, num_rows=4, drafts=2).groups
+    assert kept.num_blocks == 4 * 3 + 1 + 2, "copies beside them, one for each row at most"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ class Replay:
         padding = [0] * PADDING
         return HostLaunch(
             len(work),
+            False,
             int32([*work, ROWS]),
             int32(tokens + padding),
             int32(positions + padding),
@@ -128,6 +129,24 @@ def test_what_the_window_has_left_behind_may_go() -> None:
     run = Replay(WINDOW)
     run.step({0: (0, 8)}, opened=[opened(0, SHARED)], blocks={0: (0, [1, 2])})
     run.step({0: (8, 1), 1: (0, 4)}, opened=[opened(1, [1] * 4)], blocks={0: (0, [0, 2, 3]), 1: (0, [1])})
+
+
+def test_each_draft_leaves_a_state_and_the_row_goes_on_from_the_last_right_one() -> None:
+    run = Replay(CacheGroup((0,), "state", 0, 1, 9, states=3))
+    run.step({0: (0, 8)}, opened=[opened(0, SHARED)], blocks={0: (0, [1, 2, 3])})
+    run.step({0: (8, 3)}, verifies=True)
+    run.tokens[0][10:] = []  # the second draft is wrong
+    run.step({0: (10, 1)}, blocks={0: (0, [2, 1])})
+
+
+@pytest.mark.parametrize("first", [3, 1])
+def test_a_state_of_another_draft_is_found(first: int) -> None:
+    run = Replay(CacheGroup((0,), "state", 0, 1, 9, states=3))
+    run.step({0: (0, 8)}, opened=[opened(0, SHARED)], blocks={0: (0, [1, 2, 3])})
+    run.step({0: (8, 3)}, verifies=True)
+    run.tokens[0][10:] = []
+    with pytest.raises(EngineStepError, match=r"request 'a' \(row 0\) reads position 9 in group 0"):
+        run.step({0: (10, 1)}, blocks={0: (0, [first, 2, 4 - first])})
 
 
 def test_a_state_goes_from_token_to_token_and_begins_anew_with_a_row() -> None:

@@ -649,6 +649,14 @@ def test_a_watermark_saves_preemptions():
     assert some < without
 
 
+def test_each_preemption_is_said_once():
+    world = World(plan(paged(4, 33), num_rows=8, max_model_len=64), max_num_seqs=8)
+    keys = [world.add([key] * 8, 24) for key in range(12)]
+    world.run()
+    assert len(world.preempted) == world.scheduler.counters.preemptions > 0
+    assert set(world.preempted) <= set(keys)
+
+
 def test_too_many_tokens_in_the_queue_are_refused():
     world = World(plan(), max_num_queued_tokens=20, max_num_seqs=1)
     first = world.add([1] * 40, 1)

@@ -139,6 +139,18 @@ KINDS = {
         drafts=5,
         policy=Priority(),
     ),
+    "drafts, copies of states": lambda depth: World(
+        plan(paged(4, 20), state(ROWS * depth, 2, drafts=3), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        drafts=3,
+        eos=(3, 4),
+    ),
+    "drafts, states alone": lambda depth: World(
+        plan(state(ROWS * depth, 1, drafts=5), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        drafts=5,
+        policy=Priority(),
+    ),
     "drafts, not mixed": lambda depth: World(
         plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48),
         depth=depth,

@@ -30,8 +30,8 @@ def window(size: int, block_size: int = 4, num_blocks: int = 64) -> CacheGroup:
     return CacheGroup((1,), "window", block_size, 64, num_blocks, size)
 
 
-def state(num_rows: int = 8, copies: int = 0) -> CacheGroup:
-    return CacheGroup((9,), "state", 0, 64, num_rows + 1 + copies)
+def state(num_rows: int = 8, copies: int = 0, drafts: int = 0) -> CacheGroup:
+    return CacheGroup((9,), "state", 0, 64, num_rows * (1 + drafts) + 1 + copies, states=1 + drafts)
 
 
 class Guesses:
@@ -117,6 +117,7 @@ class World:
         self.answers: dict[int, list[int]] = {}
         self.finished: dict = {}
         self.started: dict = {}
+        self.preempted: list[int] = []
         self.steps: list = []
         self.finished_at: dict[int, int] = {}
         self.next_key = 0
@@ -171,6 +172,7 @@ class World:
             self.answers[key] += outputs.tokens[at : at + count].tolist()
             at += count
         assert at == len(outputs.tokens)
+        self.preempted += outputs.preempted
         for started in outputs.started:
             assert started.key not in self.started
             self.started[started.key] = started

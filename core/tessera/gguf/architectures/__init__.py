@@ -15,22 +15,42 @@ from tessera.gguf.architectures.bert import BERT
 from tessera.gguf.architectures.experts import EXPERTS, deepseek
 from tessera.gguf.architectures.gemma import GEMMA
 from tessera.gguf.architectures.gemma_per_layer import GEMMA_PER_LAYER
-from tessera.gguf.architectures.granite_hybrid import GRANITE_HYBRID
+from tessera.gguf.architectures.granite_experts import GRANITE_EXPERTS, granite_moe
 from tessera.gguf.architectures.hybrid import HYBRID
 from tessera.gguf.architectures.lfm2 import LFM2
-from tessera.gguf.architectures.llama import LLAMA, llama
+from tessera.gguf.architectures.llama import LLAMA, llama, mistral3, olmo2
+from tessera.gguf.architectures.llama4 import LLAMA4
 from tessera.gguf.architectures.mamba import MAMBA, mamba
 from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
-    {**LLAMA, **QWEN, **GEMMA, **GEMMA_PER_LAYER, **EXPERTS, **LFM2, **GRANITE_HYBRID, **HYBRID, **MAMBA, **BERT}
+    {
+        **LLAMA,
+        **LLAMA4,
+        **QWEN,
+        **GEMMA,
+        **GEMMA_PER_LAYER,
+        **EXPERTS,
+        **LFM2,
+        **GRANITE_EXPERTS,
+        **HYBRID,
+        **MAMBA,
+        **BERT,
+    }
 )
 """By general.architecture."""
 
 _VARIANTS: Mapping[str, Callable[[GgufFields], GgufArchitecture]] = MappingProxyType(
-    {"llama": llama, "deepseek2": deepseek, "mamba": mamba}
+    {
+        "llama": llama,
+        "mistral3": mistral3,
+        "olmo2": olmo2,
+        "granitemoe": granite_moe,
+        "deepseek2": deepseek,
+        "mamba": mamba,
+    }
 )
 """What says which of its classes a file of an architecture with several is."""
 

@@ -1,4 +1,5 @@
-"""Models with experts that are built like no other: gpt-oss, GLM-4.5, MiniMax-M2, Ernie 4.5, DeepSeek."""
+"""Models with experts that are built like no other: gpt-oss, GLM-4.5, MiniMax-M2, Ernie 4.5, OLMoE, Hunyuan and
+DeepSeek."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tessera.gguf.architectures.architecture import (
     expert_names,
     shared_expert_names,
 )
+from tessera.gguf.architectures.llama import HUNYUAN_NORMS, has_biases
 from tessera.gguf.architectures.windows import sliding_layers
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
@@ -82,6 +84,10 @@ def _glm4_moe(fields: GgufFields, file: GgufFile) -> Settings:
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
     }
+
+
+def _dots1(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**_routed(fields), **has_biases(fields, file)}
 
 
 def _minimax_m2(fields: GgufFields, file: GgufFile) -> Settings:
@@ -150,6 +156,25 @@ def _latent_joins(fields: GgufFields) -> Mapping[str, Join]:
     return {"self_attn.kv_b_proj.weight": Join(("attn_k_b", "attn_v_b"), _keys_and_values)}
 
 
+def _olmoe(fields: GgufFields, file: GgufFile) -> Settings:
+    return {
+        "num_experts": fields.count("expert_count"),
+        "num_experts_per_tok": fields.count("expert_used_count"),
+        "norm_topk_prob": False,
+        "clip_qkv": None,
+        **has_biases(fields, file),
+    }
+
+
+def _hunyuan_moe(fields: GgufFields, file: GgufFile) -> Settings:
+    return {
+        "intermediate_size": fields.count("expert_feed_forward_length"),
+        "num_experts": fields.count("expert_count"),
+        "moe_topk": fields.count("expert_used_count"),
+        **has_biases(fields, file),
+    }
+
+
 _DEEPSEEK_V2 = GgufArchitecture(
     "DeepseekV2ForCausalLM", "deepseek_v2", {**_LATENT, **_ROUTED}, _deepseek, joins=_latent_joins
 )
@@ -181,6 +206,12 @@ EXPERTS: Mapping[str, GgufArchitecture] = {
         {**ATTENTION, **HEAD_NORMS, "post_attention_norm": "post_attention_layernorm", **_ROUTED},
         _glm4_moe,
     ),
+    "dots1": GgufArchitecture(
+        "Dots1ForCausalLM",
+        "dots1",
+        {**DENSE, **HEAD_NORMS, **_ROUTED},
+        _dots1,
+    ),
     "minimax-m2": GgufArchitecture(
         "MiniMaxM2ForCausalLM",
         "minimax_m2",
@@ -198,6 +229,29 @@ EXPERTS: Mapping[str, GgufArchitecture] = {
         "ernie4_5_moe",
         {**DENSE, **_ROUTED, "exp_probs_b.bias": f"mlp.moe_statics.{_SCORES}"},
         _ernie_moe,
+    ),
+    "olmoe": GgufArchitecture(
+        "OlmoeForCausalLM",
+        "olmoe",
+        {
+            **ATTENTION,
+            **HEAD_NORMS,
+            "ffn_norm": "post_attention_layernorm",
+            **expert_names("mlp.gate", "mlp.experts"),
+        },
+        _olmoe,
+    ),
+    "hunyuan-moe": GgufArchitecture(
+        "HunYuanMoEV1ForCausalLM",
+        "hunyuan_v1_moe",
+        {
+            **ATTENTION,
+            **HUNYUAN_NORMS,
+            "ffn_norm": "post_attention_layernorm",
+            **expert_names("mlp.gate.wg", "mlp.experts"),
+            **shared_expert_names("mlp.shared_mlp"),
+        },
+        _hunyuan_moe,
     ),
     "deepseek2": _DEEPSEEK_V2,
 }

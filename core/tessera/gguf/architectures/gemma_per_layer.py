@@ -42,8 +42,8 @@ _GEMMA4: Names = {
     "layer_output_scale.weight": "layer_scalar",
     "ffn_gate_inp": "router.proj",
     "ffn_gate_inp.scale": "router.scale",
-    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
-    "ffn_down_exps.weight": "experts.down_proj",
+    "ffn_gate_up_exps": "experts.{}.gate_up_proj",
+    "ffn_down_exps": "experts.{}.down_proj",
     "ffn_down_exps.scale": "router.per_expert_scale",
     "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
     "post_ffw_norm_1": "post_feedforward_layernorm_1",
@@ -56,8 +56,8 @@ def _inputs(fields: GgufFields, file: GgufFile) -> Settings:
     table = file.tensors.get("per_layer_token_embd.weight")
     return {
         **({} if table is None else {"vocab_size_per_layer_input": table.shape[0]}),
-        "hidden_size_per_layer_input": fields.get("embedding_length_per_layer_input") or 0,
-        "num_kv_shared_layers": fields.get("attention.shared_kv_layers") or 0,
+        "hidden_size_per_layer_input": fields.count_if_any("embedding_length_per_layer_input"),
+        "num_kv_shared_layers": fields.count_if_any("attention.shared_kv_layers"),
         "final_logit_softcapping": fields.get("final_logit_softcapping"),
     }
 
@@ -69,7 +69,7 @@ def _gemma3n(fields: GgufFields, file: GgufFile) -> Settings:
         **sliding_layers(fields, every=5),
         "rope_local_base_freq": fields.number("rope.freq_base_swa", 10000.0),
         "altup_num_inputs": fields.count("altup.num_inputs"),
-        "altup_active_idx": fields.get("altup.active_idx") or 0,
+        "altup_active_idx": fields.count_if_any("altup.active_idx"),
         "laurel_rank": None if laurel is None else laurel.shape[0],
         "activation_sparsity_pattern": [_share_below(scale) for scale in _sparsity(fields)],
     }
@@ -104,7 +104,7 @@ def _gemma4(fields: GgufFields, file: GgufFile) -> Settings:
     heads = fields.per_layer("attention.head_count_kv")
     if heads is None:
         heads = [fields.count("attention.head_count_kv")] * fields.num_layers
-    experts = fields.get("expert_count") or 0
+    experts = fields.count_if_any("expert_count")
     return {
         **shared,
         **windows,
@@ -125,8 +125,8 @@ def _gemma4(fields: GgufFields, file: GgufFile) -> Settings:
         },
         "enable_moe_block": bool(experts),
         "num_experts": experts or None,
-        "top_k_experts": fields.get("expert_used_count"),
-        "moe_intermediate_size": fields.get("expert_feed_forward_length"),
+        "top_k_experts": fields.count_if_any("expert_used_count") or None,
+        "moe_intermediate_size": fields.count_if_any("expert_feed_forward_length") or None,
     }
 
 

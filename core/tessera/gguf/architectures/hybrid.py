@@ -95,7 +95,7 @@ def _nemotron_h_moe(fields: GgufFields, file: GgufFile) -> Settings:
         "n_shared_experts": fields.count("expert_shared_count", 1),
         "moe_intermediate_size": fields.count("expert_feed_forward_length"),
         "moe_shared_expert_intermediate_size": fields.count("expert_shared_feed_forward_length"),
-        "moe_latent_size": fields.get("moe_latent_size"),
+        "moe_latent_size": fields.count_if_any("moe_latent_size") or None,
         "norm_topk_prob": bool(fields.get("expert_weights_norm")),
         "routed_scaling_factor": fields.number("expert_weights_scale", 1.0),
         "n_group": fields.count("expert_group_count", 1),

@@ -68,6 +68,10 @@ def _experts(fields: GgufFields) -> Settings:
     }
 
 
+def _qwen2_moe(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**_qwen2(fields, file), **_shared(fields), "norm_topk_prob": False}
+
+
 def _qwen3_moe(fields: GgufFields, file: GgufFile) -> Settings:
     return {**_qwen3(fields, file), **_experts(fields)}
 
@@ -123,8 +127,12 @@ def _row(weight: NamedTensor) -> NamedTensor:
     return weight if len(weight.shape) > 1 else replace(weight, shape=(1, *weight.shape))
 
 
+def _row_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
+    return {"ffn_gate_inp_shexp": _row}
+
+
 def _next_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
-    return {"ssm_a": log_decay, "ssm_conv1d": depthwise, "ssm_norm": _same, "ffn_gate_inp_shexp": _row}
+    return {"ssm_a": log_decay, "ssm_conv1d": depthwise, "ssm_norm": _same, **_row_changes(fields)}
 
 
 def _tiled_changes(fields: GgufFields) -> Mapping[str, Callable[[NamedTensor], GgufWeight]]:
@@ -180,6 +188,13 @@ _QWEN3 = GgufArchitecture("Qwen3ForCausalLM", "qwen3", {**DENSE, **HEAD_NORMS}, 
 QWEN: Mapping[str, GgufArchitecture] = {
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
+    "qwen2moe": GgufArchitecture(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        {**ATTENTION, "ffn_norm": "post_attention_layernorm", **_EXPERTS, **_SHARED},
+        _qwen2_moe,
+        changes=_row_changes,
+    ),
     "qwen3moe": GgufArchitecture(
         "Qwen3MoeForCausalLM",
         "qwen3_moe",

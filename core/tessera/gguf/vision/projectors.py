@@ -355,7 +355,7 @@ _PIXTRAL_ALONE = Projector(
 _MISTRAL3 = Projector(
     "Mistral3ForConditionalGeneration",
     "mistral3",
-    ("llama",),
+    ("llama", "mistral3"),
     "model.vision_tower.transformer.layers",
     {
         **_PIXTRAL,

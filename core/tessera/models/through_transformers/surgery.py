@@ -26,6 +26,7 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.model import Product as BuiltProduct
 from tessera.platform.model import ProductLayer
 from tessera.platform.ops import Packed
+from tessera.platform.quantization import Part
 
 
 class BoundProduct(nn.Module):
@@ -127,9 +128,24 @@ class BoundExperts:
 
 def _parameter(build: Build, names: CheckpointNames, weight: Tensor, spec: LinearSpec) -> tuple[LinearSpec, Parameter]:
     joins = names.joins(weight)
+    if len(joins) == 1 and len(joins[0]) == 1:
+        joins = _one_by_one(build, joins[0][0]) or joins
     stacked = len(joins) > 1
     parts = {"weight": joins if stacked else joins[0]}
     return product_parameter(build, spec, parts, stacked=stacked)
+
+
+def _one_by_one(build: Build, whole: Part) -> list[list[Part]]:
+    """The experts of a weight that transformers' checkpoints have in one tensor, where the source has a matrix for
+    each; none elsewhere."""
+    experts, *shape = whole.whole
+    stored = build.stored
+    for name in (whole.name, *whole.also):
+        before, found, kind = name.rpartition(".experts.")
+        each = [f"{before}.experts.{expert}.{kind}.weight" for expert in range(experts)]
+        if found and stored is not None and not stored.holds(name) and stored.holds(each[0]):
+            return [[Part(own, tuple(shape))] for own in each]
+    return []
 
 
 def _aligned(module: Any) -> bool:

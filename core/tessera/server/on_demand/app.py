@@ -151,7 +151,9 @@ def _metrics_route(models: HostedModels, settings: ServerSettings, state: Server
         lines = [*server_lines(state, settings), *engine_lines([(_metrics(models), {})], PREFIX)]
         for model in models.models.values():
             if model.loaded is not None:
-                lines += model_lines(model.loaded.engine, model.name, settings)
+                engine = model.loaded.engine
+                adapters = {folder: name for name, folder in engine.config.lora.modules}
+                lines += model_lines(engine, model.name, settings, adapters)
         return metrics_response(by_family(lines))
 
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from tessera.reference.short_convolution import ReferenceShortConvolution
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.reference.token_shift import ReferenceTokenShift
 from tessera.reference.wkv import ReferenceWKV
+from tessera.runner.drafted_states import DraftedStates
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, named
 from tessera.testing.conformance.target import Target, reference_ops
@@ -215,11 +216,13 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Row:
-    """slot: of the request. tokens: to compute, behind `before` others."""
+    """slot: of the request. tokens: to compute, behind `before` others. spare: slots of the states behind its drafts,
+    if some of the tokens are drafts."""
 
     slot: int
     tokens: int
     before: int
+    spare: tuple[int, ...] = ()
 
 
 _LAUNCHES: Sequence[tuple[str, Sequence[Row]]] = (
@@ -229,6 +232,13 @@ _LAUNCHES: Sequence[tuple[str, Sequence[Row]]] = (
     ("a new prompt in the slot of a request that has ended", (Row(1, 1, 76), Row(3, 7, 0))),
     ("a single row that decodes", (Row(3, 1, 7),)),
 )
+_DRAFTED = Row(1, 4, 77, (4, 5, 6)), Row(3, 1, 8), Row(2, 3, 5, (7, 8))
+"""A launch that verifies drafts behind these launches: two of the first row's are right, and none of the last one's."""
+_RIGHT = Row(1, 3, 77), Row(3, 1, 8), Row(2, 1, 5)
+_NEXT = Row(1, 1, 80), Row(3, 1, 9), Row(2, 1, 6)
+_COLUMNS = 1 + max(len(row.spare) for row in _DRAFTED)
+_STATES = 5, 3, 2
+"""Slots of the rows' states when the drafts are verified."""
 
 
 def takes_states(backend: AttentionBackend, dtype: str) -> bool:
@@ -251,10 +261,10 @@ def state_cases(target: Target) -> Iterator[Case]:
 def _check(target: Target, backend: AttentionBackend, kind: Kind, dtype: str) -> Verdict:
     if target.shaping(kind.spec(dtype), 128) is not None:
         return absent("states are tried with launches of exact shapes")
-    own = StateTrial(backend, kind, dtype, target.bound(), target.platform.capabilities.index_dtype)
+    drafted = DraftedStates(backend)
+    own = StateTrial(drafted, kind, dtype, target.bound(), target.platform.capabilities.index_dtype)
     reference = StateTrial(kind.reference(), kind, dtype, reference_ops(), "int32")
-    for number, (what, rows) in enumerate(_LAUNCHES):
-        found, expected = (trial.launched(rows, number) for trial in (own, reference))
+    for what, found, expected in (*_launches(own, reference), *_drafts(own, reference)):
         text = difference(found, expected, TOLERANCES[dtype])
         if text is not None:
             raise ConformanceError(
@@ -263,13 +273,34 @@ def _check(target: Target, backend: AttentionBackend, kind: Kind, dtype: str) ->
     return PASSED
 
 
+def _launches(trial: StateTrial, reference: StateTrial) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """What each launch is, its result, and the right one."""
+    for number, (what, rows) in enumerate(_LAUNCHES):
+        yield what, trial.launched(rows, number), reference.launched(rows, number)
+
+
+def _drafts(trial: StateTrial, reference: StateTrial) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """A launch that verifies drafts, whose tokens the reference computes as a chunk of each row in slots that are then
+    of no use; then a token behind those that were right."""
+    seed = len(_LAUNCHES)
+    x = reference.inputs(_DRAFTED, seed)
+    for row, slot in zip(_DRAFTED, (4, 7, 8), strict=True):
+        reference.copy(row.slot, slot)
+    chunks = [replace(row, slot=slot, spare=()) for row, slot in zip(_DRAFTED, (4, 7, 8), strict=True)]
+    yield "drafts", trial.computed(_DRAFTED, x), reference.computed(chunks, x)
+    parts = x.split([row.tokens for row in _DRAFTED])
+    reference.computed(_RIGHT, torch.cat([part[: row.tokens] for row, part in zip(_RIGHT, parts, strict=True)]))
+    rows = [replace(row, slot=slot) for row, slot in zip(_NEXT, _STATES, strict=True)]
+    yield "behind drafts", trial.launched(rows, seed + 1), reference.launched(_NEXT, seed + 1)
+
+
 class StateTrial:
     """A backend's layer and its slots, which hold NaN until a request writes into them."""
 
     def __init__(self, backend: AttentionBackend, kind: Kind, dtype: str, ops: BoundOps, index_dtype: str) -> None:
         self.backend, self.kind, self.dtype, self.index_dtype = backend, kind, dtype, index_dtype
         self.target: Any = ops.device.target
-        slots = 1 + max(row.slot for _, rows in _LAUNCHES for row in rows)
+        slots = 1 + max(max(row.slot, *row.spare) for row in _DRAFTED if row.spare)
         self.planes = tuple(
             torch.full((slots, plane.nbytes), 255, dtype=torch.uint8, device=self.target)
             .view(torch_dtype(plane.dtype))
@@ -285,13 +316,21 @@ class StateTrial:
 
     def launched(self, rows: Sequence[Row], seed: int) -> Tensor:
         """What the layer returns for random tokens of the rows, on the host."""
+        return self.computed(rows, self.inputs(rows, seed))
+
+    def inputs(self, rows: Sequence[Row], seed: int) -> Tensor:
+        """Random tokens of the rows [tokens, inputs]."""
         random = torch.Generator().manual_seed(seed)
-        tokens = sum(row.tokens for row in rows)
-        return self.computed(rows, torch.randn(tokens, self.kind.inputs, generator=random))
+        return torch.randn(sum(row.tokens for row in rows), self.kind.inputs, generator=random)
+
+    def copy(self, slot: int, target: int) -> None:
+        """Copies the state in a slot."""
+        for plane in self.planes:
+            plane[target] = plane[slot]
 
     def computed(self, rows: Sequence[Row], x: Tensor) -> Tensor:
         """What the layer returns for the rows' tokens x, on the host."""
-        launch = self._launch(rows)
+        launch = self.launch(rows)
         launch.plans = [self.backend.plan(launch, self.group, None)]
         padding = torch.full((_PADDING, self.kind.inputs), torch.nan)
         padded = torch.cat([x, padding.to(x.dtype)]).to(torch_dtype(self.dtype))
@@ -299,10 +338,14 @@ class StateTrial:
         mixed: Tensor = self.layer.fused(divided, launch.positions, [self.planes], launch.plans[0])
         return mixed[: launch.num_tokens].cpu()
 
-    def _launch(self, rows: Sequence[Row]) -> Launch:
+    def launch(self, rows: Sequence[Row]) -> Launch:
+        """A launch of the rows, with padding behind them."""
         lengths = np.array([row.tokens for row in rows] + [0] * _PADDING, np.int32)
         after = np.array([row.before + row.tokens for row in rows] + [0] * _PADDING, np.int32)
-        slots = np.array([row.slot for row in rows] + [0] * _PADDING, self.index_dtype)[:, None]
+        kind: Literal["verify", "mixed"] = "verify" if any(row.spare for row in rows) else "mixed"
+        slots = np.zeros((len(lengths), _COLUMNS), self.index_dtype)
+        for place, row in enumerate(rows):
+            slots[place, : 1 + len(row.spare)] = row.slot, *row.spare
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         total = int(lengths.sum())
         positions = np.concatenate(
@@ -313,7 +356,7 @@ class StateTrial:
             return torch.from_numpy(np.ascontiguousarray(values)).to(self.target)
 
         return Launch(
-            key=LaunchKey("mixed", len(lengths), int(lengths.max()), 1, total + _PADDING),
+            key=LaunchKey(kind, len(lengths), int(lengths.max()), 1, total + _PADDING),
             num_rows=len(rows),
             num_tokens=total,
             rows=tensor(np.arange(len(lengths))),
@@ -323,6 +366,7 @@ class StateTrial:
             query_lens=tensor(lengths),
             seq_lens=tensor(after),
             seq_lens_host=after,
+            rows_host=np.arange(len(lengths), dtype=np.int32),
             query_start_loc_host=starts,
             query_lens_host=lengths,
             slot_mapping=[None],
