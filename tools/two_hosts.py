@@ -1,7 +1,8 @@
 """Two network namespaces as two hosts of one engine, and what happens to them: `python -m tools.two_hosts`.
 
-Each fault befalls a fresh pair, while requests run. Printed for each: seconds until host 0 notices, seconds until it can
-answer again, and how many of the requests that had sent nothing were answered. Needs root and iproute2.
+Each fault befalls a fresh pair, while requests run whose clients have got nothing yet. Printed for each: seconds until
+host 0 notices, seconds until it can answer again, and how many of the requests were answered whole. Needs root,
+iproute2 and curl.
 """
 
 from __future__ import annotations

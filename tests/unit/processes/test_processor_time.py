@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tessera.processes.processor_time import processor_seconds, processor_seconds_with_children
+from tessera.processes.processor_time import _seconds_in_ticks, processor_seconds, processor_seconds_with_children
 
 BUSY = """
 import sys, time
@@ -26,6 +26,7 @@ def test_a_child_that_worked_counts_and_one_that_is_gone_does_not() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         assert 0.25 <= processor_seconds(child.pid) < 30
+        assert _seconds_in_ticks(child.pid) == pytest.approx(processor_seconds(child.pid), abs=0.05)
         assert processor_seconds_with_children() - before >= 0.25
         child.communicate()
     assert processor_seconds(child.pid) == 0.0
