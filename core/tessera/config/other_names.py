@@ -75,7 +75,7 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
             --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
             --api-server-count=1 -asc=1 -r=0
-            LLM(data_parallel_size)=1 --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
+            LLM(data_parallel_size)=1 LLM(nnodes)=1 LLM(node_rank)=0 --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
             --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
             --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none --offload-group-size=0
@@ -155,7 +155,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         """,
         ": all layers are on the device; remove it.": "-ngl --n-gpu-layers --gpu-layers",
         ": an LLM keeps its weights; close it to free memory, and make another for other weights.": """
-            LLM.sleep LLM.wake_up LLM.release_kv_cache_memory LLM.init_weight_transfer_engine
+            LLM(enable_sleep_mode) LLM.sleep LLM.wake_up LLM.release_kv_cache_memory LLM.init_weight_transfer_engine
             LLM.shutdown_weight_transfer_engine LLM.start_weight_update LLM.start_draft_weight_update LLM.update_weights
             LLM.finish_weight_update LLM.update_weight_version LLM.get_weight_version
         """,
@@ -215,6 +215,9 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": room for requests to grow is kept by --watermark; remove it.": "--[no-]scheduler-reserve-full-isl",
         # ---- several devices and machines
         ": only a server has several engines; start an LLM in each of several processes.": "LLM(data_parallel_size)",
+        ": only a server's engine is on several hosts (tessera serve --nnodes).": """
+            LLM(nnodes) LLM(node_rank) LLM(master_addr) LLM(master_port)
+        """,
         ": use --data-parallel-size in one server, or tessera router in front of several.": """
             --data-parallel-rank -dpn --data-parallel-start-rank -dpr
             --data-parallel-size-local -dpl --data-parallel-address -dpa --data-parallel-rpc-port -dpp
