@@ -154,7 +154,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         """,
         ": all layers are on the device; remove it.": "-ngl --n-gpu-layers --gpu-layers",
         ": an LLM keeps its weights; close it to free memory, and make another for other weights.": """
-            LLM.sleep LLM.wake_up LLM.release_kv_cache_memory LLM.init_weight_transfer_engine
+            LLM(enable_sleep_mode) LLM.sleep LLM.wake_up LLM.release_kv_cache_memory LLM.init_weight_transfer_engine
             LLM.shutdown_weight_transfer_engine LLM.start_weight_update LLM.start_draft_weight_update LLM.update_weights
             LLM.finish_weight_update LLM.update_weight_version LLM.get_weight_version
         """,
