@@ -75,7 +75,8 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
             --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
             --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
             --api-server-count=1 -asc=1 -r=0
-            LLM(data_parallel_size)=1 LLM(nnodes)=1 LLM(node_rank)=0 --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
+            LLM(data_parallel_size)=1 LLM(nnodes)=1 LLM(node_rank)=0
+            --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
             --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
             --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
             --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none --offload-group-size=0
