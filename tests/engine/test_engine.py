@@ -206,7 +206,7 @@ def test_what_cannot_be_taken_is_refused_and_the_others_run(engine):
     wrong = [request(1), request(2, prompt=[fakes.VOCAB]), request(3, prompt=[-1]), request(1)]
     link = run(engine(max_waiting=2), [AddRequests([*wrong, request(4), request(5)])], [], [], [], [], [])
     refused = [(one.key, one.failure.kind) for report in link.sent for one in report.refused]
-    assert refused == [(2, "RequestError"), (3, "RequestError"), (1, "RequestError"), (5, "OverloadedError")]
+    assert refused == [(2, "RequestError"), (3, "RequestError"), (1, "RequestError"), (5, "QueueFullError")]
     keys = {key for report in link.sent if report.outputs for key in report.outputs.keys.tolist()}
     assert keys == {1, 4}
 
