@@ -64,7 +64,7 @@ class Pair:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
         return next(int(pid) for pid in children if b"worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
-    def deaths(self) -> int:
+    def count_restarts(self) -> int:
         return len(re.findall(DIED + r" \d+: ", self.logs[0].read_text(encoding="utf-8")))
 
 
@@ -147,7 +147,7 @@ def measure(name: str, fault: Callable[[Pair], None], model: str | None) -> None
         load = subprocess.Popen(["ip", "netns", "exec", SPACES[0], *command], stdout=subprocess.PIPE, text=True)
         time.sleep(2.0)
         fault(both)
-        noticed = wait(lambda: both.deaths() > 0, 90.0, f"{name}: nobody noticed")
+        noticed = wait(lambda: both.count_restarts() > 0, 90.0, f"{name}: nobody noticed")
         if fault is cut_link:
             time.sleep(max(0.0, 60.0 - noticed))
             ip("-n", SPACES[1], "link", "set", LINKS[1], "up")

@@ -166,5 +166,5 @@ class RemoteWorker(WorkerHandle):
                 pass
         self.stream.close()
 
-    def end_in_words(self) -> str:
+    def describe_end(self) -> str:
         return f"of host {self._host} is gone; the log of that host says why."

@@ -183,7 +183,7 @@ class WorkersExecutor(Executor):
             while not isinstance(answer := worker.stream.receive(), WorkerFailed):
                 pass
             return self._failure(worker, answer)
-        return EngineStepError(f"worker {worker.spec.rank} {worker.end_in_words()}")
+        return EngineStepError(f"worker {worker.spec.rank} {worker.describe_end()}")
 
     def _failure(self, worker: WorkerHandle, failed: WorkerFailed) -> TesseraError:
         if failed.failure is not None:
@@ -219,7 +219,7 @@ class WorkerHandle(ABC):
         """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
 
     @abstractmethod
-    def end_in_words(self) -> str:
+    def describe_end(self) -> str:
         """How the process ended, whose socket is closed."""
 
 
@@ -250,7 +250,7 @@ class LocalWorker(WorkerHandle):
         self.process.end()
         self.stream.close()
 
-    def end_in_words(self) -> str:
+    def describe_end(self) -> str:
         return f"ended with exit code {self.process.wait(CLOSE_SECONDS)}; the log says why."
 
 

@@ -71,7 +71,7 @@ def test_a_torch_without_devices_is_refused():
 
 
 def test_workers_learn_their_rank_from_the_environment():
-    first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2, threads=None))
+    first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2, host_size=2, threads=None))
     assert (first.devices, second.devices) == ((0,), (1,))
     assert second.environment == {
         "RANK": "1",
@@ -79,7 +79,7 @@ def test_workers_learn_their_rank_from_the_environment():
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
     }
-    (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1, threads=None))
+    (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1, host_size=1, threads=None))
     assert alone.environment == {}
 
 

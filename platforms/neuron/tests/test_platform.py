@@ -53,7 +53,7 @@ def test_more_devices_than_there_are_is_refused():
 
 
 def test_workers_learn_their_rank_from_the_environment():
-    first, second = NeuronPlatform().placement(SimpleNamespace(world_size=2, threads=None))
+    first, second = NeuronPlatform().placement(SimpleNamespace(world_size=2, host_size=2, threads=None))
     assert (first.devices, second.devices) == ((0,), (1,))
     assert (second.environment["LOCAL_RANK"], second.environment["LOCAL_WORLD_SIZE"]) == ("1", "2")
 

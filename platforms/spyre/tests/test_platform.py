@@ -67,7 +67,7 @@ def test_a_copy_to_the_host_is_made_when_it_is_asked_for():
 
 
 def test_workers_learn_their_rank_from_the_environment():
-    first, second = SpyrePlatform().placement(SimpleNamespace(world_size=2, threads=None))
+    first, second = SpyrePlatform().placement(SimpleNamespace(world_size=2, host_size=2, threads=None))
     assert (first.devices, second.devices) == ((0,), (1,))
     assert (second.environment["RANK"], second.environment["WORLD_SIZE"]) == ("1", "2")
 
