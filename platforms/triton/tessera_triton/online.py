@@ -106,9 +106,13 @@ def over_keys(
         if MASKED:
             scores = tl.where(there[None, :] & sees(position, key, WINDOW), scores, float("-inf"))
         weights, fading, peak, total = weighed(scores, peak, total)
+        v = from_eight_bits(v, q.dtype)
         if IN_INT8:
-            weights *= value_scale[None, :]
-        mixed = tl.dot(
-            weights.to(q.dtype), from_eight_bits(v, q.dtype), mixed * fading[:, None], input_precision="ieee"
-        )
+            # Relative to the largest one: 16 bits would not hold a weight times a small scale.
+            largest = tl.maximum(tl.max(value_scale, 0), 1.0e-30)
+            weights *= (value_scale / largest)[None, :]
+            sums = tl.dot(weights.to(q.dtype), v, input_precision="ieee")
+            mixed = mixed * fading[:, None] + sums * largest
+        else:
+            mixed = tl.dot(weights.to(q.dtype), v, mixed * fading[:, None], input_precision="ieee")
     return mixed, peak, total
