@@ -14,6 +14,10 @@ from tessera_triton.exact import from_eight_bits
 NOTHING = tl.constexpr(-1.0e30)
 """The peak of no scores. It is finite, so that two of them have a difference."""
 
+ENLARGED = tl.constexpr(64.0)
+"""By which weights times scales of int8 are enlarged, since float16 holds small ones with a few bits alone. Its largest
+numbers have the scale 516, so this is still in range."""
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -71,6 +75,8 @@ def over_keys(
     three. table: of the row. keys, values, key_scales, value_scales: those of the head. oldest: keys before it are not
     read. MASKED: some of the keys are beyond `end`, before `oldest`, or hidden from some of the queries."""
     column = tl.arange(0, BLOCK_D)
+    if IN_INT8:
+        mixed *= ENLARGED
     # of a turn's keys, which may be in one block
     place = 0 if SIZE % BLOCK_N == 0 else tl.arange(0, BLOCK_N)
     next_block = block_of(table, first + place, end, SIZE)
@@ -106,13 +112,11 @@ def over_keys(
         if MASKED:
             scores = tl.where(there[None, :] & sees(position, key, WINDOW), scores, float("-inf"))
         weights, fading, peak, total = weighed(scores, peak, total)
-        v = from_eight_bits(v, q.dtype)
         if IN_INT8:
-            # Relative to the largest one: 16 bits would not hold a weight times a small scale.
-            largest = tl.maximum(tl.max(value_scale, 0), 1.0e-30)
-            weights *= (value_scale / largest)[None, :]
-            sums = tl.dot(weights.to(q.dtype), v, input_precision="ieee")
-            mixed = mixed * fading[:, None] + sums * largest
-        else:
-            mixed = tl.dot(weights.to(q.dtype), v, mixed * fading[:, None], input_precision="ieee")
+            weights *= value_scale[None, :] * ENLARGED
+        mixed = tl.dot(
+            weights.to(q.dtype), from_eight_bits(v, q.dtype), mixed * fading[:, None], input_precision="ieee"
+        )
+    if IN_INT8:
+        mixed *= 1.0 / ENLARGED
     return mixed, peak, total
