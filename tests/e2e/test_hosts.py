@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,10 +24,9 @@ def workers_of(parent: int) -> list[int]:
     return [int(pid) for pid in children if b"worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def until(true: object, problem: str) -> None:
-    assert callable(true)
+def until(is_true: Callable[[], bool], problem: str) -> None:
     end = time.monotonic() + 60
-    while not true():
+    while not is_true():
         assert time.monotonic() < end, problem
         time.sleep(0.1)
 

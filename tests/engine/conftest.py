@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,29 @@ async def start() -> AsyncIterator[Start]:
             behaviour: str = "", supervision: Supervision | None = None, **scheduler: object
         ) -> AsyncEngine:
             config = fakes.config(behaviour, **scheduler)
+            engine = await AsyncEngine.start(config, text=None, executor=fakes.EXECUTOR, supervision=supervision)
+            stack.push_async_callback(engine.shutdown)
+            return engine
+
+        yield begin
+
+
+@pytest_asyncio.fixture
+async def group() -> AsyncIterator[Start]:
+    """group(2, "slow", max_num_seqs=2): an engine of two with data parallelism, whose fake executors behave so."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(
+            size: int,
+            behaviour: str = "",
+            *,
+            sticky: bool = False,
+            supervision: Supervision | None = None,
+            **scheduler: object,
+        ) -> AsyncEngine:
+            config = fakes.config(behaviour, **scheduler)
+            parallel = replace(config.parallel, data_parallel_size=size, sticky_cache_salt=sticky)
+            config = replace(config, parallel=parallel)
             engine = await AsyncEngine.start(config, text=None, executor=fakes.EXECUTOR, supervision=supervision)
             stack.push_async_callback(engine.shutdown)
             return engine

@@ -23,26 +23,6 @@ from tests.engine.test_engine_death import left_of
 SHARED = list(range(1, 64)) * 5  # 315 tokens, four whole blocks of 64 and a part
 
 
-async def start_group(size: int, behaviour: str = "", *, sticky: bool = False, **options) -> AsyncEngine:
-    config = fakes.config(behaviour, **{name: options.pop(name) for name in ("max_num_seqs",) if name in options})
-    parallel = dataclasses.replace(config.parallel, data_parallel_size=size, sticky_cache_salt=sticky)
-    config = dataclasses.replace(config, parallel=parallel)
-    return await AsyncEngine.start(config, text=None, executor=fakes.EXECUTOR, **options)
-
-
-@pytest.fixture
-async def group():
-    started: list[AsyncEngine] = []
-
-    async def begin(*arguments, **options):
-        started.append(await start_group(*arguments, **options))
-        return started[-1]
-
-    yield begin
-    for engine in started:
-        await engine.shutdown()
-
-
 def prompts_of(engine: AsyncEngine) -> list[int]:
     """Prompt tokens that each engine has seen."""
     return [rank.front_end.metrics.stats.counters.prompt_tokens for rank in engine.ranks]
@@ -169,9 +149,9 @@ async def test_abort_and_shutdown_reach_all_engines(group):
     assert not any(map(left_of, pids))
 
 
-async def test_an_error_of_one_engine_s_start_ends_all(tmp_path):
+async def test_an_error_of_one_engine_s_start_ends_all(group):
     with pytest.raises(ModelError, match="There is no such model"):
-        await start_group(2, "fail-load")
+        await group(2, "fail-load")
 
 
 async def test_a_request_that_kills_engines_moves_once_and_is_then_found_out(group):

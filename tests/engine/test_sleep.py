@@ -14,7 +14,7 @@ from tessera.errors import EngineAsleepError, EngineDeadError, ModelError
 from tests.engine import fakes
 from tests.engine.test_async_engine import params, tokens_of, until
 from tests.engine.test_engine_death import left_of, read_out
-from tests.engine.test_engine_group import group, run_on  # noqa: F401 - a fixture
+from tests.engine.test_engine_group import run_on
 
 
 async def test_asleep_it_has_no_process_and_awake_another_one(start):
@@ -117,7 +117,7 @@ async def test_neither_a_dead_engine_nor_one_that_is_shut_down_changes(start):
         await other.wake_up()
 
 
-async def test_a_group_sleeps_and_wakes_up_as_one(group):  # noqa: F811
+async def test_a_group_sleeps_and_wakes_up_as_one(group):
     engine = await group(2, supervision=Supervision(max_restarts=0))
     pids = [rank.info.pid for rank in engine.ranks]
     await engine.sleep()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -91,6 +93,12 @@ async def on_socket(
             engine.die()
             await asyncio.wait((task,))
         listener.close()
+
+
+@pytest.fixture
+def fakes_in_the_engines_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its interpreter finds the modules of the tests, of which one is the fake executor."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
 
 
 @pytest.fixture

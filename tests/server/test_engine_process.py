@@ -28,15 +28,11 @@ from tests.server.leaving import Leaving
 from tests.server.sse import check_completion, data_of
 from tests.server.test_lifecycle import until
 
+pytestmark = pytest.mark.usefixtures("fakes_in_the_engines_process")
+
 SETTINGS = ServerSettings(served_model_names=("fake",), drain_seconds=5)
 PROMPT = [3, 1, 4, 1, 5]
 LONG = {"model": "fake", "prompt": PROMPT, "max_tokens": 2000, "stream": True, "return_token_ids": True}
-
-
-@pytest.fixture(autouse=True)
-def _fakes_are_found(monkeypatch):
-    """The engine's process imports the executor from these tests."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
 
 
 @asynccontextmanager
@@ -105,7 +101,8 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
 
 
 async def test_the_server_answers_while_it_writes_very_many_log_probabilities():
-    """By count: benchmarks/liveness.py says how soon, since here a stall of the machine would count as the server's."""
+    """By count, since a stall of the machine would count as the server's: benchmarks/liveness.py says how soon. That
+    what is large is made on another thread is for test_assembly.py."""
     settings = dataclasses.replace(SETTINGS, drain_seconds=0)
     async with serving("brisk", settings=settings, max_num_seqs=128) as (_, client, task):
 

@@ -14,9 +14,11 @@ from tessera.server.settings import ServerSettings
 from tests.engine.fakes import answer
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine
-from tests.server.test_engine_process import PROMPT, SETTINGS, _fakes_are_found, serving, stopped  # noqa: F401
+from tests.server.test_engine_process import PROMPT, SETTINGS, serving, stopped
 from tests.server.test_errors import check_error
 from tests.server.test_lifecycle import until
+
+pytestmark = pytest.mark.usefixtures("fakes_in_the_engines_process")
 
 BODY = {"model": "fake", "prompt": PROMPT, "max_tokens": 8, "return_token_ids": True}
 ON = dataclasses.replace(SETTINGS, sleep_mode=True, vllm_metrics=True)

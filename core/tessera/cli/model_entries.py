@@ -15,14 +15,11 @@ from tessera.cli.model_text import TEMPLATE_FLAGS
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.errors import ConfigError
 
-NOT_OF_ENTRIES = frozenset(
-    {
-        *("served_model_name", "enable_lora", "lora_modules", "max_loras", "max_lora_rank"),
-        *("nnodes", "node_rank", "master_addr", "master_port", "cluster_key_file"),
-    }
-)
-"""The name is the entry's; adapters would be further names. Other hosts join one engine."""
-ENTRY_FLAGS = frozenset(flag.name for flag in (*ENGINE_FLAGS, *TEMPLATE_FLAGS)) - NOT_OF_ENTRIES | {
+NOT_OF_ENTRIES = frozenset({"served_model_name", "enable_lora", "lora_modules", "max_loras", "max_lora_rank"})
+"""The name is the entry's; adapters would be further names."""
+OF_HOSTS = frozenset({"nnodes", "node_rank", "master_addr", "master_port", "cluster_key_file"})
+"""Other hosts join one engine. Some of these may come from the environment, where there is one host."""
+ENTRY_FLAGS = frozenset(flag.name for flag in (*ENGINE_FLAGS, *TEMPLATE_FLAGS)) - NOT_OF_ENTRIES - OF_HOSTS | {
     "tool_call_parser",
     "reasoning_parser",
 }
@@ -46,6 +43,8 @@ def read_model_entries(file: str, flags: Mapping[str, Any], ctx: click.Context) 
     for name in NOT_OF_ENTRIES:
         if flags[name] not in (None, ()):
             raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --models; remove it.")
+    if (flags["nnodes"] or 1) > 1:
+        raise ConfigError("--nnodes above 1 cannot be used with --models; remove it.")
     parameters: dict[str, click.Parameter] = {"name": click.Option(["--name"])}
     parameters |= {
         one.name: one for one in command.params if one.name in ENTRY_FLAGS or isinstance(one, click.Argument)

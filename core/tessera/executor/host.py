@@ -98,18 +98,24 @@ class Host:
             os.close(lifeline)
 
     def _start(self, spec: WorkerSpec, folder: str, lifeline: int, interface: str | None) -> Child:
-        """A worker with a connection of its own to host 0. Raises OSError, EOFError."""
+        """A worker with a connection of its own to host 0. Raises OSError and EOFError if host 0 is gone, PlatformError
+        if there can be no process."""
         parallel = self._parallel
         with join(parallel.master_addr, parallel.master_port, self._hello(folder, spec.rank), self._key) as link:
             threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
-            return Child(
-                "tessera.executor.worker_process",
-                str(link.fileno()),
-                str(lifeline),
-                variables={**gloo_variables(interface), **threads, **spec.environment},
-                pass_fds=(link.fileno(), lifeline),
-                stdin=subprocess.DEVNULL,
-            )
+            try:
+                return Child(
+                    "tessera.executor.worker_process",
+                    str(link.fileno()),
+                    str(lifeline),
+                    variables={**gloo_variables(interface), **threads, **spec.environment},
+                    pass_fds=(link.fileno(), lifeline),
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                raise PlatformError(
+                    f"worker {spec.rank} could not be started ({error.strerror}); allow more processes and open files."
+                ) from error
 
     def _watch(self, stream: MessageStream, specs: Sequence[WorkerSpec], workers: Sequence[Child]) -> bool:
         """Until host 0 ends or is gone. Raises EOFError, OSError."""

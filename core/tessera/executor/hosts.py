@@ -4,13 +4,15 @@ joins it, starts its share of the workers, and connects each of them. Those get 
 from __future__ import annotations
 
 import logging
+import select
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from tessera.config import EngineConfig
+from tessera.config.engine import ParallelConfig
 from tessera.errors import EngineStepError, PlatformError
 from tessera.executor.base import Report
 from tessera.executor.joining import Hello, HostWork, Leave, NotAdmittedError, admit, read_key
@@ -29,7 +31,7 @@ class HostsExecutor(WorkersExecutor):
 
     def __init__(self, config: EngineConfig) -> None:
         self._specs: Sequence[WorkerSpec] = ()
-        self._hosts: dict[int, _HostLink] = {}
+        self._hosts: dict[int, HostLink] = {}
         super().__init__(config)
 
     def start_workers(self, specs: Sequence[WorkerSpec], interface: str | None = LOOPBACK) -> None:
@@ -56,81 +58,18 @@ class HostsExecutor(WorkersExecutor):
                 parallel.master_addr,
                 parallel.master_port,
             )
-        with self._listener() as listener:
-            self._gather(listener, key, report)
+        with _listener(parallel) as listener:
+            entrance = Entrance(listener, key)
+            self._hosts = entrance.gather(parallel.nnodes, report)
             own = self._specs[: parallel.host_size]
             interface = interface_of(next(iter(self._hosts.values())).own_address)
             super().start_workers(own, interface)
             for number, host in self._hosts.items():
                 first = number * parallel.host_size
                 host.stream.send(HostWork(self._specs[first : first + parallel.host_size]))
-            self._connect_workers(listener, key)
+            self.workers += entrance.workers(self._specs[parallel.host_size :], self._hosts)
         self.workers.sort(key=lambda worker: worker.spec.rank)
         return super().load(report)
-
-    def _listener(self) -> socket.socket:
-        """Raises PlatformError."""
-        parallel = self.config.parallel
-        try:
-            family, _, _, _, address = socket.getaddrinfo(
-                parallel.master_addr, parallel.master_port, type=socket.SOCK_STREAM
-            )[0]
-            return socket.create_server(address[:2], family=family)
-        except OSError as error:
-            raise PlatformError(
-                f"host 0 cannot listen at {parallel.master_addr} port {parallel.master_port} ({error.strerror}); "
-                "--master-addr must be an address of this host, and --master-port free."
-            ) from error
-
-    def _gather(self, listener: socket.socket, key: bytes, report: Report) -> None:
-        """Returns when all hosts have joined."""
-        expected = self.config.parallel.nnodes
-        report(Progress("hosts", 1, expected))
-        while len(self._hosts) < expected - 1:
-            link, hello = self._admitted(listener, key)
-            if hello.rank is not None or not 0 < hello.host < expected:
-                # A worker of an engine before this one, or a host with other flags.
-                log.warning("host %d, worker %s, does not belong to this engine", hello.host, hello.rank)
-                link.close()
-                continue
-            if hello.host in self._hosts:
-                log.warning("host %d joins once more; the connection before is dropped", hello.host)
-                self._hosts[hello.host].stream.close()
-            self._hosts[hello.host] = _HostLink(link, hello)
-            report(Progress("hosts", 1 + len(self._hosts), expected))
-            log.info("host %d joined; %d of %d", hello.host, 1 + len(self._hosts), expected)
-
-    def _connect_workers(self, listener: socket.socket, key: bytes) -> None:
-        """Returns when each worker of the other hosts is connected. Raises EngineStepError if a host is gone."""
-        remote = {spec.rank: spec for spec in self._specs[self.config.parallel.host_size :]}
-        while len(self.workers) < len(self._specs):
-            link, hello = self._admitted(listener, key)
-            spec = None if hello.rank is None else remote.pop(hello.rank, None)
-            if spec is None:
-                link.close()
-                continue
-            self.workers.append(RemoteWorker(spec, link, hello))
-
-    def _admitted(self, listener: socket.socket, key: bytes) -> tuple[socket.socket, Hello]:
-        """The next connection that may join. Raises EngineStepError if a host that had joined is gone."""
-        while True:
-            self._wait(listener)
-            link, address = listener.accept()
-            try:
-                return link, admit(link, key)
-            except (NotAdmittedError, OSError, EOFError) as error:
-                link.close()
-                log.warning("%s does not join: %s", address[0], str(error) or "it has closed the connection.")
-
-    def _wait(self, listener: socket.socket) -> None:
-        """Until somebody connects. Hosts say nothing, so that what can be read of one is its end."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(listener, selectors.EVENT_READ)
-            for number, host in self._hosts.items():
-                selector.register(host.stream, selectors.EVENT_READ, number)
-            gone = [key.data for key, _ in selector.select() if key.data is not None]
-        if gone:
-            raise EngineStepError(f"host {gone[0]} is gone; its log says why.")
 
     def close(self) -> None:
         super().close()
@@ -140,14 +79,98 @@ class HostsExecutor(WorkersExecutor):
             host.stream.close()
 
 
-class _HostLink:
+def _listener(parallel: ParallelConfig) -> socket.socket:
+    """Raises PlatformError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            parallel.master_addr, parallel.master_port, type=socket.SOCK_STREAM
+        )[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise PlatformError(
+            f"host 0 cannot listen at {parallel.master_addr} port {parallel.master_port} ({error.strerror}); "
+            "--master-addr must be an address of this host, and --master-port free."
+        ) from error
+
+
+class HostLink:
     """The connection to another host."""
 
-    def __init__(self, link: socket.socket, hello: Hello) -> None:
-        self.hello = hello
+    def __init__(self, link: socket.socket) -> None:
         # This host's address, as that one reaches it.
         self.own_address: str = link.getsockname()[0]
         self.stream = MessageStream(link, Leave)
+
+
+class Entrance:
+    """Where hosts and their workers join."""
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self._listener, self._key = listener, key
+
+    def gather(self, num_hosts: int, report: Report) -> dict[int, HostLink]:
+        """The other hosts, by number, once all have joined. One that goes meanwhile may join again."""
+        hosts: dict[int, HostLink] = {}
+        report(Progress("hosts", 1, num_hosts))
+        while len(hosts) < num_hosts - 1:
+            for number in self._wait(hosts):
+                log.warning("host %d is gone again", number)
+                hosts.pop(number).stream.close()
+            admitted = self._admitted()
+            if admitted is None:
+                continue
+            link, hello = admitted
+            if hello.rank is not None or not 0 < hello.host < num_hosts:
+                # A worker of an engine before this one, or a host with other flags.
+                log.warning("host %d, worker %s, does not belong to this engine", hello.host, hello.rank)
+                link.close()
+                continue
+            if hello.host in hosts:
+                log.warning("host %d joins once more; the connection before is dropped", hello.host)
+                hosts[hello.host].stream.close()
+            hosts[hello.host] = HostLink(link)
+            report(Progress("hosts", 1 + len(hosts), num_hosts))
+            log.info("host %d joined; %d of %d", hello.host, 1 + len(hosts), num_hosts)
+        return hosts
+
+    def workers(self, specs: Sequence[WorkerSpec], hosts: Mapping[int, HostLink]) -> list[WorkerHandle]:
+        """Those of the other hosts, once all are connected. Raises EngineStepError if a host is gone."""
+        missing = {spec.rank: spec for spec in specs}
+        workers: list[WorkerHandle] = []
+        while missing:
+            for number in self._wait(hosts):
+                raise EngineStepError(f"host {number} is gone; its log says why.")
+            admitted = self._admitted()
+            if admitted is None:
+                continue
+            link, hello = admitted
+            spec = None if hello.rank is None else missing.pop(hello.rank, None)
+            if spec is None:
+                link.close()
+            else:
+                workers.append(RemoteWorker(spec, link, hello))
+        return workers
+
+    def _wait(self, hosts: Mapping[int, HostLink]) -> list[int]:
+        """Until somebody connects, or a host is gone; returns those. Hosts say nothing, so that what can be read of one
+        is its end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            for number, host in hosts.items():
+                selector.register(host.stream, selectors.EVENT_READ, number)
+            return [key.data for key, _ in selector.select() if key.data is not None]
+
+    def _admitted(self) -> tuple[socket.socket, Hello] | None:
+        """The next connection; None if there is none, or if it may not join."""
+        if not select.select([self._listener], [], [], 0)[0]:
+            return None
+        link, address = self._listener.accept()
+        try:
+            return link, admit(link, self._key)
+        except (NotAdmittedError, OSError, EOFError) as error:
+            link.close()
+            log.warning("%s does not join: %s", address[0], str(error) or "it has closed the connection.")
+            return None
 
 
 class RemoteWorker(WorkerHandle):

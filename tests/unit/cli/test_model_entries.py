@@ -67,6 +67,8 @@ WRONG = [
     ("- {name: a", (), "invalid YAML"),
     ("- {name: a}", ("some/folder",), "Give MODEL or --models, not both."),
     ("- {name: a}", ("--enable-lora",), "--enable-lora cannot be used with --models; remove it."),
+    ("- {name: a}", ("--nnodes", "2"), "--nnodes above 1 cannot be used with --models; remove it."),
+    ("- {name: a, nnodes: 2}", (), "line 1: unknown flag 'nnodes'"),
     ("- {name: a}", ("--served-model-name", "b"), "--served-model-name cannot be used with --models; remove it."),
 ]
 
@@ -77,6 +79,13 @@ def test_what_is_wrong_is_one_line(serve, capsys, text, flags, what):
     assert (code, entries) == (2, None)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert what in line
+
+
+def test_a_group_of_one_host_in_the_environment_is_none(serve, monkeypatch):
+    for name, value in {"GROUP_SIZE": "1", "WORKER_INDEX": "0", "LEADER_ADDRESS": "leader"}.items():
+        monkeypatch.setenv(f"LWS_{name}", value)
+    _, entries, _ = serve("- {name: a}")
+    assert [entry.name for entry in entries] == ["a"]
 
 
 def test_what_belongs_to_one_model_is_refused(tmp_path, capsys):
