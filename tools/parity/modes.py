@@ -19,7 +19,7 @@ from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tools.parity.compare import Compared, compare_all
 from tools.parity.family import MAX_POSITIONS
-from tools.parity.oracle import Answer
+from tools.parity.oracle import CONTINUED_AFTER, Answer
 from tools.parity.recording import Ran, WatchedEngine
 
 PLATFORMS = {
@@ -33,7 +33,6 @@ MAX_SEQS = 8
 BUDGET = 128
 SMALL_BUDGET = 16
 CACHE_BYTES = 2**24
-CONTINUED_AFTER = 16
 EVERY_POINT_PROMPTS = 4
 MAX_DRAFTS = 3
 

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from tessera.media.placed import PlacedMedia
 from tools.parity.encoder_inputs import EncoderInputs
-from tools.parity.family import Family, num_prompt_tokens
+from tools.parity.family import MAX_POSITIONS, Family, num_prompt_tokens
 from tools.parity.images import Images
 
 NUM_TOKENS = 32
+"""Of an answer that does not reach the end of what the model can read."""
+CONTINUED_AFTER = 16
+"""How many tokens of an answer a longer prompt takes."""
 LENGTHS = (29, 1, 16, 40, 5, 33, 17, 2, 24, 36)
 STEM = 26
 
@@ -58,14 +61,14 @@ def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]
 
 
 def ask_family(family: Family, model: Any, count: int) -> list[Answer]:
-    """model: of this family. count: of prompts."""
-    vocab = num_prompt_tokens(model.config)
+    """model: of this family. count: of prompts. Raises ValueError if one leaves no room for an answer to continue."""
+    vocab, longest = num_prompt_tokens(model.config), family.max_model_len or MAX_POSITIONS
     if family.images is None:
-        return ask(model, make_prompts(vocab, count))
+        return ask(model, make_prompts(vocab, count), longest=longest)
     if isinstance(family.images, EncoderInputs):
         prompts = make_prompts(vocab, count)
-        return ask(model, prompts, family.images.placed(prompts), family.images)
-    return ask(model, *family.images.prompts(vocab, count), family.images)
+        return ask(model, prompts, family.images.placed(prompts), family.images, longest=longest)
+    return ask(model, *family.images.prompts(vocab, count), family.images, longest=longest)
 
 
 @torch.inference_mode()
@@ -74,13 +77,19 @@ def ask(
     prompts: Sequence[Sequence[int]],
     media: Sequence[Sequence[PlacedMedia]] = (),
     images: Images | EncoderInputs | None = None,
+    *,
+    longest: int = MAX_POSITIONS,
 ) -> list[Answer]:
     """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded.
-    media: of each prompt; () if none has any. images: of the model's family, where a prompt has any."""
+    media: of each prompt; () if none has any. images: of the model's family, where a prompt has any. longest: of a
+    prompt and its answer, which ends there as an engine's does. Raises ValueError if a prompt leaves less room than
+    CONTINUED_AFTER tokens and one."""
     answers = []
     for prompt, placed in zip(prompts, media or [()] * len(prompts), strict=True):
-        tokens = list(prompt)
-        for _ in range(NUM_TOKENS):
+        tokens, room = list(prompt), longest - len(prompt)
+        if room <= CONTINUED_AFTER:
+            raise ValueError(f"A prompt of {len(prompt)} tokens leaves no room in a text of {longest}.")
+        for _ in range(min(NUM_TOKENS, room)):
             tokens.append(int(_logits(model, tokens, images, placed, len(prompt))[-1].argmax()))
         logits = _logits(model, tokens, images, placed, len(prompt))
         answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone(), tuple(placed)))
