@@ -225,8 +225,8 @@ def test_progress_is_a_line(tmp_path, monkeypatch, stream, shown):
     progress = BatchProgress(source, results, LastingStream(stream))
     results.usage.output_tokens = 300
     clock[0] += 10
-    progress()
-    progress()  # too soon for another
+    progress.count()
+    progress.count()  # too soon for another
     assert stream.getvalue() == shown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 
@@ -13,7 +13,6 @@ from tessera.errors import EngineDeadError
 from tessera.server.batches.endpoints import EndpointResponse, Endpoints
 from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import LineError, LineResponse, RequestLine, ResultLine
-from tessera.server.batches.results import BatchResults
 from tessera.server.context import ServerContext
 from tessera.server.store import new_id
 
@@ -85,21 +84,27 @@ class WholeRoom(Room):
 
 
 class Runner:
-    """Answers the requests of one batch. on_result: called after each result."""
+    """Answers the requests of one batch. done: the custom_id of each that has a result. keep: stores a result."""
 
-    def __init__(self, endpoints: Endpoints, room: Room, results: BatchResults, on_result: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        room: Room,
+        done: Collection[str],
+        keep: Callable[[ResultLine], Awaitable[None]],
+    ) -> None:
         self._endpoints = endpoints
         self._room = room
-        self._results = results
-        self._on_result = on_result
+        self._done = done
+        self._keep = keep
 
     async def run(self, source: InputFile, tenant: str) -> None:
         """Returns when each request has a result. Cancelling it ends those in flight, which then have none. Raises
-        OSError, and what the room raises."""
+        OSError, and what the room and `keep` raise."""
         try:
             async with asyncio.TaskGroup() as group:
                 for entry in source.entries:
-                    if entry.custom_id not in self._results.done:
+                    if entry.custom_id not in self._done:
                         line = await asyncio.to_thread(source.line, entry)
                         await self._room.take()
                         group.create_task(self._answer(line, tenant))
@@ -114,8 +119,7 @@ class Runner:
                 break
             await asyncio.sleep(PAUSE_SECONDS)
             await self._room.take()
-        await asyncio.to_thread(self._results.add, _result_of(line, answer))
-        self._on_result()
+        await self._keep(_result_of(line, answer))
 
 
 def _result_of(line: RequestLine, answer: EndpointResponse) -> ResultLine:
