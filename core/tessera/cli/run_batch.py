@@ -144,7 +144,7 @@ async def _run(
 ) -> int:
     """The exit code. Raises TesseraError."""
     from tessera.cli.client.local import running_engine
-    from tessera.server.batches.endpoints import Endpoints
+    from tessera.server.batches.endpoints import Endpoints, endpoint_apps
     from tessera.server.batches.runner import Runner, WholeRoom
     from tessera.server.context import ServerContext
     from tessera.server.disk import DiskFullError
@@ -173,7 +173,8 @@ async def _run(
                         raise OverloadedError(what) from error
                     progress.count()
 
-                await Runner(Endpoints(routes), WholeRoom(context), results.done, keep).run(source, "")
+                room = WholeRoom(engine, context.counts)
+                await Runner(Endpoints(endpoint_apps(routes)), room, results.done, keep).run(source, "")
         except asyncio.CancelledError:
             progress.say("stopped; run the same command again to go on")
             raise

@@ -15,10 +15,10 @@ from tessera.server.batches.endpoints import Endpoints
 from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import Batch, BatchError, BatchErrors, FileObject, ResultLine
 from tessera.server.batches.results import BatchResults
-from tessera.server.batches.runner import IdleRoom, Runner, unanswered
+from tessera.server.batches.runner import Room, Runner, unanswered
 from tessera.server.batches.storage import Storage
-from tessera.server.context import ServerContext
 from tessera.server.limits import RateLimitError
+from tessera.server.settings import Limits
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,12 @@ class BatchJob:
 class Jobs:
     """The batches of one server that have not ended."""
 
-    def __init__(self, context: ServerContext, storage: Storage, endpoints: Endpoints) -> None:
-        self._limits = context.settings.limits
+    def __init__(self, limits: Limits, storage: Storage, endpoints: Endpoints, room: Room) -> None:
+        """room: in which requests are answered."""
+        self._limits = limits
         self._storage = storage
         self._endpoints = endpoints
-        self._room = IdleRoom(context, lambda: not storage.full)
+        self._room = room
         self._jobs: dict[str, BatchJob] = {}
         self._reading = asyncio.Lock()
         self._running = asyncio.Semaphore(MAX_RUNNING)
