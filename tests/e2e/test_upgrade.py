@@ -39,28 +39,24 @@ def restore(form: int, folder: Path) -> list[str]:
     return ["--response-store", str(folder / "responses"), "--batch-store", str(batches)]
 
 
-def check_stored(url: str) -> None:
-    """Asks a server for all of it."""
-    with (
-        openai.OpenAI(base_url=url, api_key="sk-search") as search,
-        openai.OpenAI(base_url=url, api_key="sk-night") as night,
-    ):
-        assert search.responses.retrieve(RESPONSE).output_text == "The capital of France is Paris."
-        after = search.responses.create(
-            model="small", input="And 12 plus 30?", previous_response_id=RESPONSE, max_output_tokens=8
-        )
-        assert after.previous_response_id == RESPONSE
-        (item,) = search.conversations.items.list(CONVERSATION).data
-        assert item.to_dict()["content"][0]["text"] == "What is 12 plus 30?"
-        assert search.chat.completions.retrieve(CHAT).choices[0].message.content == "12 plus 30 is 42."
-        with pytest.raises(openai.NotFoundError):
-            night.responses.retrieve(RESPONSE)
-        ended = night.batches.retrieve(ENDED)
-        assert (ended.status, ended.request_counts.completed) == ("completed", 3)
-        assert len(night.files.content(ended.output_file_id).text.splitlines()) == 3
-        done = until(night, OPEN, lambda batch: batch.status not in ("in_progress", "finalizing"))
-        assert (done.status, done.request_counts.completed) == ("completed", 8)
-        assert len(night.files.content(done.output_file_id).text.splitlines()) == 8
+def check_stored(search: openai.OpenAI, night: openai.OpenAI) -> None:
+    """Asks a server for all of it. search, night: clients with the keys that it belongs to."""
+    assert search.responses.retrieve(RESPONSE).output_text == "The capital of France is Paris."
+    after = search.responses.create(
+        model="small", input="And 12 plus 30?", previous_response_id=RESPONSE, max_output_tokens=8
+    )
+    assert after.previous_response_id == RESPONSE
+    (item,) = search.conversations.items.list(CONVERSATION).data
+    assert item.to_dict()["content"][0]["text"] == "What is 12 plus 30?"
+    assert search.chat.completions.retrieve(CHAT).choices[0].message.content == "12 plus 30 is 42."
+    with pytest.raises(openai.NotFoundError):
+        night.responses.retrieve(RESPONSE)
+    ended = night.batches.retrieve(ENDED)
+    assert (ended.status, ended.request_counts.completed) == ("completed", 3)
+    assert len(night.files.content(ended.output_file_id).text.splitlines()) == 3
+    done = until(night, OPEN, lambda batch: batch.status not in ("in_progress", "finalizing"))
+    assert (done.status, done.request_counts.completed) == ("completed", 8)
+    assert len(night.files.content(done.output_file_id).text.splitlines()) == 8
 
 
 @pytest.mark.parametrize("form", range(FORMAT))
@@ -68,6 +64,10 @@ def test_what_an_earlier_server_stored_is_served(form: int, tmp_path: Path) -> N
     keys = tmp_path / "keys.yaml"
     keys.write_text(KEYS)
     flags = [*restore(form, tmp_path / "stored"), "--served-model-name", "small", "--api-key-file", str(keys)]
-    with Served(flags, tmp_path / "log") as served:
-        check_stored(f"{served.url}/v1")
+    with (
+        Served(flags, tmp_path / "log") as served,
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="sk-search") as search,
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="sk-night") as night,
+    ):
+        check_stored(search, night)
     assert "Traceback" not in (tmp_path / "log").read_text()

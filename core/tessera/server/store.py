@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -56,7 +55,11 @@ class Store:
     async def get(self, kind: Kind, key: str, tenant: str) -> Any:
         """The object; None if there is none for this tenant."""
         body = await self._database.do(self._get, kind, key, tenant)
-        return None if body is None else msgspec.json.decode(body)
+        if body is None:
+            return None
+        with contextlib.suppress(DiskFullError):  # it can be read all the same
+            await self._database.do(self._touch, key)
+        return msgspec.json.decode(body)
 
     async def delete(self, kind: Kind, key: str, tenant: str) -> bool:
         """Returns whether there was one."""
@@ -134,10 +137,11 @@ class Store:
         ).fetchone()
         if found is None:
             return None
-        with contextlib.suppress(sqlite3.OperationalError):  # a full disk may still be read
-            self._database.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), key))
         body: bytes = found[0]
         return body
+
+    def _touch(self, key: str) -> None:
+        self._database.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), key))
 
     def _delete(self, kind: Kind, key: str, tenant: str) -> bool:
         given = (key, kind, tenant)
