@@ -37,9 +37,9 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.identity = self._write(name, self._key, authority=True)
 
-    def issue(self, name: str) -> Identity:
-        """For the addresses of this machine."""
-        return self._write(name, ec.generate_private_key(ec.SECP256R1()), authority=False)
+    def issue(self, name: str, days: float = 1.0) -> Identity:
+        """For the addresses of this machine. days: until it expires; negative for one that has."""
+        return self._write(name, ec.generate_private_key(ec.SECP256R1()), authority=False, days=days)
 
     def issue_encrypted(self, name: str) -> Identity:
         """Its key is under a pass phrase."""
@@ -56,14 +56,15 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
         *,
         authority: bool,
+        days: float = 1.0,
         encryption: KeySerializationEncryption | None = None,
     ) -> Identity:
         now = datetime.now(UTC)
         addresses = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         certificate = (
             x509.CertificateBuilder(self._name, _common_name(name), key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
             .sign(self._key, hashes.SHA256())

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -31,18 +32,21 @@ class Served:
         folder: Path | None = None,
         ready_within: float = 90.0,
         wait: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """wait: until it is ready; otherwise until its port answers."""
+        """wait: until it is ready; otherwise until its port answers. tls: with which it is asked that, by HTTPS."""
         self.environment, self.folder = environment, folder
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
+        self._tls = tls
         self.log, self.ready_within, self.wait = log, ready_within, wait
         base = list(program) or [sys.executable, "-m", "tessera.cli"]
         self.command = [*base, "serve", *arguments, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
         began = time.monotonic()
-        with self.log.open("wb") as log:
+        self.log.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder
             )
@@ -66,7 +70,7 @@ class Served:
 
     def status(self, path: str) -> int:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=5, context=self._tls) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:

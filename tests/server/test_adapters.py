@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from tessera.config.engine import LoraConfig
 from tessera.errors import RequestError
-from tessera.server import adapters
+from tessera.server import adapter_copies, adapters
 from tessera.server.key_file import KeyFile
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
@@ -106,7 +106,7 @@ async def test_another_version_takes_a_name_s_place_if_that_is_asked_for(serving
 
 
 async def test_requests_that_run_end_with_an_adapter_that_goes(serving, folder, monkeypatch):
-    monkeypatch.setattr(adapters, "UNREAD_SECONDS", 0.0)
+    monkeypatch.setattr(adapter_copies, "UNREAD_SECONDS", 0.0)
     engine = FakeEngine()
     async with serving(engine) as api:
         await load(api, "french", folder())

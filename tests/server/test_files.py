@@ -201,7 +201,7 @@ async def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path):
     (tmp_path / "file_x.part").symlink_to("/dev/full")
     storage = Storage("", 2**30)
     incoming = Incoming(storage, tmp_path / "file_x", 2**30)
-    with pytest.raises(OverloadedError, match="cannot store the file now"):
+    with pytest.raises(OverloadedError, match="cannot store this now"):
         await incoming.write(b"x" * 2**22)
     incoming.close()
     assert storage.used_bytes == 0

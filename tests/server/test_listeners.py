@@ -15,7 +15,8 @@ import httpx
 import openai
 import pytest
 
-from tessera.cli.listen import tls_context, unix_listener
+from tessera.cli.listen import unix_listener
+from tessera.server.certificates import certificates
 from tessera.server.settings import ServerSettings
 from tests.certificates import Authority
 from tests.server.conftest import on_socket
@@ -88,8 +89,8 @@ def server_identity(authority):
 
 def settings(authority, identity, cert_reqs=0):
     ca_certs = str(authority.identity.certificate) if cert_reqs else None
-    context = tls_context(str(identity.certificate), str(identity.key), ca_certs, cert_reqs)
-    return ServerSettings(tls=context, drain_seconds=0.1)
+    tls = certificates(str(identity.certificate), str(identity.key), ca_certs, cert_reqs)
+    return ServerSettings(tls=tls, drain_seconds=0.1)
 
 
 def trusting(authority, identity=None):
@@ -159,3 +160,37 @@ async def test_a_stream_cut_by_the_client_over_tls_ends_its_request(authority, s
         async with http.stream("POST", "/v1/chat/completions", json=STREAM) as response:
             await anext(response.aiter_lines())
         await until(lambda: not engine.running)
+
+
+async def test_sighup_exchanges_an_expired_certificate_and_keeps_it_if_the_new_one_is_wrong(authority, caplog):
+    caplog.set_level("INFO", "tessera")
+    engine = FakeEngine(script=Script(pieces=["x"] * 400, delay=0.01))
+    identity = authority.issue("renewed", days=-1)
+    async with on_socket(engine, settings(authority, identity)) as server:
+        lax = trusting(authority)
+        lax.check_hostname, lax.verify_mode = False, ssl.CERT_NONE
+
+        async def healthy():
+            async with httpx.AsyncClient(base_url=server.url, verify=trusting(authority)) as http:
+                return (await http.get("/health")).status_code == 200
+
+        async def reload(line):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: line in caplog.text)
+
+        async with (
+            httpx.AsyncClient(base_url=server.url, verify=lax) as http,
+            http.stream("POST", "/v1/chat/completions", json=STREAM) as stream,
+        ):
+            with pytest.raises(httpx.ConnectError, match="expired"):
+                await healthy()
+            authority.issue("renewed")
+            await reload(f"Read the certificate from '{identity.certificate}'.")
+            assert await healthy()
+            identity.key.write_text("half of a")
+            await reload("The certificate stays as it was: --ssl-certfile")
+            assert await healthy()
+            # Who was there before has lost nothing.
+            assert engine.running
+            await stream.aclose()
+        assert not server.task.done()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from safetensors.numpy import save_file
 
+from tessera.config.engine import LoraConfig
 from tessera.errors import ModelError
+from tessera.server.adapters import LOAD, UNLOAD
+from tessera.server.batches import runner
 from tessera.server.context import ServerState
 from tessera.server.key_file import KeyFile
-from tessera.server.on_demand import hosted_models
+from tessera.server.on_demand import hosted_models, hosted_room
 from tessera.server.on_demand.app import create_app, loaded_app
 from tessera.server.on_demand.hosted_model import HostedEntry, LoadedHost
 from tessera.server.on_demand.hosted_models import HostedModels
@@ -24,7 +29,7 @@ from tests.server.fake_engine import FakeEngine, Script
 from tests.server.test_errors import check_error
 from tests.server.test_lifecycle import until
 
-CHAT = "/v1/chat/completions"
+CHAT, PROMPTS = "/v1/chat/completions", "/v1/completions"
 
 
 @dataclass
@@ -38,6 +43,7 @@ class FakeModel:
     error: Exception | None = None
     wrong: Exception | None = None
     script: Script = field(default_factory=Script)
+    lora: bool = False
     engines: list[FakeEngine] = field(default_factory=list)
 
     async def configure(self):
@@ -48,14 +54,15 @@ class FakeModel:
     async def plan(self):
         return self.size
 
-    async def load(self):
+    async def load(self, copies):
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
         engine = FakeEngine(script=self.script)
+        engine.config = replace(engine.config, lora=LoraConfig(enable=self.lora))
         self.engines.append(engine)
-        settings = ServerSettings(served_model_names=(self.name,))
-        app = loaded_app(engine, settings, self.server.state, self.server.store)
+        settings = replace(self.server.settings, served_model_names=(self.name,))
+        app = loaded_app(engine, settings, self.server.state, self.server.store, copies)
         return LoadedHost(engine, app, engine.shutdown)
 
     @property
@@ -67,7 +74,7 @@ class Several:
     """A server of fake models."""
 
     def __init__(self, names, rules, settings):
-        self.state, self.store = ServerState(), Store("", 2**20)
+        self.state, self.store, self.settings = ServerState(), Store("", 2**20), settings
         self.fakes = {name: FakeModel(name, self) for name in names}
         self.hosted = HostedModels([HostedEntry(name, fake.configure) for name, fake in self.fakes.items()], rules)
         self.app = create_app(self.hosted, settings, self.state, self.store)
@@ -240,7 +247,7 @@ async def test_a_form_says_it_too():
         assert server.running == {"b"}
 
 
-@pytest.mark.parametrize("path", ["/robots.txt", "/v1/nothing", "/docs", "/v1/files", "/v1/batches"])
+@pytest.mark.parametrize("path", ["/robots.txt", "/v1/nothing", "/docs"])
 async def test_who_looks_around_loads_nothing(path):
     async with several() as server:
         check_error(await server.client.get(path), 404, code="unknown_url")
@@ -304,3 +311,173 @@ async def test_keys_have_their_models_and_quotas(tmp_path):
         statuses = [(await server.chat("a")).status_code for _ in range(3)]
         assert statuses[0] == 200
         assert statuses[-1] == 429
+
+
+# ---- adapters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admin(tmp_path):
+    keys = [
+        {"name": "operator", "key": "admin", "admin": True},
+        {"name": "other", "key": "other", "models": ["french"]},
+    ]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": keys}))
+    return ServerSettings(key_file=KeyFile(str(path)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "french"
+    path.mkdir()
+    said = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (path / "adapter_config.json").write_text(json.dumps(said))
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    shapes = {f"{layer}.lora_A.weight": (4, 24), f"{layer}.lora_B.weight": (16, 4)}
+    weights = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    save_file(weights, path / "adapter_model.safetensors")
+    return path
+
+
+async def test_an_adapter_is_of_the_model_that_its_loading_names_and_outlives_its_time_in_memory(admin, folder):
+    async with several(settings=admin, max_loaded=1) as server:
+        server.fakes["b"].lora = True
+        http = server.client
+
+        async def load(key, **fields):
+            body = {"lora_name": "french", "lora_path": str(folder), "model": "b", **fields}
+            return await http.post(LOAD, json=body, headers={"Authorization": f"Bearer {key}"})
+
+        check_error(await load("other"), 403, code="permission_denied")
+        assert server.running == set(), "nothing is loaded for who may not"
+        assert (await load("admin")).status_code == 200
+        assert server.running == {"b"}
+        http.headers["Authorization"] = "Bearer admin"
+        assert "already; load_inplace" in check_error(await load("admin"), 400, "lora_name")
+        assert "needs --enable-lora" in check_error(await load("admin", model="a"), 404, code="unknown_url")
+        cards = {card["id"]: card for card in (await http.get("/v1/models")).json()["data"]}
+        assert [*cards] == ["a", "b", "french", "c"]
+        assert (cards["french"]["parent"], cards["french"]["state"]) == ("b", cards["b"]["state"])
+        assert (await http.get("/v1/models/french")).json() == cards["french"]
+        # By then another model was loaded; the adapter is there again with its own.
+        assert (await server.chat("c")).status_code == 200
+        assert server.running == {"c"}
+        assert (await server.chat("french")).json()["model"] == "french"
+        (call,) = server.fakes["b"].engines[-1].calls
+        assert "lora" in call.feature_args
+        # A key may have an adapter and not its model.
+        http.headers["Authorization"] = "Bearer other"
+        assert (await server.chat("french")).status_code == 200
+        check_error(await server.chat("b"), 403, "model", "model_not_found")
+        http.headers["Authorization"] = "Bearer admin"
+        check_error(await http.post(UNLOAD, json={"lora_name": "german"}), 404, "lora_name", "model_not_found")
+        check_error(await http.post(UNLOAD, json={"lora_name": "a"}), 404, code="unknown_url")
+        assert (await http.post(UNLOAD, json={"lora_name": "french"})).status_code == 200
+        check_error(await server.chat("french"), 404, "model", "model_not_found")
+
+
+async def test_no_two_models_have_an_adapter_of_one_name(admin, folder):
+    async with several(settings=admin) as server:
+        server.client.headers["Authorization"] = "Bearer admin"
+        statuses = []
+        for name in "ab":
+            server.fakes[name].lora = True
+        for name, adapter in (("a", "french"), ("b", "french"), ("b", "a"), ("b", "german")):
+            body = {"lora_name": adapter, "lora_path": str(folder), "model": name}
+            statuses.append((await server.client.post(LOAD, json=body)).status_code)
+        assert statuses == [200, 400, 400, 200]
+        body = {"lora_name": "more", "lora_path": str(folder), "model": "french"}
+        check_error(await server.client.post(LOAD, json=body), 400, "model")
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+async def run_batch(server, models, wait=True):
+    """A line for each model, in this order. Returns the batch once it has ended, and its results."""
+    lines = [
+        {
+            "custom_id": f"{number} {name}",
+            "method": "POST",
+            "url": PROMPTS,
+            "body": {"model": name, "prompt": "Hi"},
+        }
+        for number, name in enumerate(models)
+    ]
+    file = ("in.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    made = await server.client.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
+    asked = {"input_file_id": made.json()["id"], "endpoint": PROMPTS, "completion_window": "24h"}
+    batch = (await server.client.post("/v1/batches", json=asked)).json()
+    while wait and batch["status"] in ("validating", "in_progress", "finalizing"):
+        await asyncio.sleep(0.02)
+        batch = (await server.client.get(f"/v1/batches/{batch['id']}")).json()
+    results = []
+    for key in (batch["output_file_id"], batch["error_file_id"]):
+        text = "" if key is None else (await server.client.get(f"/v1/files/{key}/content")).text
+        results += [json.loads(line) for line in text.splitlines()]
+    return batch, {one["custom_id"]: one["response"]["body"] for one in results}
+
+
+async def test_the_lines_of_a_batch_go_to_the_models_that_they_name(monkeypatch):
+    monkeypatch.setattr(hosted_models, "PATIENCE_SECONDS", 0.0)
+    async with several("abc", max_loaded=1) as server:
+        server.fakes["a"].seconds = 0.05
+        batch, bodies = await run_batch(server, "cabacdb")
+        assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 7, "completed": 6, "failed": 1})
+        assert {name: body.get("model") for name, body in bodies.items() if name != "5 d"} == {
+            f"{number} {name}": name for number, name in enumerate("cabacdb") if name != "d"
+        }
+        assert bodies["5 d"]["error"]["code"] == "model_not_found"
+        # However the lines are mixed, none is loaded twice.
+        assert [len(fake.engines) for fake in server.fakes.values()] == [1, 1, 1]
+
+
+async def test_a_batch_takes_no_model_s_place_that_is_in_use(monkeypatch):
+    monkeypatch.setattr(hosted_models, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(hosted_models, "PATIENCE_SECONDS", 0.3)
+    async with several("ab", max_loaded=1) as server:
+        server.fakes["a"].script = Script(pieces=["x"] * 50, delay=0.01)
+        streaming = asyncio.create_task(server.chat("a", stream=True))
+        await until(lambda: server.running == {"a"} and server.fakes["a"].engines[0].running)
+        batch = asyncio.create_task(run_batch(server, "b"))
+        assert '"finish_reason":"stop"' in (await streaming).text
+        assert (server.running, server.hosted.models["b"].num_waiting) == ({"a"}, 0)
+        ended, _ = await batch
+        assert (ended["status"], server.running) == ("completed", {"b"})
+
+
+async def test_a_model_that_cannot_be_loaded_fails_its_own_lines(monkeypatch):
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(hosted_room, "PAUSE_SECONDS", 0.01)
+    async with several("ab") as server:
+        server.fakes["b"].wrong = ModelError("There is no folder '/secret/place'.")
+        batch, bodies = await run_batch(server, "aba")
+        assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        assert bodies["1 b"]["error"]["code"] == "model_not_loaded"
+        assert "/secret" not in json.dumps(bodies)
+
+
+async def test_a_batch_may_use_the_models_of_its_key(tmp_path):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [{"name": "one", "key": "one", "models": ["a"]}]}))
+    async with several(settings=ServerSettings(key_file=KeyFile(str(path)))) as server:
+        server.client.headers["Authorization"] = "Bearer one"
+        _, bodies = await run_batch(server, "ab")
+        assert (bodies["0 a"]["model"], bodies["1 b"]["error"]["code"]) == ("a", "model_not_found")
+        assert server.running == {"a"}
+
+
+async def test_a_batch_that_had_not_ended_goes_on_in_the_next_server(tmp_path, monkeypatch):
+    settings = ServerSettings(batch_store=str(tmp_path / "store"))
+    async with several("ab", settings=settings) as server:
+        server.fakes["b"].script = Script(pieces=["x"] * 3, hang_at=1)
+        batch, _ = await run_batch(server, "aab", wait=False)
+        await until(lambda: server.running == {"a", "b"} and server.fakes["b"].engines[0].running)
+    async with several("ab", settings=settings) as server:
+        ended = batch
+        while ended["status"] in ("validating", "in_progress", "finalizing"):
+            await asyncio.sleep(0.02)
+            ended = (await server.client.get(f"/v1/batches/{batch['id']}")).json()
+        assert ended["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert server.running == {"b"}

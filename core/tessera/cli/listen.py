@@ -1,4 +1,4 @@
-"""The server's listening socket and certificates, set up before anything slow starts."""
+"""The server's listening socket, set up before anything slow starts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import errno
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from ipaddress import ip_address
 from pathlib import Path
 
-from tessera.errors import ConfigError, PortError
+from tessera.errors import PortError
 
 EVERY_NETWORK = ("0.0.0.0", "::")  # noqa: S104  # only recognised here; the user chooses it
 _BACKLOG = 2048
@@ -181,81 +180,3 @@ def _remove(place: Path, bound: os.stat_result) -> None:
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(place.lstat(), bound):
             place.unlink()
-
-
-# ---- certificates, checked before anything slow starts ----
-
-
-def tls_context(
-    certfile: str | None,
-    keyfile: str | None,
-    ca_certs: str | None,
-    cert_reqs: int,
-    ciphers: str | None = None,
-) -> ssl.SSLContext | None:
-    """The TLS settings; None without a certificate. keyfile: None if the certificate's file also contains the key.
-    ca_certs: for verifying client certificates; cert_reqs: whether clients need one, as a value of ssl.VerifyMode.
-    ciphers: an OpenSSL list of those of TLS 1.2; None is Python's default. Raises ConfigError."""
-    if certfile is None:
-        others = {
-            "--ssl-keyfile": keyfile, "--ssl-ca-certs": ca_certs, "--ssl-cert-reqs": cert_reqs, "--ssl-ciphers": ciphers
-        }  # fmt: skip
-        for option, given in others.items():
-            if given:
-                raise ConfigError(f"{option} requires --ssl-certfile.")
-        return None
-    if cert_reqs and ca_certs is None:
-        raise ConfigError(f"--ssl-cert-reqs {cert_reqs} requires --ssl-ca-certs, to verify client certificates with.")
-    for option, file in (("--ssl-certfile", certfile), ("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs)):
-        if file is not None:
-            _check_readable(option, file)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ciphers is not None:
-        _set_ciphers(context, ciphers)
-    _load_chain(context, certfile, keyfile)
-    if ca_certs is not None:
-        _load_authorities(context, ca_certs)
-    context.verify_mode = ssl.VerifyMode(cert_reqs)
-    return context
-
-
-def _load_chain(context: ssl.SSLContext, certfile: str, keyfile: str | None) -> None:
-    key = f"--ssl-certfile '{certfile}'" if keyfile is None else f"--ssl-keyfile '{keyfile}'"
-
-    def refuse() -> str:
-        raise ConfigError(
-            f"The private key in {key} is encrypted; store it without a passphrase, readable only by this user."
-        )
-
-    try:
-        context.load_cert_chain(certfile, keyfile, password=refuse)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"The private key in {key} does not match --ssl-certfile '{certfile}'.") from error
-        raise ConfigError(
-            f"--ssl-certfile '{certfile}' must contain a certificate chain and {key} its private key, both as PEM."
-        ) from error
-
-
-def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
-    try:
-        context.set_ciphers(ciphers)
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"--ssl-ciphers '{ciphers}' names no cipher that OpenSSL has here; see `openssl ciphers -s -tls1_2`."
-        ) from error
-
-
-def _load_authorities(context: ssl.SSLContext, ca_certs: str) -> None:
-    try:
-        context.load_verify_locations(ca_certs)
-    except ssl.SSLError as error:
-        raise ConfigError(f"--ssl-ca-certs '{ca_certs}' must contain certificates as PEM.") from error
-
-
-def _check_readable(option: str, file: str) -> None:
-    try:
-        Path(file).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{option} '{file}' cannot be read: {error.strerror}.") from error

@@ -18,13 +18,14 @@ from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_d
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
 from tessera.config.flags import flag, flags_of, given_values, record_of
-from tessera.errors import ConfigError, RequestError
+from tessera.errors import ConfigError, OverloadedError, RequestError
 from tessera.log import TEXT, LastingStream, set_up_logging
 from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 
 if TYPE_CHECKING:
     from tessera.config.other_names import OtherName
     from tessera.server.batches.input_file import InputFile
+    from tessera.server.batches.protocol import ResultLine
     from tessera.server.batches.results import BatchResults
 
 MAX_LINES = 10**7
@@ -143,9 +144,10 @@ async def _run(
 ) -> int:
     """The exit code. Raises TesseraError."""
     from tessera.cli.client.local import running_engine
-    from tessera.server.batches.endpoints import Endpoints
+    from tessera.server.batches.endpoints import Endpoints, endpoint_apps
     from tessera.server.batches.runner import Runner, WholeRoom
     from tessera.server.context import ServerContext
+    from tessera.server.disk import DiskFullError
     from tessera.server.openai import chat, completions
     from tessera.server.openai.stored_chats import StoredChats
     from tessera.server.pooling import routes as pooling
@@ -162,7 +164,17 @@ async def _run(
                 routes = [answering, *completions.routes(context), *responses.routes(context, store)]
                 routes += pooling.routes(context)
                 progress.begin()
-                await Runner(Endpoints(routes), WholeRoom(context), results, progress).run(source, "")
+
+                async def keep(result: ResultLine) -> None:
+                    try:
+                        await asyncio.to_thread(results.add, result)
+                    except DiskFullError as error:
+                        what = "The disk of --output-file is full; free some of it, and run the same command again."
+                        raise OverloadedError(what) from error
+                    progress.count()
+
+                room = WholeRoom(engine, context.counts)
+                await Runner(Endpoints(endpoint_apps(routes)), room, results.done, keep).run(source, "")
         except asyncio.CancelledError:
             progress.say("stopped; run the same command again to go on")
             raise
@@ -174,8 +186,8 @@ async def _run(
 
 
 class BatchProgress:
-    """A Runner's on_result: requests done, tokens per second, and the time that is left. One updating line on a
-    terminal, otherwise a line every ten seconds."""
+    """Requests done, tokens per second, and the time that is left. One updating line on a terminal, otherwise a line
+    every ten seconds."""
 
     def __init__(self, source: InputFile, results: BatchResults, stream: LastingStream) -> None:
         self._total = len(source.entries)
@@ -193,7 +205,8 @@ class BatchProgress:
         """The time counts from here on."""
         self._began = self._reported_at = time.monotonic()
 
-    def __call__(self) -> None:
+    def count(self) -> None:
+        """One more request is done."""
         self._done += 1
         now = time.monotonic()
         if now - self._reported_at >= (_LINE_SECONDS if self._drawn else _LOG_SECONDS):

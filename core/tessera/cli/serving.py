@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.event_loop import run_until_end
-from tessera.cli.listen import is_loopback, listen, open_to_clients, socket_path, tls_context, url_of
+from tessera.cli.listen import is_loopback, listen, open_to_clients, socket_path, url_of
 from tessera.cli.model_text import (
     TEMPLATE_FLAGS,
     TemplateOptions,
@@ -31,6 +31,7 @@ from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
 from tessera.media.rules import MediaRules
 from tessera.plugins.discovery import declared_variables, discover
+from tessera.server.certificates import certificates
 from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
@@ -184,7 +185,7 @@ def http_settings(flags: Mapping[str, Any], options: ServeOptions, environment: 
         root_path=_root_path(values.get("root_path", "")),
         allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=guarded),
         cors=_cors(values),
-        tls=tls_context(
+        tls=certificates(
             options.ssl_certfile,
             options.ssl_keyfile,
             options.ssl_ca_certs,

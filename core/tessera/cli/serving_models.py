@@ -32,6 +32,7 @@ from tessera.server.loop_watch import ended_if_it_hangs
 from tessera.server.settings import SERVER_FLAGS, OnDemandRules, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
+    from tessera.server.adapter_copies import AdapterCopies
     from tessera.server.context import ServerState
     from tessera.server.on_demand.hosted_model import LoadedHost
     from tessera.server.serve import ReadyApp
@@ -43,7 +44,7 @@ def run_models(entries: Sequence[ModelEntry], flags: Mapping[str, Any], ignored:
     environment = read_environment()
     own = given_values(SERVER_FLAGS, flags, as_options=True)
     options = record_of(ServeOptions, SERVER_FLAGS, own)
-    for name in ("routes", "batch_store", "explain", "enable_sleep_mode"):
+    for name in ("routes", "explain", "enable_sleep_mode"):
         if own.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --models; remove it.")
     announce = set_up(options)
@@ -88,7 +89,9 @@ class _ServedModels:
         state = ServerState()
         store = Store(self.settings.response_store, self.settings.response_store_bytes)
         hosts = [_Host(entry, self.settings, self.supervision, self.options, state, store) for entry in self.entries]
-        models = HostedModels([HostedEntry(host.entry.name, host.configure) for host in hosts], self.rules)
+        models = HostedModels(
+            [HostedEntry(host.entry.name, host.configure, host.entry.adapters) for host in hosts], self.rules
+        )
         app = create_app(models, self.settings, state, store)
         if self.options.listen_when_ready:
             open_to_clients(self.listener)
@@ -135,7 +138,7 @@ class _ConfiguredModel:
         planned = await asyncio.to_thread(plan, self.config)
         return (planned.weight_bytes + planned.cache_bytes) * planned.num_devices
 
-    async def load(self) -> LoadedHost:
+    async def load(self, copies: AdapterCopies) -> LoadedHost:
         """Raises TesseraError."""
         from tessera.engine.async_engine import AsyncEngine
         from tessera.server.on_demand.app import loaded_app
@@ -152,6 +155,6 @@ class _ConfiguredModel:
                     await workers.ready()
             engine = await AsyncEngine.start(config, text=text, media=media, supervision=host.supervision)
             undo.push_async_callback(engine.shutdown)
-            app = loaded_app(engine, self.settings, host.state, host.store)
+            app = loaded_app(engine, self.settings, host.state, host.store, copies)
             await undo.enter_async_context(app.router.lifespan_context(app))
             return LoadedHost(engine, app, undo.pop_all().aclose)

@@ -136,7 +136,7 @@ def _lora(values: Mapping[str, Any]) -> LoraConfig:
             raise ConfigError(f"{name} needs enable_lora.", param=name)
     if enabled and values.get("pipeline_parallel_size", 1) > 1:
         raise ConfigError("enable_lora does not support pipeline_parallel_size above 1.", param="enable_lora")
-    modules = tuple(map(_module, given))
+    modules = tuple(map(lora_module, given))
     names = [name for name, _ in modules]
     for name in names:
         if names.count(name) > 1:
@@ -144,8 +144,9 @@ def _lora(values: Mapping[str, Any]) -> LoraConfig:
     return record_of(LoraConfig, ENGINE_FLAGS, values, enable=enabled, modules=modules)
 
 
-def _module(text: str) -> tuple[str, str]:
-    """Name and folder of an adapter, from NAME=FOLDER or, as in vLLM, {"name": NAME, "path": FOLDER}."""
+def lora_module(text: str) -> tuple[str, str]:
+    """Name and folder of an adapter, from NAME=FOLDER or, as in vLLM, {"name": NAME, "path": FOLDER}. Raises
+    ConfigError."""
     name, _, folder = text.partition("=")
     if text.startswith("{"):
         try:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
-import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from tessera.errors import ModelError, NotFoundError, RequestError, printable
 from tessera.lora import lora_args
 from tessera.pooling_params import PoolingParams
 from tessera.sampling_params import SamplingParams
+from tessera.server.adapter_copies import AdapterCopies
 from tessera.server.context import ServerContext
 from tessera.server.decode import RequestDecoder
 from tessera.server.http import read_body
@@ -32,82 +31,90 @@ from tessera.server.keys import check_admin
 from tessera.server.openapi import JsonRoute
 from tessera.server.served_model import ServedModel
 
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 MAX_ADAPTERS = 1024
 """That are loaded at a time."""
 MAX_NAME_CHARS = 256
 MAX_PATH_CHARS = 4096
-UNREAD_SECONDS = 600.0
-"""After the last request for an adapter: by then the engine has ended the step that may have read it, or has been
-replaced."""
 
 
 class LoadAdapter(msgspec.Struct):
     """lora_path: the adapter's folder on the server's machine. load_inplace: it takes the place of one with this
-    name."""
+    name. model: that it changes; None: the first that is served."""
 
     lora_name: str
     lora_path: str
     load_inplace: bool = False
+    model: str | None = None
 
 
 class UnloadAdapter(msgspec.Struct):
-    """lora_int_id: for vLLM's clients; the name alone says which one is meant."""
+    """lora_int_id, model: for clients that send them; the name alone says which one is meant."""
 
     lora_name: str
     lora_int_id: int | None = None
+    model: str | None = None
 
 
 class Adapters:
-    """The adapters that were loaded over HTTP, beside those of --lora-modules."""
+    """The adapters that were loaded over HTTP, beside those of --lora-modules. copies: of the model, those that it had
+    when it was loaded before included."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, copies: AdapterCopies) -> None:
         self._context = context
-        self._folder = Path(tempfile.mkdtemp(prefix="tessera-adapters-"))
+        self._copies = copies
         # One at a time: each reads and copies a file.
         self._changing = asyncio.Lock()
-        self._names = set[str]()
-        # Copies that no request uses any more, each with the time since when, in seconds on time.monotonic().
-        self._retired: list[tuple[float, Path]] = []
+        for name, copy in copies.by_name.items():
+            context.models[name] = self._served(name, copy)
 
     async def load(self, request: LoadAdapter) -> None:
         """Returns when the engine has answered with it. Raises RequestError."""
         async with self._changing:
+            self._check_model(request)
             self._check_name(request)
-            self._remove_retired()
-            copy = Path(tempfile.mkdtemp(dir=self._folder))
+            self._copies.remove_retired()
+            copy = self._copies.make_folder()
             try:
                 await asyncio.to_thread(self._copy, request.lora_path, copy)
-                base = self._context.default_model
-                model = replace(base, name=request.lora_name, parent=base.name, feature_args=lora_args(str(copy)))
+                model = self._served(request.lora_name, copy)
                 await self._try(model)
+                self._check_name(request)  # another model may have got it meanwhile
             except (ModelError, RequestError) as error:
                 shutil.rmtree(copy, ignore_errors=True)
                 raise _by_name(error, request, copy) from error
             except BaseException:
                 shutil.rmtree(copy, ignore_errors=True)
                 raise
-            # Requests that are running have the model, and keep its copy.
-            weakref.finalize(model, self._retire, copy).atexit = False
+            self._copies.by_name[request.lora_name] = copy
             self._context.models[request.lora_name] = model
-            self._names.add(request.lora_name)
 
     async def unload(self, request: UnloadAdapter) -> None:
         """Requests that are running end as they would. Raises NotFoundError, RequestError."""
         async with self._changing:
             name = request.lora_name
-            if name in self._context.models and name not in self._names:
+            if name in self._context.models and name not in self._copies.by_name:
                 what = "one of --lora-modules" if self._context.models[name].parent else "the model itself"
                 raise RequestError(f"'{printable(name)}' is {what} and stays.", param="lora_name")
-            if name not in self._names:
+            if name not in self._copies.by_name:
                 raise NotFoundError(
                     f"There is no adapter '{printable(name)}'.", param="lora_name", code="model_not_found"
                 )
+            del self._copies.by_name[name]
             del self._context.models[name]
-            self._names.remove(name)
-            self._remove_retired()
+            self._copies.remove_retired()
 
-    async def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _served(self, name: str, copy: Path) -> ServedModel:
+        base = self._context.default_model
+        model = replace(base, name=name, parent=base.name, feature_args=lora_args(str(copy)))
+        # Requests that are running have the model, and keep its copy.
+        weakref.finalize(model, self._copies.retire, copy).atexit = False
+        return model
+
+    def _check_model(self, request: LoadAdapter) -> None:
+        """Raises NotFoundError, RequestError."""
+        if self._context.model(request.model).parent:
+            raise RequestError("model must be the one that the adapter changes, not another adapter.", param="model")
 
     def _check_name(self, request: LoadAdapter) -> None:
         name = request.lora_name
@@ -117,11 +124,12 @@ class Adapters:
             )
         if not 0 < len(request.lora_path) <= MAX_PATH_CHARS or "\0" in request.lora_path:
             raise RequestError(f"lora_path must be 1 to {MAX_PATH_CHARS} characters.", param="lora_path")
-        taken = name in self._context.models
-        if taken and not (request.load_inplace and name in self._names):
-            hint = "; load_inplace replaces it" if name in self._names else ""
+        own = name in self._copies.by_name
+        taken = name in self._context.models or self._copies.is_taken(name)
+        if taken and not (request.load_inplace and own):
+            hint = "; load_inplace replaces it" if own else ""
             raise RequestError(f"There is a model '{printable(name)}' already{hint}.", param="lora_name")
-        if not taken and len(self._names) >= MAX_ADAPTERS:
+        if not taken and len(self._copies.by_name) >= MAX_ADAPTERS:
             raise RequestError(f"There are {MAX_ADAPTERS} adapters already; unload one of them.", param="lora_name")
 
     def _copy(self, path: str, copy: Path) -> None:
@@ -147,16 +155,6 @@ class Adapters:
         elif pooler is not None:
             await engine.encode([0], PoolingParams(pooler.tasks[0]), name, feature_args=model.feature_args)
 
-    def _retire(self, copy: Path) -> None:
-        self._retired.append((time.monotonic(), copy))
-
-    def _remove_retired(self) -> None:
-        due = time.monotonic() - UNREAD_SECONDS
-        for since, copy in self._retired:
-            if since <= due:
-                shutil.rmtree(copy, ignore_errors=True)
-        self._retired = [(since, copy) for since, copy in self._retired if since > due]
-
 
 def _by_name(error: ModelError | RequestError, request: LoadAdapter, copy: Path) -> RequestError:
     """What the client reads: the adapter's name where the error has a path."""
@@ -168,12 +166,11 @@ def _by_name(error: ModelError | RequestError, request: LoadAdapter, copy: Path)
     return RequestError(message, param="lora_path")
 
 
-def routes(context: ServerContext) -> list[JsonRoute]:
+def routes(context: ServerContext, copies: AdapterCopies) -> list[JsonRoute]:
     """None without --enable-lora, and without a file of keys, which may have one that may do this."""
     if not context.engine.config.lora.enable or context.settings.key_file is None:
         return []
-    adapters = Adapters(context)
-    context.closers.append(adapters.close)
+    adapters = Adapters(context, copies)
     load_decoder = RequestDecoder(context, LoadAdapter, {}, {})
     unload_decoder = RequestDecoder(context, UnloadAdapter, {}, {})
 
@@ -191,7 +188,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     return [
         JsonRoute(
-            "/v1/load_lora_adapter",
+            LOAD,
             load,
             "Serves an adapter as a model of its own.",
             methods=("POST",),
@@ -199,7 +196,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             media_type="text/plain",
         ),
         JsonRoute(
-            "/v1/unload_lora_adapter",
+            UNLOAD,
             unload,
             "Serves an adapter no longer.",
             methods=("POST",),

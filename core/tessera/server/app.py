@@ -15,13 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.server import adapters, other_paths, sleep, status, tokenization
 from tessera.server.access import Access
+from tessera.server.adapter_copies import AdapterCopies
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
 from tessera.server.anthropic.models import VERSION
 from tessera.server.audio import routes as audio
 from tessera.server.batches import batches, files
-from tessera.server.batches.endpoints import Endpoints
+from tessera.server.batches.endpoints import Endpoints, endpoint_apps
 from tessera.server.batches.jobs import Jobs
+from tessera.server.batches.runner import IdleRoom
 from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext, ServerState
 from tessera.server.decisions import routes as decisions
@@ -67,9 +69,13 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     if settings.tracer is not None:
         context.closers.append(settings.tracer.close)
     store = Store(settings.response_store, settings.response_store_bytes)
-    routes = model_routes(context, store, [*adapters.routes(context), *sleep.routes(context), *status.routes(context)])
+    copies = AdapterCopies()
+    context.closers.append(copies.close)
+    others = [*adapters.routes(context, copies), *sleep.routes(context), *status.routes(context)]
+    routes = model_routes(context, store, others)
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
-    jobs = Jobs(context, storage, Endpoints(routes, settings.key_file))
+    room = IdleRoom(engine, context.counts, lambda: not storage.full)
+    jobs = Jobs(settings.limits, storage, Endpoints(endpoint_apps(routes), settings.key_file), room)
     context.starters.append(jobs.start)
     context.closers.append(jobs.end)
     routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(context, storage, jobs)]

@@ -11,16 +11,19 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
 from tessera.server.http import error_response
 from tessera.server.security import HEALTH_PATHS
+
+if TYPE_CHECKING:
+    from tessera.server.certificates import Certificates
 
 _LOG = logging.getLogger(__name__)
 
@@ -178,7 +181,7 @@ class Acceptor:
         listener: socket.socket,
         make: Callable[[], Connection],
         connections: Connections,
-        tls: ssl.SSLContext | None,
+        tls: Certificates | None,
         handshake_seconds: float,
     ) -> None:
         self._listener = listener
@@ -254,11 +257,9 @@ class Acceptor:
 
     async def _begin(self, connection: Connection, stream: socket.socket) -> None:
         """Hands the stream to the event loop, after TLS is agreed on."""
-        seconds = None if self._tls is None else self._handshake_seconds
+        context, seconds = (None, None) if self._tls is None else (self._tls.context, self._handshake_seconds)
         stream.setblocking(False)
-        await self._loop.connect_accepted_socket(
-            lambda: connection, stream, ssl=self._tls, ssl_handshake_timeout=seconds
-        )
+        await self._loop.connect_accepted_socket(lambda: connection, stream, ssl=context, ssl_handshake_timeout=seconds)
 
     def _begun(self, connection: Connection, stream: socket.socket, task: asyncio.Task[None]) -> None:
         self._arriving.discard(task)

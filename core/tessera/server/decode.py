@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -15,7 +15,9 @@ from tessera.errors import RequestError
 from tessera.text.job_packing import give_way
 
 if TYPE_CHECKING:
-    from tessera.server.context import ServerContext
+    from tessera.server.access import Counts
+    from tessera.server.assembly import Assembly
+    from tessera.server.settings import ServerSettings
 
 R = TypeVar("R")
 _FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(?: - at `\$\.?(?P<member>\w*))?")
@@ -80,6 +82,25 @@ class Envelope:
         return len(memoryview(getattr(self._fields, name)))
 
 
+class BodyContext(Protocol):
+    """What decoding needs of a server."""
+
+    @property
+    def settings(self) -> ServerSettings:
+        """Have the limits on bodies."""
+        ...
+
+    @property
+    def assembly(self) -> Assembly:
+        """Decodes long ones."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Has the fields that nobody knows."""
+        ...
+
+
 class RequestDecoder(Generic[R]):
     """Decodes one kind of request in two passes.
 
@@ -90,7 +111,7 @@ class RequestDecoder(Generic[R]):
 
     def __init__(
         self,
-        context: ServerContext,
+        context: BodyContext,
         kind: type[R],
         unserved: Mapping[str, Values],
         large: Mapping[str, int],

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -42,7 +42,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._connections = Connections(most_connections(settings.max_connections))
-        self._limits = settings.limits
+        self._limits, self._tls = settings.limits, settings.tls
         super().__init__(_config(app, settings))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -51,8 +51,8 @@ class HttpServer(uvicorn.Server):
         def protocol() -> Http1Protocol:
             return Http1Protocol(self.config, self.server_state, self.lifespan.state, self._limits, self._connections)
 
-        tls, seconds = self.config.ssl, self._limits.header_seconds
-        self._acceptors = [Acceptor(one, protocol, self._connections, tls, seconds) for one in sockets or ()]
+        seconds = self._limits.header_seconds
+        self._acceptors = [Acceptor(one, protocol, self._connections, self._tls, seconds) for one in sockets or ()]
         self.servers = cast("list[asyncio.Server]", self._acceptors)  # uvicorn closes them
         self.started = True
 
@@ -107,11 +107,11 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     `starting` makes it listen at its end, and until then nobody can connect.
 
     After SIGTERM, SIGINT or SIGHUP the server accepts no new connections, and requests in progress have
-    settings.drain_seconds to finish; the exit code is 0. SIGTERM first leaves settings.shutdown_delay_seconds in which
-    all requests are served and /readyz answers 503. A second signal cuts requests off; the exit code is 1. A signal
-    before `starting` is done stops it at once; the exit code is 0. With a file of keys, SIGHUP reads that again
-    instead. If the engine dies for good, streams end with an error event, every other request gets a 503, and the exit
-    code is 4.
+    settings.drain_seconds to finish; the exit code is 0. SIGTERM first leaves settings.shutdown_delay_seconds in
+    which all requests are served and /readyz answers 503. A second signal cuts requests off; the exit code is 1. A
+    signal before `starting` is done stops it at once; the exit code is 0. With a file of keys or a certificate,
+    SIGHUP reads those again instead. If the engine dies for good, streams end with an error event, every other
+    request gets a 503, and the exit code is 4.
     """
     door = Door(_loading_app(settings))
     server = HttpServer(door, settings)
@@ -120,8 +120,8 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
         opened.set()
     running = asyncio.create_task(_serve_once(opened, server, listener))
     start = asyncio.create_task(starting)
-    keys = settings.key_file
-    with _signals(None if keys is None else keys.read_again) as signals:
+    reloads = [one.read_again for one in (settings.key_file, settings.tls) if one is not None]
+    with _signals(reloads) as signals:
         told = asyncio.create_task(signals.get())
         try:
             await asyncio.wait((running, start, told), return_when=asyncio.FIRST_COMPLETED)
@@ -242,24 +242,23 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         timeout_keep_alive=settings.keep_alive_seconds,
     )
     config.load()
-    config.ssl = settings.tls
     return config
 
 
 @contextlib.contextmanager
-def _signals(reload: Callable[[], None] | None) -> Iterator[asyncio.Queue[int]]:
-    """A queue that receives SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. reload: called at SIGHUP
-    instead, on another thread."""
+def _signals(reloads: Sequence[Callable[[], None]]) -> Iterator[asyncio.Queue[int]]:
+    """A queue that receives SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. reloads: called at SIGHUP
+    instead, on other threads."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[int] = asyncio.Queue()
     kinds = [signal.SIGTERM, signal.SIGINT]
-    if reload is None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    if not reloads and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         kinds.append(signal.SIGHUP)  # its terminal is closed
     for kind in kinds:
         loop.add_signal_handler(kind, queue.put_nowait, kind)
-    if reload is not None:
+    if reloads:
         kinds.append(signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: [loop.run_in_executor(None, reload) for reload in reloads])
     try:
         yield queue
     finally:

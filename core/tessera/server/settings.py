@@ -11,8 +11,7 @@ from tessera.config.flags import flag, flags_of
 from tessera.media.rules import MediaRules
 
 if TYPE_CHECKING:
-    import ssl
-
+    from tessera.server.certificates import Certificates
     from tessera.server.key_file import KeyFile
     from tessera.server.tracing import Tracer
 
@@ -226,7 +225,7 @@ class ServerSettings:
     # None lets no web page of another origin read responses
     cors: CorsRules | None = None
     # for HTTPS; None is plain HTTP
-    tls: ssl.SSLContext | None = None
+    tls: Certificates | None = None
 
     @property
     def guarded(self) -> bool:
@@ -292,7 +291,7 @@ class ServeOptions:
         "read again on SIGHUP.", group="security", metavar="FILE", aliases=("--api-keys-file",),
     )  # fmt: skip
     ssl_certfile: str | None = flag(
-        None, "Certificate chain (PEM) for HTTPS.", group="security", metavar="FILE", common=True
+        None, "Certificate chain (PEM) for HTTPS; read again on SIGHUP.", group="security", metavar="FILE", common=True
     )
     ssl_keyfile: str | None = flag(
         None, "Private key (PEM), if it is in another file.", group="security", metavar="FILE", common=True

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from tessera.errors import RequestError
 from tessera.server.database import Database
+from tessera.server.disk import DiskFullError
 from tessera.server.paging import PageQuery, unknown_place
 
+T = TypeVar("T")
 Kind = Literal["response", "conversation", "chat"]
 
 _SCHEMA = """
@@ -42,25 +45,30 @@ class Store:
         """Raises ConfigError if the file cannot be used."""
         self._most_bytes = most_bytes
         self._database = Database(path, _SCHEMA, "--response-store")
-        (self._bytes,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()
+        self._bytes = 0
+        self._count()
 
     async def put(self, kind: Kind, key: str, tenant: str, value: Any) -> None:
-        """Keeps an object, in place of an earlier one with this id."""
-        await self._database.do(self._put, kind, key, tenant, msgspec.json.encode(value))
+        """Keeps an object, in place of an earlier one with this id. Raises DiskFullError."""
+        await self._write(self._put, kind, key, tenant, msgspec.json.encode(value))
 
     async def get(self, kind: Kind, key: str, tenant: str) -> Any:
         """The object; None if there is none for this tenant."""
         body = await self._database.do(self._get, kind, key, tenant)
-        return None if body is None else msgspec.json.decode(body)
+        if body is None:
+            return None
+        with contextlib.suppress(DiskFullError):  # it can be read all the same
+            await self._database.do(self._touch, key)
+        return msgspec.json.decode(body)
 
     async def delete(self, kind: Kind, key: str, tenant: str) -> bool:
         """Returns whether there was one."""
-        return await self._database.do(self._delete, kind, key, tenant)
+        return await self._write(self._delete, kind, key, tenant)
 
     async def change(self, kind: Kind, key: str, tenant: str, change: Callable[[Any], None]) -> Any:
         """The object as it is after `change`, which changes it in place with no other change in between; None if there
-        is none. What `change` raises is passed on, and the object stays as it was."""
-        return await self._database.do(self._change, kind, key, tenant, change)
+        is none. What `change` raises is passed on, and the object stays as it was. Raises DiskFullError."""
+        return await self._write(self._change, kind, key, tenant, change)
 
     async def page(self, kind: Kind, tenant: str, query: PageQuery, wanted: Callable[[Any], bool]) -> ObjectPage:
         """A tenant's objects for which `wanted` is true, by when they were first put. Raises NotFoundError if there is
@@ -70,7 +78,18 @@ class Store:
     def close(self) -> None:
         self._database.close()
 
+    async def _write(self, work: Callable[..., T], *values: Any) -> T:
+        """As a whole or not at all."""
+        try:
+            return await self._database.do(work, *values)
+        except DiskFullError:
+            await self._database.do(self._count)
+            raise
+
     # ---- on the thread
+
+    def _count(self) -> None:
+        (self._bytes,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()
 
     def _put(self, kind: Kind, key: str, tenant: str, body: bytes) -> None:
         now, before = time.time(), self._creation_time(kind, key, tenant)
@@ -118,9 +137,11 @@ class Store:
         ).fetchone()
         if found is None:
             return None
-        self._database.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), key))
         body: bytes = found[0]
         return body
+
+    def _touch(self, key: str) -> None:
+        self._database.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), key))
 
     def _delete(self, kind: Kind, key: str, tenant: str) -> bool:
         given = (key, kind, tenant)

@@ -37,7 +37,8 @@ def test_an_entry_has_a_name_a_model_and_flags_in_place_of_the_command_line_s(se
   max-model-len: 2K
   enforce_eager: true
   default-chat-template-kwargs: '{"enable_thinking": false}'
-- {name: "007", features: [structured_outputs, "draft=3"], reasoning-parser: auto}
+- {name: "007", features: [structured_outputs, "draft=3"], reasoning-parser: auto, enable-lora: true,
+   lora-modules: [x=y]}
 """
     code, entries, flags = serve(text, "--max-model-len", "64", "--seed", "5", "--max-loaded-models", "1")
     small, other = entries
@@ -47,6 +48,7 @@ def test_an_entry_has_a_name_a_model_and_flags_in_place_of_the_command_line_s(se
     assert [entry.flags["served_model_name"] for entry in entries] == [("small",), ("007",)]
     assert small.flags["default_chat_template_kwargs"] == {"enable_thinking": False}
     assert small.flags["enforce_eager"] is True
+    assert [(entry.adapters, entry.flags["lora_modules"]) for entry in entries] == [([], ()), (["x"], ("x=y",))]
     assert other.flags["features"] == ("structured_outputs", "draft=3")
     rules = record_of(OnDemandRules, SERVER_FLAGS, given_values(SERVER_FLAGS, flags, as_options=True))
     assert (rules.max_loaded, rules.memory_bytes, rules.idle_seconds, rules.start_seconds) == (1, None, 0.0, 300.0)
@@ -58,15 +60,20 @@ WRONG = [
     ("name: a", (), "must be a list of models"),
     ("- a", (), "must have lines of the form flag: value."),
     ("- model: x", (), "entry 1 needs a name of at most 256 characters."),
-    ("- {name: a}\n- {name: a}", (), "has two models with the name 'a'; rename one."),
+    ("- {name: a}\n- {name: a}", (), "has two models or adapters with the name 'a'; rename one."),
     ("- {name: a, port: 1}", (), "line 1: unknown flag 'port'"),
     ("- {name: a, max-modellen: 1}", (), "did you mean max-model-len?"),
     ("- {name: a, max-model-len: x}", (), "line 1: 'max-model-len'"),
-    ("- {name: a, lora-modules: [x=y]}", (), "line 1: unknown flag 'lora-modules'"),
+    ("- {name: a, lora-modules: [x=y]}\n- {name: x}", (), "has two models or adapters with the name 'x'; rename one."),
+    ("- {name: a, lora-modules: [x]}", (), "lora_modules: 'x' is not NAME=FOLDER."),
     ("- {name: a, name: b}", (), "'name' appears twice."),
     ("- {name: a", (), "invalid YAML"),
     ("- {name: a}", ("some/folder",), "Give MODEL or --models, not both."),
-    ("- {name: a}", ("--enable-lora",), "--enable-lora cannot be used with --models; remove it."),
+    (
+        "- {name: a}",
+        ("--enable-lora", "--lora-modules", "x=y"),
+        "--lora-modules cannot be used with --models; give it to a model of the file.",
+    ),
     ("- {name: a}", ("--nnodes", "2"), "--nnodes above 1 cannot be used with --models; remove it."),
     ("- {name: a, nnodes: 2}", (), "line 1: unknown flag 'nnodes'"),
     ("- {name: a}", ("--served-model-name", "b"), "--served-model-name cannot be used with --models; remove it."),
@@ -91,7 +98,7 @@ def test_a_group_of_one_host_in_the_environment_is_none(serve, monkeypatch):
 def test_what_belongs_to_one_model_is_refused(tmp_path, capsys):
     path = tmp_path / "models.yaml"
     path.write_text("- {name: a}")
-    assert run(["serve", "--models", str(path), "--port", "0", "--batch-store", str(tmp_path)]) == 2
-    assert "--batch-store cannot be used with --models; remove it." in capsys.readouterr().err
+    assert run(["serve", "--models", str(path), "--port", "0", "--enable-sleep-mode"]) == 2
+    assert "--enable-sleep-mode cannot be used with --models; remove it." in capsys.readouterr().err
     assert run(["serve", "--models", str(tmp_path / "none")]) == 2
     assert "cannot be read: No such file" in capsys.readouterr().err

@@ -221,12 +221,12 @@ def test_progress_is_a_line(tmp_path, monkeypatch, stream, shown):
     clock = [100.0]
     monkeypatch.setattr("tessera.cli.run_batch.time.monotonic", lambda: clock[0])
     results = BatchResults(tmp_path / "out", tmp_path / "out")
-    source = InputFile(tmp_path / "in", [RequestEntry(str(number), 0, 0) for number in range(4)])
+    source = InputFile(tmp_path / "in", [RequestEntry(str(number), "", 0, 0) for number in range(4)])
     progress = BatchProgress(source, results, LastingStream(stream))
     results.usage.output_tokens = 300
     clock[0] += 10
-    progress()
-    progress()  # too soon for another
+    progress.count()
+    progress.count()  # too soon for another
     assert stream.getvalue() == shown
 
 

@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from tessera.cli.listen import tls_context
 from tessera.errors import ConfigError
+from tessera.server.certificates import certificates
 from tests.certificates import Authority
 
 
@@ -25,7 +25,8 @@ def folder(tmp_path_factory):
 
 
 def made(folder, cert=None, key=None, ca=None, reqs=0, ciphers=None):
-    return tls_context(*(None if name is None else str(folder / name) for name in (cert, key, ca)), reqs, ciphers)
+    tls = certificates(*(None if name is None else str(folder / name) for name in (cert, key, ca)), reqs, ciphers)
+    return None if tls is None else tls.context
 
 
 def test_what_is_asked_for(folder):

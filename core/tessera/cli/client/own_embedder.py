@@ -64,7 +64,7 @@ def embedder_config(model: str | None, flags: Mapping[str, Any]) -> EngineConfig
 async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
     """Starts the engine, showing progress, and ends it on exit; if it dies, that is the end of the command. Raises
     TesseraError."""
-    from tessera.server.batches.endpoints import Endpoints
+    from tessera.server.batches.endpoints import Endpoints, endpoint_apps
     from tessera.server.context import ServerContext
     from tessera.server.pooling import embeddings
     from tessera.server.settings import ServerSettings
@@ -72,7 +72,7 @@ async def start_embedder(config: EngineConfig) -> AsyncIterator[OwnEmbedder]:
     async with running_engine(config, TemplateOptions(), Supervision(max_restarts=0)) as engine:
         context = ServerContext(engine, ServerSettings(served_model_names=(config.model.served_name,)))
         try:
-            yield OwnEmbedder(engine, Endpoints([embeddings.route(context)]))
+            yield OwnEmbedder(engine, Endpoints(endpoint_apps([embeddings.route(context)])))
         finally:
             for close in context.closers:
                 await close()

@@ -12,8 +12,7 @@ from tessera.server.batches.files import file_of
 from tessera.server.batches.jobs import Jobs, KeptBatch
 from tessera.server.batches.protocol import ENDPOINTS, WINDOW, Batch, BatchList, BatchRequest
 from tessera.server.batches.storage import Storage
-from tessera.server.context import ServerContext
-from tessera.server.decode import RequestDecoder
+from tessera.server.decode import BodyContext, RequestDecoder
 from tessera.server.http import json_response, read_body
 from tessera.server.openapi import JsonRoute, MethodRoutes
 from tessera.server.paging import MAX_ID_CHARS, PageQuery
@@ -24,7 +23,7 @@ PATH = "/v1/batches"
 WINDOW_SECONDS = 24 * 60 * 60
 
 
-def routes(context: ServerContext, storage: Storage, jobs: Jobs) -> list[JsonRoute]:
+def routes(context: BodyContext, storage: Storage, jobs: Jobs) -> list[JsonRoute]:
     one, served = f"{PATH}/{{id}}", Batches(context, storage, jobs)
     return [
         MethodRoutes(
@@ -46,7 +45,7 @@ def routes(context: ServerContext, storage: Storage, jobs: Jobs) -> list[JsonRou
 class Batches:
     """The batches of one server."""
 
-    def __init__(self, context: ServerContext, storage: Storage, jobs: Jobs) -> None:
+    def __init__(self, context: BodyContext, storage: Storage, jobs: Jobs) -> None:
         self._storage = storage
         self._jobs = jobs
         self._decoder = RequestDecoder(context, BatchRequest, {"output_expires_after": ()}, {})

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.routing import BaseRoute
-from starlette.types import Message, Receive, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope
 
 from tessera.errors import RequestError, TesseraError
 from tessera.log import about
@@ -43,14 +43,12 @@ class EndpointResponse:
 
 
 class Endpoints:
-    """The routes that a batch may ask. routes: those of the server, they among them. keys: with the models that a
-    tenant may use."""
+    """The routes that a batch may ask. apps: what answers at each of ENDPOINTS. keys: with the models that a tenant may
+    use."""
 
-    def __init__(self, routes: Iterable[BaseRoute], keys: KeyFile | None = None) -> None:
+    def __init__(self, apps: Mapping[str, ASGIApp], keys: KeyFile | None = None) -> None:
         self._keys = keys
-        self._routes = {
-            route.path: route for route in routes if isinstance(route, JsonRoute) and route.path in ENDPOINTS
-        }
+        self._apps = apps
 
     async def post(self, url: str, body: bytes, tenant: str) -> EndpointResponse:
         """Errors are answers too, as over HTTP. tenant: on whose behalf."""
@@ -69,13 +67,18 @@ class Endpoints:
         receive = _receive_of(body)
         try:
             _check_whole(body)
-            await self._routes[url].app(scope, receive, response.send)
+            await self._apps[url](scope, receive, response.send)
         except TesseraError as error:
             await error_response(error)(scope, receive, response.send)
         except Exception as error:  # noqa: BLE001 - a bug ends one request, as it does over HTTP
             _LOG.exception("A request of a batch failed.", extra=about(request_id_of(scope)))
             await error_response(error)(scope, receive, response.send)
         return EndpointResponse(response.status, request_id_of(scope), bytes(response.body))
+
+
+def endpoint_apps(routes: Iterable[BaseRoute]) -> dict[str, ASGIApp]:
+    """routes: those of a server of one model, or a part of them."""
+    return {route.path: route.app for route in routes if isinstance(route, JsonRoute) and route.path in ENDPOINTS}
 
 
 class _Response:

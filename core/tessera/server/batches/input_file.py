@@ -21,11 +21,27 @@ _BOM = b"\xef\xbb\xbf"
 _LINE = msgspec.json.Decoder(RequestLine)
 
 
+class _LineBody(msgspec.Struct):
+    model: str | None = None
+
+
+_BODY = msgspec.json.Decoder(_LineBody)
+
+
+def named_model(line: RequestLine) -> str | None:
+    """The model that a request names; None if it names none, or its body is wrong, which its answer will say."""
+    try:
+        return _BODY.decode(line.body).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestEntry:
-    """A request of a file. offset, size: where its line lies, in bytes."""
+    """A request of a file. model: that it names; "" for none. offset, size: where its line lies, in bytes."""
 
     custom_id: str
+    model: str
     offset: int
     size: int
 
@@ -90,9 +106,9 @@ class _Reading:
             return False
         error = self._error_of(number, line)
         if error is None:
-            custom_id = _LINE.decode(line).custom_id
-            self._seen[custom_id] = number
-            self.entries.append(RequestEntry(custom_id, offset, len(line)))
+            read = _LINE.decode(line)
+            self._seen[read.custom_id] = number
+            self.entries.append(RequestEntry(read.custom_id, named_model(read) or "", offset, len(line)))
         else:
             error.line = number
             self.errors.append(error)

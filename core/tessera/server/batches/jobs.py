@@ -13,12 +13,12 @@ import msgspec
 from tessera.errors import RequestError
 from tessera.server.batches.endpoints import Endpoints
 from tessera.server.batches.input_file import InputFile
-from tessera.server.batches.protocol import Batch, BatchError, BatchErrors, FileObject
+from tessera.server.batches.protocol import Batch, BatchError, BatchErrors, FileObject, ResultLine
 from tessera.server.batches.results import BatchResults
-from tessera.server.batches.runner import IdleRoom, Runner, unanswered
+from tessera.server.batches.runner import Room, Runner, unanswered
 from tessera.server.batches.storage import Storage
-from tessera.server.context import ServerContext
 from tessera.server.limits import RateLimitError
+from tessera.server.settings import Limits
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,12 @@ class BatchJob:
 class Jobs:
     """The batches of one server that have not ended."""
 
-    def __init__(self, context: ServerContext, storage: Storage, endpoints: Endpoints) -> None:
-        self._limits = context.settings.limits
+    def __init__(self, limits: Limits, storage: Storage, endpoints: Endpoints, room: Room) -> None:
+        """room: in which requests are answered."""
+        self._limits = limits
         self._storage = storage
         self._endpoints = endpoints
-        self._room = IdleRoom(context, lambda: not storage.full)
+        self._room = room
         self._jobs: dict[str, BatchJob] = {}
         self._reading = asyncio.Lock()
         self._running = asyncio.Semaphore(MAX_RUNNING)
@@ -96,7 +97,7 @@ class Jobs:
         return batch if job is None else job.current()
 
     async def add(self, stored: KeptBatch) -> None:
-        """Raises RateLimitError."""
+        """Raises RateLimitError, DiskFullError."""
         if len(self._jobs) >= MAX_OPEN:
             raise RateLimitError(f"There are {MAX_OPEN} batches that have not ended; wait for one of them.")
         await self._save(stored)
@@ -153,7 +154,7 @@ class Jobs:
             # Read anew, so that batches which wait hold nothing.
             source, _ = await self._read(job)
             results = await self._open(job)
-            runner = Runner(self._endpoints, self._room, results, lambda: self._count(job))
+            runner = Runner(self._endpoints, self._room, results.done, lambda result: self._keep(job, result))
             try:
                 async with asyncio.timeout(max(batch.expires_at - time.time(), 0)) as window:
                     await runner.run(source, job.stored.tenant)
@@ -161,9 +162,9 @@ class Jobs:
                 if not window.expired():
                     raise
                 job.stored.ends = "expired"
-                await asyncio.to_thread(_expire, source, results)
+                await self._storage.until_written(lambda: asyncio.to_thread(_expire, source, results))
         batch.status, batch.finalizing_at = "finalizing", _now()
-        await self._save(job.stored)
+        await self._save_later(job.stored)
         return True
 
     async def _is_valid(self, job: BatchJob) -> bool:
@@ -175,7 +176,7 @@ class Jobs:
             return False
         batch.status, batch.in_progress_at = "in_progress", _now()
         batch.request_counts.total = len(source.entries)
-        await self._save(job.stored)
+        await self._save_later(job.stored)
         return True
 
     async def _read(self, job: BatchJob) -> tuple[InputFile, list[BatchError]]:
@@ -189,6 +190,13 @@ class Jobs:
         job.results = await asyncio.to_thread(BatchResults, output, errors)
         job.counted = job.results.size  # an earlier server's, which the storage has found
         return job.results
+
+    async def _keep(self, job: BatchJob, result: ResultLine) -> None:
+        """Waits while the disk is full, and with it all batches."""
+        assert job.results is not None
+        add = job.results.add
+        await self._storage.until_written(lambda: asyncio.to_thread(add, result))
+        self._count(job)
 
     def _count(self, job: BatchJob) -> None:
         """Tells the storage of new results."""
@@ -207,7 +215,7 @@ class Jobs:
             batch.status, batch.expired_at = "expired", _now()
         else:
             batch.status, batch.completed_at = "completed", _now()
-        await self._save(job.stored, ENDED)
+        await self._save_later(job.stored, ENDED)
         log.info("Batch %s is %s: %d requests, %d of them failed.", batch.id, batch.status,
                  batch.request_counts.total, batch.request_counts.failed)  # fmt: skip
 
@@ -227,7 +235,7 @@ class Jobs:
         file = FileObject(
             id=key, bytes=path.stat().st_size, created_at=_now(), filename=name, purpose="batch_output"
         )  # fmt: skip
-        await self._storage.add(file, job.stored.tenant)
+        await self._storage.until_written(lambda: self._storage.add(file, job.stored.tenant))
         return key
 
     async def _fail(self, job: BatchJob, errors: list[BatchError]) -> None:
@@ -235,9 +243,14 @@ class Jobs:
         if job.results is not None:
             await self._show_results(job, job.results)
         batch.status, batch.failed_at, batch.errors = "failed", _now(), BatchErrors(errors)
-        await self._save(job.stored, ENDED)
+        await self._save_later(job.stored, ENDED)
+
+    async def _save_later(self, stored: KeptBatch, label: str = OPEN) -> None:
+        """At the latest when the disk has room again."""
+        await self._storage.until_written(lambda: self._save(stored, label))
 
     async def _save(self, stored: KeptBatch, label: str = OPEN) -> None:
+        """Raises DiskFullError."""
         await self._storage.objects.put("batch", stored.batch.id, stored.tenant, label, stored)
         if label == ENDED:
             await self._storage.objects.drop_oldest("batch", ENDED, MAX_ENDED)

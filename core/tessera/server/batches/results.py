@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from os import SEEK_END
 from pathlib import Path
 from typing import IO
 
@@ -11,6 +12,7 @@ import msgspec
 
 from tessera.errors import RequestError
 from tessera.server.batches.protocol import BatchUsage, RequestCounts, ResultLine
+from tessera.server.disk import writing
 from tessera.server.sse import escaped
 
 _BEGIN = b'{"id":"batch_req_'
@@ -39,7 +41,8 @@ class BatchResults:
                 self._count(result, size)
 
     def add(self, result: ResultLine) -> None:
-        """Writes a result, unless its request has one already. Raises OSError."""
+        """Writes a result, unless its request has one already. Raises DiskFullError, OSError; then nothing is
+        written."""
         line = escaped(msgspec.json.encode(result)) + b"\n"
         with self._lock:
             if self._closed or result.custom_id in self.done:
@@ -48,7 +51,7 @@ class BatchResults:
             file = self._files.get(path)
             if file is None:
                 file = self._files[path] = path.open("ab", buffering=0)
-            file.write(line)
+            _append(file, line)
             self._count(result, len(line))
 
     def counts(self, total: int) -> RequestCounts:
@@ -69,6 +72,18 @@ class BatchResults:
         else:
             self.completed += 1
             _add_usage(self.usage, result)
+
+
+def _append(file: IO[bytes], line: bytes) -> None:
+    """The whole line or nothing: a disk that fills up takes a part of it."""
+    before, written = file.seek(0, SEEK_END), 0
+    try:
+        with writing("A result of a batch"):
+            while written < len(line):
+                written += file.write(line[written:])
+    except BaseException:
+        file.truncate(before)
+        raise
 
 
 def failed(result: ResultLine) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,9 +14,11 @@ from tessera.errors import EngineDeadError
 from tessera.server.batches.endpoints import EndpointResponse, Endpoints
 from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import LineError, LineResponse, RequestLine, ResultLine
-from tessera.server.batches.results import BatchResults
-from tessera.server.context import ServerContext
 from tessera.server.store import new_id
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.server.access import Counts
 
 TRIES = 3
 """How often a request is tried whose answer is that the engine cannot answer it now."""
@@ -26,14 +29,28 @@ _UNAVAILABLE = 503
 
 
 class Room(ABC):
-    """Lets requests in, in turn for all who wait, while there is room for them."""
+    """Lets the requests of batches in while there is room for them."""
 
-    def __init__(self, context: ServerContext) -> None:
-        self.context = context
+    @abstractmethod
+    async def take(self, line: RequestLine, tenant: str) -> None:
+        """Returns when this request may begin, which its caller then does at once, or when it need not wait because it
+        will not be answered."""
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether the engine has ended, and no other will begin."""
+
+
+class EngineRoom(Room):
+    """That of one engine, in turn for all who wait. counts: of the server that has it."""
+
+    def __init__(self, engine: AsyncEngine, counts: Counts) -> None:
+        self.engine = engine
+        self.counts = counts
         self._turn = asyncio.Lock()
 
-    async def take(self) -> None:
-        """Returns when one more request may begin, which its caller then does at once."""
+    async def take(self, line: RequestLine, tenant: str) -> None:
         async with self._turn:
             await asyncio.sleep(0)  # the request that was let in before now counts as generating
             while not self.is_free():  # noqa: ASYNC110 - the engine tells nobody
@@ -45,63 +62,70 @@ class Room(ABC):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the engine has ended, and no other will begin."""
-        health = self.context.engine.health
+        health = self.engine.health
         return not health.alive and not health.restarting and not health.asleep
 
 
-class IdleRoom(Room):
+class IdleRoom(EngineRoom):
     """The room that other requests leave: nothing waits in the engine, and at most half of its rows and of its KV cache
     are in use, by requests of any kind. Under --scheduling-policy priority it is all rows and all of the cache, because
-    there the engine preempts a batch's requests for others. stores: whether there is room for results.
+    there the engine preempts a batch's requests for others.
 
     The engine reports its state after each step, and this process itself knows how many requests it has.
     """
 
-    def __init__(self, context: ServerContext, stores: Callable[[], bool]) -> None:
-        super().__init__(context)
-        self._share = 1.0 if context.engine.config.scheduler.policy == "priority" else 0.5
-        self._rows = max(1.0, self._share * context.engine.info.max_num_seqs)
+    def __init__(self, engine: AsyncEngine, counts: Counts, stores: Callable[[], bool]) -> None:
+        """stores: whether there is room for results."""
+        super().__init__(engine, counts)
+        self._share = 1.0 if engine.config.scheduler.policy == "priority" else 0.5
+        self._rows = max(1.0, self._share * engine.info.max_num_seqs)
         self._stores = stores
 
     def is_free(self) -> bool:
-        engine, stats = self.context.engine, self.context.engine.stats
+        engine, stats = self.engine, self.engine.stats
         usable = engine.health.alive and not engine.health.stalled
-        taken = max(self.context.counts.generating, stats.num_running)
+        taken = max(self.counts.generating, stats.num_running)
         idle = stats.num_waiting == 0 and taken < self._rows and stats.kv_usage <= self._share
         return usable and idle and self._stores()
 
 
-class WholeRoom(Room):
+class WholeRoom(EngineRoom):
     """All that the engine has, for a batch that is alone: as many requests run as there are rows, and as many wait."""
 
     def is_free(self) -> bool:
         """Raises EngineDeadError."""
         if self.is_lost:
             raise EngineDeadError("The engine died; run the same command again to go on.")
-        engine, rows = self.context.engine, self.context.engine.info.max_num_seqs
+        engine, rows = self.engine, self.engine.info.max_num_seqs
         waits = engine.stats.num_waiting >= rows
-        return engine.health.alive and not waits and self.context.counts.generating < 2 * rows
+        return engine.health.alive and not waits and self.counts.generating < 2 * rows
 
 
 class Runner:
-    """Answers the requests of one batch. on_result: called after each result."""
+    """Answers the requests of one batch. done: the custom_id of each that has a result. keep: stores a result."""
 
-    def __init__(self, endpoints: Endpoints, room: Room, results: BatchResults, on_result: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        room: Room,
+        done: Collection[str],
+        keep: Callable[[ResultLine], Awaitable[None]],
+    ) -> None:
         self._endpoints = endpoints
         self._room = room
-        self._results = results
-        self._on_result = on_result
+        self._done = done
+        self._keep = keep
 
     async def run(self, source: InputFile, tenant: str) -> None:
         """Returns when each request has a result. Cancelling it ends those in flight, which then have none. Raises
-        OSError, and what the room raises."""
+        OSError, and what the room and `keep` raise."""
         try:
             async with asyncio.TaskGroup() as group:
-                for entry in source.entries:
-                    if entry.custom_id not in self._results.done:
+                # Those of one model together, as another may have to be loaded in its place.
+                for entry in sorted(source.entries, key=lambda entry: entry.model):
+                    if entry.custom_id not in self._done:
                         line = await asyncio.to_thread(source.line, entry)
-                        await self._room.take()
+                        await self._room.take(line, tenant)
                         group.create_task(self._answer(line, tenant))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
@@ -113,9 +137,8 @@ class Runner:
             if answer.status != _UNAVAILABLE or (number >= TRIES and not self._room.is_lost):
                 break
             await asyncio.sleep(PAUSE_SECONDS)
-            await self._room.take()
-        await asyncio.to_thread(self._results.add, _result_of(line, answer))
-        self._on_result()
+            await self._room.take(line, tenant)
+        await self._keep(_result_of(line, answer))
 
 
 def _result_of(line: RequestLine, answer: EndpointResponse) -> ResultLine:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from tessera.errors import ConfigError, OverloadedError, RequestError, TooLargeError
+from tessera.errors import ConfigError, RequestError, TooLargeError
 from tessera.server.batches.objects import BatchObjects
 from tessera.server.batches.protocol import FileObject
+from tessera.server.disk import DiskFullError, writing
 
-log = logging.getLogger(__name__)
-
+T = TypeVar("T")
 MAX_FILES = 10_000
 _UPLOADED = ".part"
 _FILE_NAME = re.compile(rf"file_[0-9a-f]{{48}}({re.escape(_UPLOADED)})?")
@@ -26,6 +25,8 @@ _FILE_NAME = re.compile(rf"file_[0-9a-f]{{48}}({re.escape(_UPLOADED)})?")
 _OBJECTS = "objects.sqlite"
 _LOCK = "lock"
 _BUFFER_BYTES = 2**20
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0
+"""Between two tries to write to a disk that is full."""
 
 
 class Storage:
@@ -36,6 +37,8 @@ class Storage:
         """Raises ConfigError if the folder cannot be used."""
         self.most_bytes = most_bytes
         self.used_bytes = 0
+        self._num_refused = 0
+        """Writes that wait for a disk that is full."""
         self._temporary: str | None = None
         self._folder: Path | None = None
         self._lock: IO[bytes] | None = None
@@ -67,7 +70,22 @@ class Storage:
 
     @property
     def full(self) -> bool:
-        return self.used_bytes >= self.most_bytes
+        return self.used_bytes >= self.most_bytes or self._num_refused > 0
+
+    async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
+        """What `write` returns; it is called again and again while the disk is full. For what nobody waits for."""
+        pause, refused = _PAUSE_SECONDS, False
+        try:
+            while True:
+                try:
+                    return await write()
+                except DiskFullError:
+                    self._num_refused += not refused
+                    refused = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        finally:
+            self._num_refused -= refused
 
     def path(self, key: str) -> Path:
         """Where the file with this id lies; an id of this server's own."""
@@ -122,7 +140,7 @@ class Incoming:
         self._file = self._part.open("wb", buffering=_BUFFER_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Raises TooLargeError, OverloadedError."""
+        """Raises TooLargeError, DiskFullError."""
         if self.size + len(data) > self._most_bytes:
             raise TooLargeError(f"The file is larger than the limit of {self._most_bytes} bytes.", param="file")
         if self._storage.used_bytes + len(data) > self._storage.most_bytes:
@@ -132,12 +150,12 @@ class Incoming:
             )
         self.size += len(data)
         self._storage.used_bytes += len(data)
-        with _storing():
+        with writing("A file"):
             await asyncio.to_thread(self._file.write, data)
 
     async def keep(self) -> None:
-        """Raises OverloadedError."""
-        with _storing():
+        """Raises DiskFullError."""
+        with writing("A file"):
             await asyncio.to_thread(self._file.close)
             self._part.replace(self._path)
 
@@ -147,13 +165,3 @@ class Incoming:
         if self._part.exists():
             self._part.unlink()
             self._storage.used_bytes -= self.size
-
-
-@contextmanager
-def _storing() -> Iterator[None]:
-    """Raises OverloadedError for a disk that is full or broken."""
-    try:
-        yield
-    except OSError as error:
-        log.error("A file cannot be stored: %s.", error.strerror)
-        raise OverloadedError("The server cannot store the file now; see its log.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,13 +18,23 @@ from starlette.routing import Route
 from tessera._version import __version__
 from tessera.engine.metrics import Metric
 from tessera.engine.model_tasks import tasks_of
+from tessera.server import adapters
+from tessera.server.access import Counts
+from tessera.server.adapter_copies import AdapterCopies
 from tessera.server.app import bare_app, middleware, model_routes, until_end
+from tessera.server.assembly import Assembly
+from tessera.server.batches import batches, files
+from tessera.server.batches.endpoints import Endpoints
+from tessera.server.batches.jobs import Jobs
+from tessera.server.batches.protocol import ENDPOINTS
+from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext, ServerState
 from tessera.server.http import json_response
 from tessera.server.keys import allows, check_allows
 from tessera.server.on_demand.dispatch import ModelDispatch
 from tessera.server.on_demand.hosted_model import HostedModel, HostedState
 from tessera.server.on_demand.hosted_models import HostedModels
+from tessera.server.on_demand.hosted_room import HostedRoom
 from tessera.server.openapi import JsonRoute
 from tessera.server.page import Page
 from tessera.server.settings import ServerSettings
@@ -38,18 +49,19 @@ from tessera.server.status import (
     server_lines,
 )
 from tessera.server.store import Store
-from tessera.server.tracing import Tracer
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 
 class HostedModelCard(msgspec.Struct, kw_only=True):
-    """A model as /v1/models lists it. What only a loaded model knows is left out of others."""
+    """A model or an adapter as /v1/models lists it. What only a loaded model knows is left out of others."""
 
     id: str
     created: int
     state: HostedState
+    # of an adapter: the model that it changes
+    parent: str | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
     # as of ModelCard
     tasks: list[str] | UnsetType = UNSET
@@ -62,41 +74,71 @@ class HostedModelList(msgspec.Struct, kw_only=True):
     object: str = "list"
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the models of a server have in common: the context of its own routes."""
+
+    models: HostedModels
+    settings: ServerSettings
+    state: ServerState
+    # of responses, conversations and chats
+    store: Store
+    # of files and batches
+    storage: Storage
+    assembly: Assembly
+
+    @property
+    def counts(self) -> Counts:
+        return self.state.counts
+
+
 def create_app(models: HostedModels, settings: ServerSettings, state: ServerState, store: Store) -> FastAPI:
     """Builds the application that serves several models. What asks a model goes to that model's own application. store:
     of all models; it is closed at the end."""
     page = None if settings.disable_ui else Page.read()
+    storage = Storage(settings.batch_store, settings.batch_store_bytes)
+    shared = _Shared(models, settings, state, store, storage, Assembly())
+    dispatch = ModelDispatch(models)
+    endpoints = Endpoints(dict.fromkeys(ENDPOINTS, dispatch), settings.key_file)
+    room = HostedRoom(models, state.counts, lambda: not storage.full, settings.key_file)
+    jobs = Jobs(settings.limits, storage, endpoints, room)
     routes: list[Route] = [*_routes(models, state), _metrics_route(models, settings, state)]
+    routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(shared, storage, jobs)]
     if page is not None:
         routes.append(page.route())
     app = bare_app(
         routes,
-        lambda: _until_end(models, state, store, settings.tracer),
+        lambda: _until_end(shared, jobs),
         middleware(settings, state, lambda: [*app.routes, *models.routes()], page),
     )
-    app.router.default = ModelDispatch(models, app.router.default)
+    dispatch.absent = app.router.default
+    app.router.default = dispatch
     return app
 
 
 @asynccontextmanager
-async def _until_end(
-    models: HostedModels, state: ServerState, store: Store, tracer: Tracer | None
-) -> AsyncIterator[None]:
-    state.loop.start()
-    models.start()
+async def _until_end(shared: _Shared, jobs: Jobs) -> AsyncIterator[None]:
+    shared.state.loop.start()
+    shared.models.start()
+    jobs.start()
     try:
         yield
     finally:
-        await state.loop.stop()
-        if tracer is not None:
-            await tracer.close()
-        store.close()
+        await jobs.end()
+        await shared.state.loop.stop()
+        if shared.settings.tracer is not None:
+            await shared.settings.tracer.close()
+        await shared.assembly.close()
+        shared.storage.close()
+        shared.store.close()
 
 
-def loaded_app(engine: AsyncEngine, settings: ServerSettings, state: ServerState, store: Store) -> FastAPI:
-    """The application of one of several models. store: of all of them."""
+def loaded_app(
+    engine: AsyncEngine, settings: ServerSettings, state: ServerState, store: Store, copies: AdapterCopies
+) -> FastAPI:
+    """The application of one of several models. store: of all of them. copies: the adapters that were loaded for it."""
     context = ServerContext(engine, settings, state)
-    return bare_app(model_routes(context, store), lambda: until_end(context))
+    return bare_app(model_routes(context, store, adapters.routes(context, copies)), lambda: until_end(context))
 
 
 def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
@@ -112,13 +154,15 @@ def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
         return json_response(ServerLoad(state.counts.generating))
 
     async def listed(request: Request) -> Response:
-        cards = [_card(model, created) for model in models.models.values() if allows(request.scope, model.name)]
+        each = [(model, name) for model in models.models.values() for name in (model.name, *model.adapters)]
+        cards = [_card(model, name, created) for model, name in each if allows(request.scope, name)]
         return json_response(HostedModelList(data=cards))
 
     async def model_card(request: Request) -> Response:
-        model = models.find(request.path_params["model"])
-        check_allows(request.scope, model.name)
-        return json_response(_card(model, created))
+        name = request.path_params["model"]
+        model = models.find(name)
+        check_allows(request.scope, name)
+        return json_response(_card(model, name, created))
 
     can_answer = "Whether the server is ready: it is as long as it runs, whichever models are loaded."
     listing = JsonRoute("/v1/models", listed, "The models that requests may name.", answer=HostedModelList)
@@ -135,8 +179,10 @@ def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
     ]
 
 
-def _card(model: HostedModel, created: int) -> HostedModelCard:
-    card = HostedModelCard(id=model.name, created=created, state=model.state)
+def _card(model: HostedModel, name: str, created: int) -> HostedModelCard:
+    """name: the model's own, or that of an adapter."""
+    parent = UNSET if name == model.name else model.name
+    card = HostedModelCard(id=name, created=created, state=model.state, parent=parent)
     if model.loaded is not None:
         card.max_model_len = model.loaded.engine.info.max_model_len
         card.tasks = tasks_of(model.loaded.engine.config.model)
@@ -152,8 +198,9 @@ def _metrics_route(models: HostedModels, settings: ServerSettings, state: Server
         for model in models.models.values():
             if model.loaded is not None:
                 engine = model.loaded.engine
-                adapters = {folder: name for name, folder in engine.config.lora.modules}
-                lines += model_lines(engine, model.name, settings, adapters)
+                folders = {folder: name for name, folder in engine.config.lora.modules}
+                folders |= {str(copy): name for name, copy in model.copies.by_name.items()}
+                lines += model_lines(engine, model.name, settings, folders)
         return metrics_response(by_family(lines))
 
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")

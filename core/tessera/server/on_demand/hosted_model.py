@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tessera.errors import TesseraError
+from tessera.server.adapter_copies import AdapterCopies
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -35,8 +36,8 @@ class ConfiguredModel(Protocol):
         """Bytes that it will take, found out without loading it. Raises TesseraError."""
         ...
 
-    async def load(self) -> LoadedHost:
-        """Raises TesseraError."""
+    async def load(self, copies: AdapterCopies) -> LoadedHost:
+        """copies: the adapters that it has besides those of its configuration. Raises TesseraError."""
         ...
 
 
@@ -48,6 +49,8 @@ class HostedEntry:
     name: str
     # raises TesseraError
     configure: Callable[[], Awaitable[ConfiguredModel]]
+    # names of its adapters that are there from the start
+    adapters: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,11 @@ class LoadFailure:
 class HostedModel:
     """The state of one entry. It is changed by HostedModels alone."""
 
-    def __init__(self, entry: HostedEntry, now: float) -> None:
+    def __init__(self, entry: HostedEntry, now: float, is_taken: Callable[[str], bool]) -> None:
+        """is_taken: whether any model of the server has a name."""
         self.entry = entry
+        # The adapters that were loaded for it, which stay while it is unloaded.
+        self.copies = AdapterCopies(is_taken)
         self.loaded: LoadedHost | None = None
         self.failure: LoadFailure | None = None
         # The task that loads it; there is one at a time.
@@ -84,6 +90,11 @@ class HostedModel:
     @property
     def name(self) -> str:
         return self.entry.name
+
+    @property
+    def adapters(self) -> list[str]:
+        """Their names, which requests may give as a model."""
+        return [*self.entry.adapters, *self.copies.by_name]
 
     @property
     def state(self) -> HostedState:

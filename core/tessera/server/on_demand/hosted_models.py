@@ -46,7 +46,9 @@ class HostedModels:
     """All models of a server, by name, in the order of its file."""
 
     def __init__(self, entries: Sequence[HostedEntry], rules: OnDemandRules) -> None:
-        self.models = {entry.name: HostedModel(entry, time.monotonic()) for entry in entries}
+        self.models = {entry.name: HostedModel(entry, time.monotonic(), self.has) for entry in entries}
+        self.is_closed = False
+        """Whether the server ends: none is loaded any more."""
         self._rules = rules
         # Whose turn it is to load or unload; first come, first served.
         self._turn = asyncio.Lock()
@@ -70,17 +72,32 @@ class HostedModels:
 
     async def shutdown(self) -> None:
         """Unloads all. Requests that are running end with EngineDeadError."""
+        self.is_closed = True
         tasks = [self._resting, *(model.loading for model in self.models.values())]
         await _cancel(*(task for task in tasks if task is not None))
         await asyncio.gather(*(self._unload(model) for model in self.models.values()))
+        await asyncio.gather(*(model.copies.close() for model in self.models.values()))
+
+    def has(self, name: str) -> bool:
+        """Whether a request may name it: a model or an adapter."""
+        return name in self.models or any(name in model.adapters for model in self.models.values())
 
     def find(self, name: str | None) -> HostedModel:
-        """None: the first. Raises NotFoundError."""
+        """The one with this name, or with an adapter that has it. None: the first. Raises NotFoundError."""
         if name is None:
             return next(iter(self.models.values()))
-        if name not in self.models:
-            raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
-        return self.models[name]
+        if name in self.models:
+            return self.models[name]
+        for model in self.models.values():
+            if name in model.adapters:
+                return model
+        raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
+
+    def has_quiet_room(self, model: HostedModel) -> bool:
+        """Whether it is loaded, or can be in place of models alone that nobody has used for a while."""
+        due = time.monotonic() - PATIENCE_SECONDS
+        busy = [one for one in self._others(model) if not one.is_idle or one.last_used > due]
+        return model.is_ready or model.loading is not None or not self._is_full(model, busy)
 
     def routes(self) -> list[BaseRoute]:
         """Those of all that are loaded."""
@@ -90,7 +107,10 @@ class HostedModels:
 
     @asynccontextmanager
     async def use(self, model: HostedModel) -> AsyncIterator[LoadedHost]:
-        """The model, which stays loaded until the end. Raises NotLoadedError if it does not come in time."""
+        """The model, which stays loaded until the end. Raises NotLoadedError if it does not come in time, and
+        OverloadedError if it never will."""
+        if self.is_closed:
+            raise OverloadedError("The server is shutting down.")
         loaded = await self._loaded(model)
         model.num_uses += 1  # nothing was awaited since it was there
         try:
@@ -129,7 +149,7 @@ class HostedModels:
                 configured = await model.entry.configure()
                 await self._make_room(model, configured)
                 log.info("loading %s", model.name)
-                model.loaded = await configured.load()
+                model.loaded = await configured.load(model.copies)
         except TesseraError as error:
             model.failure = LoadFailure(error, time.monotonic())
             model.num_failures += 1
@@ -156,8 +176,8 @@ class HostedModels:
                 needs, has = show_bytes(model.num_bytes), show_bytes(memory)
                 raise MemoryBudgetError(f"It needs {needs}, and --models-memory is {has}.")
         patience = time.monotonic() + PATIENCE_SECONDS
-        while self._is_full(model):
-            others = sorted(self._others(model), key=lambda other: other.last_used)
+        while self._is_full(model, others := self._others(model)):
+            others.sort(key=lambda other: other.last_used)
             idle = next((one for one in others if one.is_idle), None)
             if idle is not None:
                 await self._unload(idle)
@@ -182,8 +202,9 @@ class HostedModels:
     def _others(self, model: HostedModel) -> list[HostedModel]:
         return [one for one in self.models.values() if one is not model and one.loaded is not None]
 
-    def _is_full(self, model: HostedModel) -> bool:
-        others, most, memory = self._others(model), self._rules.max_loaded, self._rules.memory_bytes
+    def _is_full(self, model: HostedModel, others: Sequence[HostedModel]) -> bool:
+        """Whether there is no room for it beside the others."""
+        most, memory = self._rules.max_loaded, self._rules.memory_bytes
         if not others:
             return False
         too_many = most is not None and len(others) >= most

@@ -12,6 +12,7 @@ from tessera.parsing.response import Event
 from tessera.request import CompletionOutput
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
+from tessera.server.disk import DiskFullError
 from tessera.server.generation.items import Item
 from tessera.server.generation.logprobs import LogprobWriter, TokenNames
 from tessera.server.generation.run import ChatRun
@@ -48,6 +49,7 @@ class ResponseAnswer:
         self._turn = turn
         self._run = run
         self._keeps = request.store is not False
+        self._must_keep = bool(request.store or request.background or turn.conversation)
         self._logprobs = _logprobs(request, run)
         self._writer = EventWriter()
         self.wire = wire_of(self._writer, lambda: self.response)
@@ -156,9 +158,17 @@ class ResponseAnswer:
         await self._keep()
 
     async def _keep(self) -> None:
-        if self._keeps:
-            kept = {"response": self.response, "input": self._turn.items, "previous": self._turn.previous}
+        """Raises DiskFullError if the client asked for it to be kept. Others get the answer, which says that it is
+        not."""
+        if not self._keeps:
+            return
+        kept = {"response": self.response, "input": self._turn.items, "previous": self._turn.previous}
+        try:
             await self._store.put("response", self.response.id, self._turn.tenant, kept)
+        except DiskFullError:
+            if self._must_keep:
+                raise
+            self._keeps = self.response.store = False
 
 
 def _logprobs(request: ResponsesRequest, run: ChatRun) -> TextLogprobs | None:
@@ -202,6 +212,8 @@ class BackgroundAnswer(ResponseAnswer):
         except asyncio.CancelledError:
             self.response.status = "cancelled"
             await self._keep()
+        except DiskFullError:
+            pass  # the log says so, and the response stays as it was kept last
         except TesseraError as error:
             await self._fail(error)
         except Exception as error:
