@@ -44,6 +44,9 @@ class ServerPool:
     def __init__(self, client: httpx.AsyncClient, capacity: int) -> None:
         """capacity: blocks of prompts that a server has room for."""
         self.servers: list[RoutedServer] = []
+        # Those of them that may get requests, as bits, kept so that no request looks at each server.
+        self._open = 0
+        self._numbered: dict[int, RoutedServer] = {}
         self._client = client
         self._routing = PrefixRouting(capacity)
 
@@ -51,14 +54,16 @@ class ServerPool:
         """The list has changed: adds what is new, and drains what is gone."""
         for server in self.servers:
             server.is_draining = server.url not in urls
+            self._open_or_close(server)
         known = {server.url for server in self.servers}
         for url in dict.fromkeys(urls):
             if url not in known:
-                taken = {server.number for server in self.servers}
-                number = next(number for number in range(len(taken) + 1) if number not in taken)
-                self.servers.append(RoutedServer(url, number))
+                number = next(number for number in range(len(self.servers) + 1) if number not in self._numbered)
+                server = self._numbered[number] = RoutedServer(url, number)
+                self.servers.append(server)
                 self._routing.add(number)
-        self._remove_drained()
+        for server in list(self.servers):
+            self._remove_drained(server)
         log.info("%d servers, of which %d end", len(self.servers), sum(one.is_draining for one in self.servers))
 
     @property
@@ -67,13 +72,11 @@ class ServerPool:
 
     def choose(self, blocks: Sequence[bytes], tried: Sequence[RoutedServer]) -> RoutedServer | None:
         """The server for a request. tried: those that failed it. None if no other is ready."""
-        able = {
-            server.number: server
-            for server in self.servers
-            if server.is_ready and not server.is_draining and server not in tried
-        }
-        chosen = self._routing.choose(blocks, sum(1 << number for number in able))
-        return None if chosen is None else able[chosen]
+        available = self._open
+        for server in tried:
+            available &= ~(1 << server.number)
+        chosen = self._routing.choose(blocks, available)
+        return None if chosen is None else self._numbered[chosen]
 
     @contextmanager
     def running(self, server: RoutedServer, blocks: Sequence[bytes]) -> Iterator[None]:
@@ -86,7 +89,7 @@ class ServerPool:
         finally:
             server.load -= 1
             self._routing.finish(server.number)
-            self._remove_drained()
+            self._remove_drained(server)
 
     def failed(self, server: RoutedServer, *, is_down: bool) -> None:
         """A request failed. is_down: it gets none until it answers a health check."""
@@ -111,11 +114,19 @@ class ServerPool:
     def _set_ready(self, server: RoutedServer, ready: bool) -> None:
         if ready != server.is_ready:
             server.is_ready = ready
+            self._open_or_close(server)
             log.log(
                 logging.INFO if ready else logging.WARNING, "%s is %s", server.url, "ready" if ready else "not ready"
             )
 
-    def _remove_drained(self) -> None:
-        for server in [server for server in self.servers if server.is_draining and not server.load]:
+    def _open_or_close(self, server: RoutedServer) -> None:
+        if self._numbered.get(server.number) is not server:
+            return  # it is gone, and its number may be another's
+        bit = 1 << server.number
+        self._open = self._open | bit if server.is_ready and not server.is_draining else self._open & ~bit
+
+    def _remove_drained(self, server: RoutedServer) -> None:
+        if server.is_draining and not server.load:
             self.servers.remove(server)
+            del self._numbered[server.number]
             self._routing.remove(server.number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class Admission:
 
     A request whose sibling is still computing the prompt they share becomes a follower: it holds a row, so no other
     request overtakes it, but no blocks until the prompt is in the cache. max_running: most requests with a row.
-    watermark: fraction of the blocks to keep free when a request starts while others are running.
+    watermark: fraction of the blocks to keep free when a request starts while others are running. clock: in seconds.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class Admission:
         *,
         max_running: int,
         watermark: float,
+        clock: Callable[[], float],
     ) -> None:
         self._requests, self._allocator, self._budget = requests, allocator, budget
         self._policy, self._counters = policy, counters
-        self._max_running = max_running
+        self._max_running, self._clock = max_running, clock
         self._watermark = allocator.cache.share_of_blocks(watermark)
         self._followers: list[TrackedRequest] = []
         self._started: list[StartedRequest] = []
@@ -151,7 +152,7 @@ class Admission:
         if request.started:
             return
         request.started = True
-        self._started.append(StartedRequest(request.key, origin.num_tokens, time.monotonic()))
+        self._started.append(StartedRequest(request.key, origin.num_tokens, self._clock()))
         counters = self._counters
         counters.requests += 1
         counters.prompt_tokens += request.num_prompt_tokens

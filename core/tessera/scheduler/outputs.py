@@ -37,7 +37,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 class StartedRequest(msgspec.Struct, frozen=True, array_like=True):
     """A request that was scheduled for the first time. num_cached_tokens: prompt tokens that were already computed,
-    from the prefix cache or a sibling. scheduled_at: seconds on time.monotonic()."""
+    from the prefix cache or a sibling. scheduled_at: seconds on the scheduler's clock."""
 
     key: int
     num_cached_tokens: int

@@ -56,7 +56,7 @@ class StepInFlight:
     copies: Sequence[BlockCopy]
     # Copies of rows' states, which are among `copies`.
     snapshots: Sequence[Snapshot]
-    # Seconds on time.monotonic().
+    # Seconds on the scheduler's clock.
     scheduled_at: float
     # Of all rows, with drafts.
     num_tokens: int

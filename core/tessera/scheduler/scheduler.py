@@ -4,7 +4,7 @@ Prefill and decode differ only in how many tokens are left."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -65,11 +65,12 @@ class Scheduler:
         turns: int = 1,
         features: EngineFeatures | None = None,
         make_prefix_cache: MakePrefixCache = PrefixCache,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """chunkable: the model's prompts may be split into chunks. features: the engine's halves of those that are
-        enabled."""
+        enabled. clock: in seconds; a simulation has its own."""
         self.counters = SchedulerCounters()
-        self._depth, self._max_model_len = depth, max_model_len
+        self._depth, self._max_model_len, self._clock = depth, max_model_len, clock
         self._turns, self._turn = turns, 0
         self._mixes = rules.mix_prefill_decode
         self._last_kind: Kind = "decode"
@@ -94,7 +95,7 @@ class Scheduler:
         self.speculation: Speculation | None = None
         if config.speculative is not None:
             most = min(config.speculative.num_speculative_tokens, budget.max_per_request - 1)
-            self.speculation = Speculation(config.speculative, self._rows, most)
+            self.speculation = Speculation(config.speculative, self._rows, most, clock)
         self._admission = Admission(
             self._requests,
             allocator,
@@ -103,6 +104,7 @@ class Scheduler:
             self.counters,
             max_running=min(config.max_num_seqs, rules.max_rows or config.max_num_seqs),
             watermark=config.watermark,
+            clock=clock,
         )
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class Scheduler:
 
     def _emit(self, step: ScheduledStep) -> SchedulerOutput:
         """Turns the step into plain data, decode rows first, and puts it in flight."""
-        number, (work, tokens), now = self.counters.steps, step.scheduled(), time.monotonic()
+        number, (work, tokens), now = self.counters.steps, step.scheduled(), self._clock()
         rows, drafts = work.rows, int32()
         after = int(self._rows.sampled_step.take(rows).max(initial=NO_STEP))
         sampling = rows[tokens == work.num_remaining] if step.num_prefills else rows
@@ -408,7 +410,7 @@ class Scheduler:
         """Retires the oldest step in flight and processes its output. Tokens of requests that ended in the meantime are
         dropped."""
         step, rows = self._allocator.retire(output.step), self._rows
-        self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
+        self._policy.step_took(self._clock() - step.scheduled_at, step.num_tokens)
         rows.pending[step.sampling] -= 1
         if self.speculation is not None:
             self.counters.accepted_tokens += self.speculation.learn(step, output)

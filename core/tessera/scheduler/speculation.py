@@ -22,8 +22,8 @@ depend on the drafts. Its drafts can also be taken as certain, as here, at the p
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -214,10 +214,10 @@ def _taken(gains: Array, least: float) -> Array:
 class Speculation:
     """Drafts for the rows of a step, and what is learned from their verification. max_drafts: of one row."""
 
-    def __init__(self, config: SpeculativeConfig, rows: Rows, max_drafts: int) -> None:
+    def __init__(self, config: SpeculativeConfig, rows: Rows, max_drafts: int, clock: Callable[[], float]) -> None:
         self.proposer: Proposer = NgramProposer(config)
         self.lengths = DraftLengths(rows.num_rows, max_drafts)
-        self._rows = rows
+        self._rows, self._clock = rows, clock
         self._keys = np.full(rows.num_rows, -1, dtype=np.int64)
         self._waits = self._waited = False
         self._tried_to = 0
@@ -238,10 +238,10 @@ class Speculation:
         if self.lengths.suspended(len(work.rows)):
             self._waits = self._waited = False
             return []
-        began = time.monotonic()
+        began = self._clock()
         drafts = self._looked_up(work, room)
         if not drafts and not self._waits:
-            self.lengths.looked(time.monotonic() - began, len(work.rows), waited=self._waited)
+            self.lengths.looked(self._clock() - began, len(work.rows), waited=self._waited)
         self._waited = self._waited and self._waits and not drafts
         return drafts
 
@@ -285,7 +285,7 @@ class Speculation:
     def learn(self, step: StepInFlight, output: StepOutput) -> int:
         """A step retired: how many of its drafts were accepted. If the device had another step before it, its own time
         began when that one ended."""
-        now, num_accepted = time.monotonic(), 0
+        now, num_accepted = self._clock(), 0
         seconds, self._retired_at = now - max(step.scheduled_at, self._retired_at), now
         if len(step.drafted):
             accepted = output.counts[np.isin(output.rows, step.drafted)] - 1
