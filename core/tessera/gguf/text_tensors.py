@@ -49,7 +49,8 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
             )
         layer, own = f"{architecture.layers}.{match[1]}", match[2]
         if own in heads:
-            weight = replace(weight, row_order=paired_rows(name, tensor, heads[own]))
+            order = paired_rows(name, tensor, heads[own])
+            weight = replace(weight, row_order=order) if len(weight.shape) > 1 else replace(weight, order=order)
         if own in changes:
             weights[f"{layer}.{named}"] = changes[own](weight)
         elif "{}" in named:
