@@ -38,8 +38,10 @@ class QuantizedWeights:
     quantized: int
     # Inputs that share a scale; 0 for the whole row.
     group: int
-    # Names of Linear layers that stay as they are because groups do not divide them.
+    # Names of matrices that are not quantized because groups do not divide them.
     undivided: Sequence[str]
+    # Whether the embedding and the head are among those that may be quantized.
+    with_ends: bool
 
     @property
     def bits(self) -> float:
@@ -76,7 +78,7 @@ def write_folder(
     sizes = {name: prod(shapes[name]) for name in names}
     return QuantizedWeights(
         written, sum(sizes.values()), sum(sizes[name] for name in chosen), form.group,
-        [name for name in linear if name not in chosen],
+        [name for name in linear if name not in chosen], with_ends=False,
     )  # fmt: skip
 
 
