@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from tessera.config.model_folder import MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, names_in, read_bytes
 from tessera.errors import ModelError, printable
@@ -24,6 +26,10 @@ GROUPS = (128, 64, 32)
 _KEPT_WHOLE = (HEAD, "embed_tokens", "word_embeddings", "gate", "router")
 """The last words of modules that are not quantized: the embedding, the head, and what chooses experts."""
 _PARTS = 4  # that a weight may be stored in
+
+
+Calibrate = Callable[[Collection[str], CompressedForm], Mapping[str, Mapping[str, Tensor]]]
+"""Rounds weights of these names into this form: what is stored of each, by the end of its name."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,12 @@ def write_folder(
     folder: str,
     form: CompressedForm,
     on_progress: Callable[[int, int], None],
+    calibrate: Calibrate = lambda chosen, form: {},
 ) -> QuantizedWeights:
     """Writes config.json, the tokenizer and the weights into an empty folder. source: a model's folder or GGUF file.
     config: of it. form: with group -1, the group is chosen from GROUPS. on_progress: receives weights done, and all.
-    Raises ModelError, and OSError where the folder cannot be written."""
+    calibrate: rounds weights by what the model computes; those that it leaves out are rounded to the nearest. Raises
+    ModelError, and OSError where the folder cannot be written."""
     weights, target = open_checkpoint(source), Path(folder)
     names = sorted(weights.names())
     shapes = {name: weights.shape(name) for name in names}
@@ -69,10 +77,14 @@ def write_folder(
     chosen = {name for name in linear if form.fits(shapes[name])}
     others = (name.removesuffix(".weight") for name in names if name not in chosen and len(shapes[name]) == 2)
     ignored = sorted({HEAD, *others})  # a head that is tied is a Linear layer too, though the files have none
-    written = 0
+    written, calibrated = 0, calibrate(chosen, form)
     with SafetensorsFile(target / WEIGHTS, room_for(dict.fromkeys(names, _PARTS))) as file:
         for number, name in enumerate(names, 1):
-            written += _write_weight(weights, name, form if name in chosen else None, file)
+            parts = calibrated.get(name)
+            if parts is None:
+                parts = _parts(weights, name, form if name in chosen else None)
+            module = name.removesuffix(".weight")
+            written += sum(file.add(f"{module}.{part}" if part else name, tensor) for part, tensor in parts.items())
             on_progress(number, len(names))
     _write_settings(Path(source), target, {**config, "quantization_config": form.config(ignored)})
     sizes = {name: prod(shapes[name]) for name in names}
@@ -82,15 +94,14 @@ def write_folder(
     )  # fmt: skip
 
 
-def _write_weight(weights: CheckpointWeights, name: str, form: CompressedForm | None, file: SafetensorsFile) -> int:
-    """Returns the bytes written."""
+def _parts(weights: CheckpointWeights, name: str, form: CompressedForm | None) -> Mapping[str, Tensor]:
+    """What is stored of a weight, by the end of its name; by "" if it stays as it is."""
     weight = weights.whole(name)
     if form is None:
-        return file.add(name, weight)
-    module = name.removesuffix(".weight")
+        return {"": weight}
     if not weight.isfinite().all():
         raise ModelError(f"'{printable(name)}' holds numbers that are not finite, so it cannot be quantized.")
-    return sum(file.add(f"{module}.{part}", tensor) for part, tensor in compressed(weight, form).items())
+    return compressed(weight, form)
 
 
 def _write_settings(source: Path, target: Path, config: Mapping[str, Any]) -> None:
