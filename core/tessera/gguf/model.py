@@ -32,7 +32,7 @@ class GgufModel:
 
     @cached_property
     def architecture(self) -> GgufArchitecture:
-        return architecture_of(self.fields, self.file)
+        return architecture_of(self.fields, self.file.path)
 
     @property
     def weights(self) -> Mapping[str, GgufWeight]:

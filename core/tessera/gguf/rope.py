@@ -99,7 +99,7 @@ def _by_factors(factors: Sequence[float], theta: float, fields: GgufFields) -> d
     and else with these factors for every length."""
     low, high, original = _LLAMA3
     factor = max(factors)
-    usual = _llama3_factors(len(factors), theta, factor)
+    usual = llama3_factors(len(factors), theta, factor)
     if np.allclose(usual, factors, rtol=1e-5):
         return {
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
@@ -111,7 +111,7 @@ def _by_factors(factors: Sequence[float], theta: float, fields: GgufFields) -> d
     }  # fmt: skip
 
 
-def _llama3_factors(count: int, theta: float, factor: float) -> Floats:
+def llama3_factors(count: int, theta: float, factor: float) -> Floats:
     low, high, original = _LLAMA3
     wavelengths = 2 * math.pi * theta ** (np.arange(count) / count)
     smooth = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)

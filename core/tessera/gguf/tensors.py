@@ -167,10 +167,9 @@ def log_decay(weight: NamedTensor) -> ComputedTensor:
     return ComputedTensor((math.prod(weight.shape),), (weight,), lambda values: np.log(-values))
 
 
-def paired_rows(name: str, tensor: GgufTensor, heads: int) -> Order:
+def rows_in_pairs(name: str, rows: int, heads: int) -> Order:
     """NamedTensor.row_order of queries or keys with so many heads, whose rows i and i + half a head are beside one
-    another. Raises ModelError."""
-    rows = tensor.shape[0]
+    another. name: GGUF's of the tensor. Raises ModelError."""
     if rows % (2 * heads):
         raise ModelError(f"'{name}' of the GGUF file has {rows} rows, which are not pairs of {heads} heads.")
     return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(-1)

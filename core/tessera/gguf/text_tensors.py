@@ -11,7 +11,7 @@ from tessera.gguf.architectures.architecture import GgufArchitecture, Join, Name
 from tessera.gguf.fields import GgufFields
 from tessera.gguf.file import GgufFile
 from tessera.gguf.rope import ROPE_TENSORS
-from tessera.gguf.tensors import GgufWeight, NamedTensor, experts_of, paired_rows
+from tessera.gguf.tensors import GgufWeight, NamedTensor, experts_of, rows_in_pairs
 
 _LAYER = re.compile(r"blk\.(\d{1,6})\.([\w.]+?)(\.weight|\.bias|)")
 
@@ -49,7 +49,8 @@ def text_tensors(file: GgufFile, fields: GgufFields, architecture: GgufArchitect
             )
         layer, own = f"{architecture.layers}.{match[1]}", match[2]
         if own in heads:
-            weight = replace(weight, row_order=paired_rows(name, tensor, heads[own]))
+            order = rows_in_pairs(name, tensor.shape[0], heads[own])
+            weight = replace(weight, row_order=order) if len(weight.shape) > 1 else replace(weight, order=order)
         if own in changes:
             weights[f"{layer}.{named}"] = changes[own](weight)
         elif "{}" in named:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from tessera.config.model_folder import MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, names_in, read_bytes
 from tessera.errors import ModelError, printable
@@ -26,6 +28,10 @@ _KEPT_WHOLE = (HEAD, "embed_tokens", "word_embeddings", "gate", "router")
 _PARTS = 4  # that a weight may be stored in
 
 
+Calibrate = Callable[[Collection[str], CompressedForm], Mapping[str, Mapping[str, Tensor]]]
+"""Rounds weights of these names into this form: what is stored of each, by the end of its name."""
+
+
 @dataclass(frozen=True)
 class QuantizedWeights:
     """What was written."""
@@ -38,8 +44,10 @@ class QuantizedWeights:
     quantized: int
     # Inputs that share a scale; 0 for the whole row.
     group: int
-    # Names of Linear layers that stay as they are because groups do not divide them.
+    # Names of matrices that are not quantized because groups do not divide them.
     undivided: Sequence[str]
+    # Whether the embedding and the head are among those that may be quantized.
+    with_ends: bool
 
     @property
     def bits(self) -> float:
@@ -53,10 +61,12 @@ def write_folder(
     folder: str,
     form: CompressedForm,
     on_progress: Callable[[int, int], None],
+    calibrate: Calibrate = lambda chosen, form: {},
 ) -> QuantizedWeights:
     """Writes config.json, the tokenizer and the weights into an empty folder. source: a model's folder or GGUF file.
     config: of it. form: with group -1, the group is chosen from GROUPS. on_progress: receives weights done, and all.
-    Raises ModelError, and OSError where the folder cannot be written."""
+    calibrate: rounds weights by what the model computes; those that it leaves out are rounded to the nearest. Raises
+    ModelError, and OSError where the folder cannot be written."""
     weights, target = open_checkpoint(source), Path(folder)
     names = sorted(weights.names())
     shapes = {name: weights.shape(name) for name in names}
@@ -67,28 +77,31 @@ def write_folder(
     chosen = {name for name in linear if form.fits(shapes[name])}
     others = (name.removesuffix(".weight") for name in names if name not in chosen and len(shapes[name]) == 2)
     ignored = sorted({HEAD, *others})  # a head that is tied is a Linear layer too, though the files have none
-    written = 0
+    written, calibrated = 0, calibrate(chosen, form)
     with SafetensorsFile(target / WEIGHTS, room_for(dict.fromkeys(names, _PARTS))) as file:
         for number, name in enumerate(names, 1):
-            written += _write_weight(weights, name, form if name in chosen else None, file)
+            parts = calibrated.get(name)
+            if parts is None:
+                parts = _parts(weights, name, form if name in chosen else None)
+            module = name.removesuffix(".weight")
+            written += sum(file.add(f"{module}.{part}" if part else name, tensor) for part, tensor in parts.items())
             on_progress(number, len(names))
     _write_settings(Path(source), target, {**config, "quantization_config": form.config(ignored)})
     sizes = {name: prod(shapes[name]) for name in names}
     return QuantizedWeights(
         written, sum(sizes.values()), sum(sizes[name] for name in chosen), form.group,
-        [name for name in linear if name not in chosen],
+        [name for name in linear if name not in chosen], with_ends=False,
     )  # fmt: skip
 
 
-def _write_weight(weights: CheckpointWeights, name: str, form: CompressedForm | None, file: SafetensorsFile) -> int:
-    """Returns the bytes written."""
+def _parts(weights: CheckpointWeights, name: str, form: CompressedForm | None) -> Mapping[str, Tensor]:
+    """What is stored of a weight, by the end of its name; by "" if it stays as it is."""
     weight = weights.whole(name)
     if form is None:
-        return file.add(name, weight)
-    module = name.removesuffix(".weight")
+        return {"": weight}
     if not weight.isfinite().all():
         raise ModelError(f"'{printable(name)}' holds numbers that are not finite, so it cannot be quantized.")
-    return sum(file.add(f"{module}.{part}", tensor) for part, tensor in compressed(weight, form).items())
+    return compressed(weight, form)
 
 
 def _write_settings(source: Path, target: Path, config: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ or, with a scale in the weight's dtype for each group of inputs,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,11 @@ class CompressedForm:
         """The value of `format`."""
         return "pack-quantized" if self.group else f"{self.kind}-quantized"
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest code of integers."""
+        return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether a weight of this shape can be stored so."""
         return len(shape) == 2 and (not self.group or (shape[1] % self.group == 0 and shape[1] % _IN_WORD == 0))
@@ -80,18 +85,39 @@ class CompressedForm:
 
 def compressed(weight: Tensor, form: CompressedForm) -> dict[str, Tensor]:
     """weight [n, k] of floats, which must fit the form -> what is stored instead, by the end of its name."""
-    step = max(_AT_A_TIME // weight.shape[1], 1)
-    rows = [_rounded(part, form) for part in weight.split(step)]
-    codes, scale, zero = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    return compressed_codes(*_by_rows(weight, form), weight.shape, form)
+
+
+def compressed_codes(
+    codes: Tensor, scale: Tensor, zero: Tensor, shape: Sequence[int], form: CompressedForm
+) -> dict[str, Tensor]:
+    """What is stored for codes [n, k], int8 or fp8, scales [n, groups] and zero points [n, groups], int8, by the end of
+    its name. shape: of the weight."""
     if not form.group:
         dtype = torch.int8 if form.kind == "int" else torch.float8_e4m3fn
         return {"weight": codes.to(dtype), "weight_scale": scale.float()}
     stored = {
         "weight_packed": _words(codes),
         "weight_scale": scale,
-        "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
+        "weight_shape": torch.tensor(shape, dtype=torch.int64),
     }
     return {**stored, "weight_zero_point": _words(zero.T).T.contiguous()} if form.zero_points else stored
+
+
+def integer_scales(weight: Tensor, form: CompressedForm) -> tuple[Tensor, Tensor]:
+    """Scales [n, groups], as they are stored, and zero points [n, groups], int8, of a weight [n, k] in integers: those
+    with which rounding to the nearest loses least."""
+    _, scale, zero = _by_rows(weight, form)
+    return scale, zero
+
+
+def _by_rows(weight: Tensor, form: CompressedForm) -> tuple[Tensor, Tensor, Tensor]:
+    """As _rounded(), a few rows at a time."""
+    step = max(_AT_A_TIME // weight.shape[1], 1)
+    codes, scale, zero = (
+        torch.cat(parts) for parts in zip(*(_rounded(part, form) for part in weight.split(step)), strict=True)
+    )
+    return codes, scale, zero
 
 
 def _rounded(weight: Tensor, form: CompressedForm) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +143,7 @@ def _rounded(weight: Tensor, form: CompressedForm) -> tuple[Tensor, Tensor, Tens
 def _integers(values: Tensor, share: float, dtype: torch.dtype, form: CompressedForm) -> tuple[Tensor, ...]:
     """The squared error of each group [n, groups, 1], if codes reach over a share of its range; codes; scale; zero
     point. All float32. The scale is one that the stored dtype has."""
-    low, high = -(1 << form.bits - 1), (1 << form.bits - 1) - 1
+    low, high = form.limits
     most, least = values.amax(-1, keepdim=True).clamp(min=0), values.amin(-1, keepdim=True).clamp(max=0)
     if form.zero_points:
         scale = (most - least) * (share / (high - low))
@@ -141,3 +167,18 @@ def _words(codes: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(codes.to(torch.int32) + (1 << _BITS - 1), (0, -codes.shape[1] % _IN_WORD))
     shifts = torch.arange(0, 32, _BITS, dtype=torch.int32)
     return (padded.unflatten(1, (-1, _IN_WORD)) << shifts).sum(-1, dtype=torch.int32)
+
+
+def decoded(parts: Mapping[str, Tensor], form: CompressedForm) -> Tensor:
+    """float32 [n, k] of what is stored of a weight in groups of integers."""
+    n, k = parts["weight_shape"].tolist()
+    values = _codes(parts["weight_packed"])[:, :k].unflatten(1, (-1, form.group))
+    if form.zero_points:
+        values = values - _codes(parts["weight_zero_point"].T).T[:n, :, None]
+    return (values * parts["weight_scale"].float()[..., None]).flatten(1)
+
+
+def _codes(words: Tensor) -> Tensor:
+    """int32 [n, m] -> float32 [n, 8 m] of -8 to 7."""
+    shifts = torch.arange(0, 32, _BITS, dtype=torch.int32)
+    return ((words.unsqueeze(-1) >> shifts & (1 << _BITS) - 1) - (1 << _BITS - 1)).flatten(1).float()

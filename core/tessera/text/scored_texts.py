@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import heapq
 import inspect
+import statistics
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pydoc_data.topics import topics
+from types import ModuleType
 
 from tessera.text.tokenizer import Tokenizer
 
@@ -40,5 +43,17 @@ def windows(tokenizer: Tokenizer, text: str, size: int, count: int) -> Iterator[
 def library_windows(tokenizer: Tokenizer, size: int, count: int) -> list[ScoredText]:
     """Windows of Python's help, which is English, and of two modules of its library, in equal numbers."""
     english = "\n\n".join(text for text in topics.values() if len(text) > _LONG)
-    code = "".join(inspect.getsource(module) for module in (heapq, textwrap))
+    return _halves(tokenizer, english, (heapq, textwrap), size, count)
+
+
+def other_library_windows(tokenizer: Tokenizer, size: int, count: int) -> list[ScoredText]:
+    """As library_windows(), of other topics and modules."""
+    english = "\n\n".join(text for text in topics.values() if _LONG // 4 < len(text) <= _LONG)
+    return _halves(tokenizer, english, (difflib, statistics), size, count)
+
+
+def _halves(
+    tokenizer: Tokenizer, english: str, modules: Sequence[ModuleType], size: int, count: int
+) -> list[ScoredText]:
+    code = "".join(inspect.getsource(module) for module in modules)
     return [*windows(tokenizer, english, size, -(-count // 2)), *windows(tokenizer, code, size, count // 2)]

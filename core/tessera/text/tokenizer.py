@@ -174,6 +174,10 @@ class Tokenizer(Vocabulary):
         except RequestError as error:
             raise ModelError(f"{folder / 'tokenizer.json'} cannot be used: {error.message}") from error
 
+    def document(self) -> bytes:
+        """tokenizer.json, with the tokens that only the files beside it define."""
+        return self._tokenizer.to_str().encode()
+
     @cached_property
     def longest_token_chars(self) -> int:
         """Characters of the longest token. A text has at least its length divided by this many tokens."""

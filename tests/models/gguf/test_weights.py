@@ -29,6 +29,7 @@ SIZES: dict[str, Any] = {
 }
 LLAMA = Family("llama", maker(LlamaConfig, LlamaForCausalLM, **SIZES))
 MIXTRAL = Family("mixtral", maker(MixtralConfig, MixtralForCausalLM, num_local_experts=3, **SIZES))
+WITH_BIASES = Family("llama-biases", maker(LlamaConfig, LlamaForCausalLM, attention_bias=True, mlp_bias=True, **SIZES))
 KINDS = [Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0]
 
 
@@ -45,7 +46,7 @@ def rounded(model: Any, kind: Type) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=["llama", "mixtral"])
+@pytest.mark.parametrize("family", [LLAMA, WITH_BIASES, MIXTRAL], ids=["llama", "biases", "mixtral"])
 def test_each_weight_is_what_the_writer_gives_back(family, kind, tmp_path):
     model = save_model(family, tmp_path)
     weights = GgufWeights(str(write_gguf(model, tmp_path / "model.gguf", kind)))
@@ -63,7 +64,8 @@ def test_each_weight_is_what_the_writer_gives_back(family, kind, tmp_path):
             wanted = expected[name.replace("block_sparse_moe.gate", "mlp.gate")]
         assert torch.equal(weights.read(part), wanted), name
         seen.add(name)
-    assert len(seen) == 3 + 2 * (9 if family is LLAMA else 7 + 3 * 3)  # of each of two layers
+    of_a_layer = {"llama": 9, "llama-biases": 9 + 7, "mixtral": 7 + 3 * 3}
+    assert len(seen) == 3 + 2 * of_a_layer[family.name]
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.Q4_1, Type.Q8_0], ids=["F32", "Q4_1", "Q8_0"])

@@ -7,6 +7,7 @@ The facts are those of llama.cpp's converters (conversion/) and of its loader (s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from tessera.errors import ModelError, printable
@@ -23,7 +24,6 @@ from tessera.gguf.architectures.llama4 import LLAMA4
 from tessera.gguf.architectures.mamba import MAMBA, mamba
 from tessera.gguf.architectures.qwen import QWEN
 from tessera.gguf.fields import GgufFields
-from tessera.gguf.file import GgufFile
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
     {
@@ -55,12 +55,12 @@ _VARIANTS: Mapping[str, Callable[[GgufFields], GgufArchitecture]] = MappingProxy
 """What says which of its classes a file of an architecture with several is."""
 
 
-def architecture_of(fields: GgufFields, file: GgufFile) -> GgufArchitecture:
-    """Raises ModelError for one that is not served, naming it."""
+def architecture_of(fields: GgufFields, path: Path) -> GgufArchitecture:
+    """path: of the file, for a message. Raises ModelError for one that is not served, naming it."""
     known = ARCHITECTURES.get(fields.architecture)
     if known is None:
         raise ModelError(
-            f"'{printable(file.path)}' is of the architecture '{printable(fields.architecture, 60)}', which is not "
+            f"'{printable(path)}' is of the architecture '{printable(fields.architecture, 60)}', which is not "
             f"supported; supported are {', '.join(ARCHITECTURES)}."
         )
     variant = _VARIANTS.get(fields.architecture)

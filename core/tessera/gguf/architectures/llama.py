@@ -66,6 +66,10 @@ def has_biases(fields: GgufFields, file: GgufFile) -> Settings:
     return {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
 
 
+def _all_biases(fields: GgufFields, file: GgufFile) -> Settings:
+    return {**has_biases(fields, file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+
+
 def _mixtral(fields: GgufFields, file: GgufFile) -> Settings:
     return {
         "num_local_experts": fields.count("expert_count"),
@@ -102,7 +106,7 @@ def _cohere2(fields: GgufFields, file: GgufFile) -> Settings:
     }
 
 
-_LLAMA = GgufArchitecture("LlamaForCausalLM", "llama", DENSE, has_biases, paired_rows=True)
+_LLAMA = GgufArchitecture("LlamaForCausalLM", "llama", DENSE, _all_biases, paired_rows=True)
 
 
 def _mistral(fields: GgufFields, file: GgufFile) -> Settings:
@@ -154,12 +158,8 @@ def _glm4(fields: GgufFields, file: GgufFile) -> Settings:
     return has_biases(fields, file)
 
 
-def _arcee(fields: GgufFields, file: GgufFile) -> Settings:
-    return {**has_biases(fields, file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
-
-
 def _nemotron(fields: GgufFields, file: GgufFile) -> Settings:
-    return {**_arcee(fields, file), "norm_eps": fields.number("attention.layer_norm_epsilon")}
+    return {**_all_biases(fields, file), "norm_eps": fields.number("attention.layer_norm_epsilon")}
 
 
 def _starcoder2(fields: GgufFields, file: GgufFile) -> Settings:
@@ -213,7 +213,7 @@ LLAMA: Mapping[str, GgufArchitecture] = {
     "granite": GgufArchitecture("GraniteForCausalLM", "granite", DENSE, _granite, paired_rows=True),
     "smollm3": GgufArchitecture("SmolLM3ForCausalLM", "smollm3", DENSE, has_biases, paired_rows=True),
     "olmo2": _OLMO_2,
-    "arcee": GgufArchitecture("ArceeForCausalLM", "arcee", _UNGATED, _arcee, paired_rows=True),
+    "arcee": GgufArchitecture("ArceeForCausalLM", "arcee", _UNGATED, _all_biases, paired_rows=True),
     "nemotron": GgufArchitecture(
         "NemotronForCausalLM", "nemotron", _UNGATED, _nemotron, norm_offset=1.0, ends=_ENDS_WITH_BIAS
     ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tessera.errors import ModelError
-from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor, paired_rows
+from tessera.gguf.tensors import ComputedTensor, Floats, GgufWeight, NamedTensor, rows_in_pairs
 from tessera.gguf.vision.fields import TowerFields
 from tessera.gguf.vision.projectors import Projector
 
@@ -103,7 +103,7 @@ def _part(name: str, fields: TowerFields, projector: Projector) -> NamedTensor:
     part = NamedTensor(fields.file, tensor, tensor.shape, offset=projector.offsets.get(name, 0.0))
     layer = _LAYER.fullmatch(name)
     if projector.paired_rows and layer is not None and layer[2] in _PAIRED:
-        part = replace(part, row_order=paired_rows(name, tensor, fields.size("attention.head_count")))
+        part = replace(part, row_order=rows_in_pairs(name, tensor.shape[0], fields.size("attention.head_count")))
     return part
 
 
