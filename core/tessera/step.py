@@ -85,13 +85,22 @@ class RowMedia(msgspec.Struct, array_like=True):
     ahead: Array | None = None
     # [all of the row's tokens in the step] int32: 1 for those that experts for images take, if there are such experts
     seen: Array | None = None
+    # [3, all of the row's tokens in the step] int32, of a row with images that are seen through cross attention: the
+    # first position that each token sees, how many, and whether these are of an image that it comes behind
+    ranges: Array | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is said of any token."""
+        return not self.places.size and self.positions is None and self.ahead is None and self.ranges is None
 
 
 class RowSources(msgspec.Struct, array_like=True):
-    """A row that begins in a step, with what its encoder made: keys and values of it are written in the step."""
+    """A row that begins in a step, with what its tokens see through cross attention: keys and values of it are written
+    in the step."""
 
     row: int
-    # [positions of the encoder] int32: for each, the row of the encoder cache
+    # [positions] int32: for each, the row of the encoder cache
     slots: Array
 
 

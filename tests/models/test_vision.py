@@ -60,6 +60,7 @@ def test_images_that_displace_each_other(seen):
     [
         ("qwen2-vl", {"pipeline_parallel_size": 2}),
         ("gemma3-vision", {"tensor_parallel_size": 2}),
+        ("mllama-vision", {"tensor_parallel_size": 2}),
         ("ernie-4.5-vl", {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
     ],
 )

@@ -36,7 +36,7 @@ def compare(
 ) -> Compared:
     """logits: (position, [vocabulary]) as computed; every position from first_position on that an answer needs must be
     included. If the tokens differ where the oracle's two best logits are within TOLERANCE, the comparison ends
-    there."""
+    there. Tokens that only prompts have come last in the vocabulary, where the oracle's ends before them."""
     want, end = answer.answer, len(answer.tokens) - 1  # the last token is never fed back
     parted = next((i for i, pair in enumerate(zip(tokens, want, strict=False)) if pair[0] != pair[1]), None)
     excused = parted is not None and answer.gap(parted) <= TOLERANCE
@@ -49,7 +49,8 @@ def compare(
     if not known:
         return Compared(0, missing, 0.0, bound, equal, excused)
     positions = torch.tensor([position for position, _ in known])
-    diff = (torch.stack([got for _, got in known]).float() - answer.logits[positions]).abs().max()
+    computed = torch.stack([got for _, got in known])[:, : answer.logits.shape[-1]].float()
+    diff = (computed - answer.logits[positions]).abs().max()
     return Compared(len(known), missing, float(diff), bound, equal, excused)
 
 

@@ -8,8 +8,15 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
+from transformers.models.mllama.processing_mllama import (
+    convert_sparse_cross_attention_mask_to_dense,
+    get_cross_attention_token_mask,
+)
 
 from tessera.arrays import Array
+from tessera.config.tiled_encoder import TiledEncoder
+from tessera.media.placed import PlacedMedia
+from tessera.media.placement import TILES_SHOWN
 from tools.parity.family import SIZES
 from tools.parity.images import Image, in_a_row, pixels, side_by_side
 
@@ -305,3 +312,30 @@ def in_padded_patches(values: int, pooled: int) -> Callable[[random.Random, int]
         return Image([_BEGIN, *[TOKEN] * (rows * columns), _END], inputs)
 
     return make
+
+
+TILED = TiledEncoder(tiles=4, positions=10)
+"""Of Llama 3.2 Vision's tiny model: 3 by 3 patches of a tile, and one position more."""
+SEEN = SIZES["vocab_size"]
+"""The token of an image that tokens see, which is none of those that are written."""
+
+
+def in_seen_tiles(draw: random.Random, number: int) -> Image:
+    """Of Llama 3.2 Vision: tiles of which the last ones may be empty; aspect ratios count from 1."""
+    tiles, ratio = ((1, 1), (2, 5), (4, 6), (3, 7))[number]
+    values = pixels(draw, 1, 1, 4, 3, 15, 15)
+    values[:, :, tiles:] = 0.0
+    shown = np.arange(4)[None, None] < tiles
+    inputs = {"pixel_values": values, "aspect_ratio_ids": np.array([[ratio]]), TILES_SHOWN: shown.astype(np.int64)}
+    return Image([SEEN], inputs, tiled=TILED)
+
+
+def seen_from(media: Sequence[PlacedMedia], length: int, prompt: int) -> dict[str, Array]:
+    """The mask of cross attention that transformers' processor makes of a prompt, and its code of an answer."""
+    ids = np.zeros(prompt, np.int64)
+    ids[[one.token for one in media]] = SEEN
+    tiles = [int(one.inputs[TILES_SHOWN].sum()) for one in media]
+    ranges = get_cross_attention_token_mask(ids.tolist(), SEEN)
+    mask = convert_sparse_cross_attention_mask_to_dense([ranges], [tiles], TILED.tiles, prompt)
+    answer = np.repeat(mask[:, -1:], length - prompt, axis=1)
+    return {"cross_attention_mask": np.concatenate([mask, answer], axis=1)}

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array, int32
+from tessera.config.tiled_encoder import TiledEncoder
 from tessera.media.item import digest_of
 from tessera.media.placed import PlacedMedia
+from tessera.media.placement import tiled_image
 
 DIFFERENT = 4
 COUNTS = (1, 3, 0, 2, 1, 3)
@@ -31,6 +33,8 @@ class Image:
     # Its modality and the token that stands for its features, if not those of Images.
     modality: str = ""
     token: int = -1
+    # What tokens see of it through cross attention, if they do.
+    tiled: TiledEncoder | None = None
 
 
 def in_a_row(arrays: Sequence[Array]) -> Array:
@@ -78,6 +82,8 @@ class Images:
     reserved: int = 1
     # Tokens of text around images, in turn.
     texts: Sequence[int] = TEXT
+    # Further arguments of transformers' model for a text with these images: of what arguments() takes.
+    extra_arguments: Callable[[Sequence[PlacedMedia], int, int], Mapping[str, Array]] = lambda media, length, prompt: {}
 
     def contents(self, draw: random.Random) -> Sequence[tuple[Images, Image]]:
         """All that prompts may hold, each with the kind that it is of."""
@@ -100,7 +106,11 @@ class Images:
                 modality = image.modality or kind.modality
                 features = [len(ids) + at for at, token in enumerate(image.tokens) if token in own]
                 ids += image.tokens
-                placed.append(PlacedMedia(modality, digest_of(image.inputs), int32(features), image.inputs))
+                digest = digest_of(image.inputs)
+                if image.tiled is None:
+                    placed.append(PlacedMedia(modality, digest, int32(features), image.inputs))
+                else:
+                    placed.append(tiled_image(digest, features[0], image.inputs, image.tiled))
             ids += self._text(draw, vocab, self.texts[(number * 2 + 1) % len(self.texts)] if placed else 5)
             prompts.append(tuple(ids))
             media.append(placed)
@@ -123,6 +133,7 @@ class Images:
                 kinds[0, prompt:] = 1
             for one in () if self.prefix else media:
                 kinds[0, one.places] = _KINDS[one.modality]
+        joined |= self.extra_arguments(media, length, prompt) if media else {}
         return {name: torch.from_numpy(value) for name, value in joined.items()}
 
 

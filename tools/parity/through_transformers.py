@@ -28,7 +28,6 @@ _YARN = {
     "llama_4_scaling_beta": 0.1,
 }
 
-_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 
 _DECODER = {"is_decoder": True}
 _PADDED = {
@@ -238,22 +237,6 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "ministral": {**_WINDOWS, "head_dim": 18},
     "ministral3": {"head_dim": 18, "rope_parameters": _YARN},
-    "mllama": {
-        "text_config": {
-            **SIZES,
-            "num_hidden_layers": 3,
-            "cross_attention_layers": [1],
-            "rope_parameters": _PLAIN,
-            "bos_token_id": 1,
-        },
-        "vision_config": {
-            **_SIGHT,
-            "attention_heads": 2,
-            "num_global_layers": 1,
-            "intermediate_layers_indices": [0],
-            "vision_output_dim": 48,
-        },
-    },
     "modernbert-decoder": {
         "pad_token_id": 0,
         "bos_token_id": 1,
@@ -295,15 +278,10 @@ TYPES: dict[str, dict[str, Any]] = {
 """model_type -> differences of its configuration from SIZES."""
 
 
-_WHOLE = {"mllama": "MllamaForConditionalGeneration"}
-"""The class of published checkpoints, where it is not that of the type's text model."""
-
-
 def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
     def make() -> Any:
         config = CONFIG_MAPPING[model_type](**{**SIZES, **differs})
-        known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **_WHOLE}
-        model_class = getattr(transformers, known[model_type])
+        model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
         config._attn_implementation, config._experts_implementation = "eager", "eager"  # noqa: SLF001 - as arguments
         return model_class(config)
 

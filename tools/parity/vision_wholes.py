@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera.media.placement import TILES_SHOWN
 from tools.parity import image_kinds as kinds
 from tools.parity.family import Family
 from tools.parity.images import Images, side_by_side
@@ -157,6 +158,31 @@ WHOLES = (
             PIXTRAL,
         ),
         images=Images(kinds.TOKEN, kinds.in_rows),
+    ),
+    Family(
+        "mllama-vision",
+        maker(
+            "mllama",
+            text("mllama_text_model", num_hidden_layers=4, cross_attention_layers=[1, 3], bos_token_id=1),
+            {
+                "hidden_size": 36,
+                "intermediate_size": 44,
+                "num_hidden_layers": 2,
+                "attention_heads": 3,
+                "num_global_layers": 1,
+                "intermediate_layers_indices": [0, 1],
+                "vision_output_dim": 108,
+                "image_size": 15,
+                "patch_size": 5,
+            },
+            image_token_index=kinds.SEEN,
+        ),
+        images=Images(
+            kinds.SEEN,
+            kinds.in_seen_tiles,
+            dict.fromkeys(("pixel_values", "aspect_ratio_ids", TILES_SHOWN), side_by_side),
+            extra_arguments=kinds.seen_from,
+        ),
     ),
     Family(
         "muse-glimmer",

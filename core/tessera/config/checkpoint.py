@@ -74,6 +74,9 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType(
 _VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType(
     {"clip_text_model": 49408, "gemma3_text": 262208, "siglip2_text_model": 32000, "siglip_text_model": 32000}
 )
+ONLY_IN_PROMPTS: Mapping[str, int] = MappingProxyType({"mllama_text_model": 8})
+"""How many tokens there are behind those of vocab_size, which have an embedding and are never written, such as the one
+that stands for an image. By model_type."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def read_checkpoint(folder: Path, *, weights: bool, mmproj: Path | None = None) 
         text.get("vocab_size") is None and architecture in UNSERVED_MEDIA
     ):  # it may have models within, and no such field
         raise ModelError(f"model architecture '{architecture}' is not supported ({UNSERVED_MEDIA[architecture]}).")
-    return Checkpoint(folder, config, text, _count(folder, text, "vocab_size"), usual, most_positions)
+    vocab = _count(folder, text, "vocab_size") + ONLY_IN_PROMPTS.get(str(text.get("model_type")), 0)
+    return Checkpoint(folder, config, text, vocab, usual, most_positions)
 
 
 def scaled(config: Mapping[str, Any], positions: int) -> tuple[int, int]:

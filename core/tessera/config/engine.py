@@ -17,6 +17,7 @@ from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
 from tessera.config.source_text import SourceTextConfig
 from tessera.config.speech import SpeechConfig
+from tessera.config.tiled_encoder import MOST_IMAGES, tiled_encoder
 
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
@@ -164,7 +165,14 @@ class ModelConfig:
         """Of a prompt."""
         if modality not in self.modalities:
             return 0
-        return (self.limit_mm_per_prompt or {}).get(modality, MAX_MEDIA)
+        usual = MAX_MEDIA if tiled_encoder(self.checkpoint) is None else MOST_IMAGES
+        return (self.limit_mm_per_prompt or {}).get(modality, usual)
+
+    @property
+    def most_sources(self) -> int:
+        """The most positions that the tokens of a request see through cross attention; 0 if they see none."""
+        tiled = tiled_encoder(self.checkpoint)
+        return encoder_length(self.checkpoint) if tiled is None else tiled.length * self.most_media("image")
 
 
 @dataclass(frozen=True)
@@ -399,7 +407,7 @@ class EngineConfig:
     def encoder_cache_tokens(self) -> int:
         """Slots for the features of images and sounds, or of what an encoder reads: as many as a step may need, and
         those of all rows of an encoder-decoder, if there is room, since several requests may ask about one of them."""
-        length = encoder_length(self.model.checkpoint)
+        length = self.model.most_sources
         wanted = length * self.scheduler.max_num_seqs if length else self.model.max_model_len
         return max(self.scheduler.max_num_batched_tokens, length, min(ENCODER_CACHE, wanted))
 

@@ -163,6 +163,7 @@ _TOWERS: Mapping[str, TowerType] = (
     | {"Ernie4_5_VLMoeForConditionalGeneration": TowerType(by_axis=True, around=_AROUND_IMAGES)}
     | dict.fromkeys(_READ_BOTH_BY_AXIS, TowerType(("image", "audio"), by_axis=True))
     | {"Qwen2_5_VLForConditionalGeneration": TowerType(by_axis=True, time=("tokens_per_second", 4))}
+    | {"MllamaForConditionalGeneration": TowerType()}
     | dict.fromkeys(("CLIPModel", "Siglip2Model", "SiglipModel"), TowerType(apart=True))
     | {"ColModernVBertForRetrieval": TowerType(model="ModernVBertModel", torch=True)}
     | {"ColPaliForRetrieval": TowerType(any_text=True, prefix=True, model="PaliGemmaForConditionalGeneration")}

@@ -39,7 +39,6 @@ UNSERVED_MEDIA: Mapping[str, str] = MappingProxyType(
         "Kosmos2_5ForConditionalGeneration": _UNPLACED,
         "MiniCPMV4_7ForConditionalGeneration": "positions depend on the tokens between the slices of an image",
         "MistralLarge4ForConditionalGeneration": _NO_LAYER.format("indexed_attention"),
-        "MllamaForConditionalGeneration": _CROSS,
         "Molmo2ForConditionalGeneration": "tokens of one image see those of others",
         "PerceptionLMForConditionalGeneration": _TIMM,
         "PI0ForConditionalGeneration": "it answers with movements",

@@ -3,7 +3,7 @@ half is runner/media.py.
 
 Features are computed once for each content, in the steps before their tokens or with them, and stay until their slots
 are needed for others. A worker runs steps in order, so a slot may be given away as soon as the step that reads it is
-scheduled. What an encoder made for an encoder-decoder passes through the same slots: the step that begins a row writes
+scheduled. What tokens see through cross attention passes through the same slots: the step that begins a row writes
 keys and values of it into the row's own blocks.
 """
 
@@ -27,9 +27,11 @@ from tessera.config.modalities import (
     tokens_around,
 )
 from tessera.config.sound_encoder import sound_encoder
+from tessera.config.tiled_encoder import TiledEncoder, tiled_encoder
 from tessera.errors import ConfigError, RequestError
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
+from tessera.media.ranges import SeenRanges
 from tessera.media.source_text import TEXT
 from tessera.platform.attention import SOURCES
 from tessera.platform.feature import EngineFeature, Feature, FeatureCounter, FeatureState
@@ -46,6 +48,8 @@ FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera
 
 SHIFT = "media_shift"
 """The column: what is added to the positions of a row's tokens behind its prompt."""
+LAST_FIRST, LAST_NUMBER = "last_first_source", "last_num_sources"
+"""The columns: the range of its positions that a row's tokens behind its prompt see through cross attention."""
 
 
 class MediaInEngine(EngineFeature):
@@ -60,6 +64,8 @@ class MediaInEngine(EngineFeature):
         self._per_second = positions_per_second(config.model.checkpoint)
         # Of an encoder-decoder; 0 of other models.
         self._encoder_length = encoder_length(config.model.checkpoint)
+        # Of a type whose tokens see images through cross attention.
+        self._tiled, self._most_sources = tiled_encoder(config.model.checkpoint), config.model.most_sources
         # Whether it always makes as many positions.
         self._always = sound_encoder(config.model.checkpoint) is None
         most, whole = config.scheduler.max_num_batched_tokens, computes_whole(config.model.checkpoint)
@@ -103,6 +109,8 @@ class MediaInEngine(EngineFeature):
             return self._begin_encoder(request)
         if not request.media:
             return None
+        if self._tiled is not None:
+            return self._begin_images(request, self._tiled)
         if self._merge is None:
             return WithMedia(self._cache, request)
         positions = AxisPositions.from_media(request.prompt.size, request.media, self._merge, self._per_second)
@@ -120,6 +128,19 @@ class MediaInEngine(EngineFeature):
                 f"This model writes what it hears in one {modality}{most}; send one with the prompt.", param="prompt"
             )
         return WithEncoder(self._cache, request, lengths[0])
+
+    def _begin_images(self, request: Request, tiled: TiledEncoder) -> FeatureState:
+        if len(request.media) * tiled.length > self._most_sources:
+            raise RequestError(
+                f"A prompt has up to {self._most_sources // tiled.length} images (--limit-mm-per-prompt); this one has "
+                f"{len(request.media)}.",
+                param="prompt",
+            )
+        if any(one.length != tiled.length or not 1 <= one.num_shown <= one.length for one in request.media):
+            raise RequestError(f"An image of this model has {tiled.length} positions.", param="prompt")
+        state = WithImages(self._cache, request)
+        self._cache.ranges[request.key] = state.ranges
+        return state
 
     def _begin_text(self, request: Request) -> FeatureState:
         lengths = [media.length for media in request.media if media.modality == TEXT]
@@ -173,6 +194,18 @@ class WithEncoder(WithMedia):
 
     def columns(self) -> Mapping[str, float]:
         return {SOURCES: self.length}
+
+
+class WithImages(WithEncoder):
+    """A request whose tokens see images through cross attention."""
+
+    def __init__(self, cache: EncoderCache, request: Request) -> None:
+        super().__init__(cache, request, sum(media.length for media in request.media))
+        self.ranges = SeenRanges.from_media(request.prompt.size, request.media)
+
+    def columns(self) -> Mapping[str, float]:
+        first, number, _ = self.ranges.last.tolist()
+        return {**super().columns(), LAST_FIRST: first, LAST_NUMBER: number}
 
 
 @dataclass
@@ -230,6 +263,7 @@ class EncoderCache(Resource):
         self._dropped: list[int] = []
         # By key, of the requests that have them.
         self.states: dict[int, OnAxes] = {}
+        self.ranges: dict[int, SeenRanges] = {}
         # How many images and the like were looked up, and how many of them were there.
         self.queries = self.hits = 0
         self.begin_step()
@@ -292,6 +326,7 @@ class EncoderCache(Resource):
     def ended(self, request: Request) -> None:
         """Drops what was being encoded for it alone."""
         self.states.pop(request.key, None)
+        self.ranges.pop(request.key, None)
         for media in request.media:
             if self._owners.get(media.digest) == request.key:
                 del self._owners[media.digest]
@@ -304,12 +339,11 @@ class EncoderCache(Resource):
     def take_step(self, row_of: Callable[[int], int]) -> StepMedia | None:
         """What the step reads and encodes; None if nothing."""
         rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
-        rows = [row for row in rows if row.places.size or row.positions is not None or row.ahead is not None]
+        rows = [row for row in rows if not row.is_plain]
         sources = [
-            RowSources(row_of(request.key), self._slots[one.digest])
-            for request, start, end in self._reads
-            for one in _within(request.media, start, end)
-            if one.length
+            RowSources(row_of(request.key), self._sources_of(request.media))
+            for request, start, _ in self._reads
+            if start == 0 and any(one.length for one in request.media)
         ]
         if not (rows or sources or self._parts or self._dropped):
             return None
@@ -395,17 +429,25 @@ class EncoderCache(Resource):
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
+    def _sources_of(self, media: Sequence[PlacedMedia]) -> Array:
+        """The slots of what a row's tokens see, as SeenRanges orders it."""
+        slots = [(self._slots[one.digest], one.num_shown or one.length) for one in media]
+        return np.concatenate([*(own[:shown] for own, shown in slots), *(own[shown:] for own, shown in slots)])
+
     def _read_by(self, row: int, request: RequestView, start: int, end: int) -> RowMedia:
         places, slots = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for one in _within(request.media, start, end):
+            if one.length:
+                continue
             first, last = np.searchsorted(one.places, (start, end))
             places.append(one.places[first:last])
             slots.append(self._slots[one.digest][first:last])
         known = self.states.get(request.key)
         positions = None if known is None else known.positions.of_tokens(start, end)
         seen = None if known is None else known.seen(start, end)
-        ahead = self._ahead(request, start, end)
-        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, ahead, seen)
+        ahead, ranges = self._ahead(request, start, end), self.ranges.get(request.key)
+        seen_ranges = None if ranges is None else ranges.of_tokens(start, end)
+        return RowMedia(row, np.concatenate(places), np.concatenate(slots), positions, ahead, seen, seen_ranges)
 
     def _ahead(self, request: RequestView, start: int, end: int) -> Array | None:
         """RowMedia.ahead; None where no token sees one after it."""

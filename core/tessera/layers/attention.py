@@ -11,11 +11,11 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tessera.errors import MemoryBudgetError, ModelError
+from tessera.errors import MemoryBudgetError
 from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, Linear, WeightShard
 from tessera.layers.norm import Norm, NormLinear, norm_parameter
-from tessera.layers.qkv import APART, Heads, QKVLayout
+from tessera.layers.qkv import APART, Heads, QKVLayout, kv_heads_of
 from tessera.layers.rotary import AxisTable, Rope, cos_sin
 from tessera.layers.weights import Parameter
 from tessera.ops import NormSpec, QKNormSpec, RotarySpec, SigmoidGateSpec
@@ -404,17 +404,4 @@ def _kind(shape: AttentionShape) -> str:
 
 def _heads(build: Build, shape: AttentionShape) -> Heads:
     q = build.shard(shape.heads, "the number of attention heads")
-    return Heads(shape.heads, shape.kv_heads, shape.head_dim, q, _kv_heads(build, shape.kv_heads))
-
-
-def _kv_heads(build: Build, heads: int) -> Bounds:
-    """This rank's key/value heads. If there are fewer heads than ranks, several ranks share a head."""
-    ranks = build.group.size
-    if ranks > heads:
-        if ranks % heads:
-            raise ModelError(
-                f"--tensor-parallel-size {ranks} is not a multiple of the number of key/value heads ({heads})."
-            )
-        head = build.group.rank * heads // ranks
-        return head, head + 1
-    return build.shard(heads, "the number of key/value heads")
+    return Heads(shape.heads, shape.kv_heads, shape.head_dim, q, kv_heads_of(build, shape.kv_heads))

@@ -80,6 +80,7 @@ class Build:
         modalities: Sequence[str] = (),  # what its prompts may hold beside text
         spare_positions: int = 0,  # rows behind a rotary table for tokens with several positions each, if there are any
         prefix: bool = False,  # whether all tokens of a prompt see each other
+        most_sources: int = 0,  # positions that a request's tokens see through cross attention at most
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
@@ -91,7 +92,7 @@ class Build:
         # Lines about the model, to say at start-up.
         self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
-        self.spare_positions, self.prefix = spare_positions, prefix
+        self.spare_positions, self.prefix, self.most_sources = spare_positions, prefix, most_sources
         self.axis_tables: list[AxisTable] = []  # those with such rows
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number

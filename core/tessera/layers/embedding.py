@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,15 +29,19 @@ TABLE = "a table to look up in, which is no product"
 """Why such a weight is never quantized."""
 
 
-def vocabulary_part(build: Build, name: str, vocab: int, n: int, *, tied: bool) -> tuple[Part, int]:
+def vocabulary_part(
+    build: Build, name: str, vocab: int, n: int, *, tied: bool, stored: int | None = None
+) -> tuple[Part, int]:
     """This rank's rows of a [vocab, n] weight, and the number of the first one. All ranks have the same number of rows;
-    the last ones are padded with zeros. tied: of the embedding and the head, whichever of the two is stored."""
+    the last ones are padded with zeros. tied: of the embedding and the head, whichever of the two is stored. stored:
+    how many rows the weight has, if fewer."""
     also = (f"{HEAD}.weight",) if tied else ()
-    if build.group.size == 1:
+    if build.group.size == 1 and stored is None:
         return Part(f"{name}.weight", (vocab, n), also=also), 0
     each = -(-vocab // build.group.size)
     start = build.group.rank * each
-    return Part(f"{name}.weight", (vocab, n), (start, start + each), also=also), start
+    whole = vocab if stored is None else stored
+    return Part(f"{name}.weight", (whole, n), (start, start + each), also=also), start
 
 
 class Embedding:
@@ -181,9 +187,7 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 class Head:
-    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. bias: the name of one that is stored as those
-    of products are, "" for none. logits_bias: of one that is stored as a row. sampling_spec: the same, fused with
-    sampling into one composite."""
+    """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
 
     def __init__(
         self,
@@ -195,18 +199,24 @@ class Head:
         tied: bool = False,
         bias: str = "",
         logits_bias: str = "",
+        unwritten: int = 0,
         cap: float = 0.0,
         scale: float = 1.0,
     ) -> None:
+        """tied: the weight is the embedding's. bias: the name of one that is stored as those of products are, "" for
+        none. logits_bias: of one that is stored as a row. unwritten: how many of the last tokens have no row in the
+        weight: their logits are far below all others."""
         self.build, self.cap, self.scale = build, cap, scale
-        part, self.start = vocabulary_part(build, name, vocab, k, tied=tied)
+        written = vocab - unwritten
+        part, self.start = vocabulary_part(build, name, vocab, k, tied=tied, stored=written if unwritten else None)
         own = [Part(bias, (vocab,), part.rows)] if bias else []
         biases = [_logits_bias(logits_bias, vocab, part)] if logits_bias else own
         self.spec, self.parameter = product_parameter(
             build,
-            LinearSpec(part.shape[0], k, build.dtype, bias=bool(biases)),
+            LinearSpec(part.shape[0], k, build.dtype, bias=bool(biases or unwritten)),
             {"weight": [part], **({"bias": biases} if biases else {})},
             module="Embedding" if tied else "Linear",
+            bias=partial(_unwritten_bias, build, part.shape[0], written - self.start) if unwritten else None,
         )
         self.linear = build.ops.bind("linear", self.spec)
         self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
@@ -226,6 +236,14 @@ class Head:
     def __call__(self, rows: Tensor) -> Tensor:
         result: Tensor = self.finish(self.build.group.all_gather(self.linear(rows, self.weight), -1))
         return result
+
+
+def _unwritten_bias(build: Build, rows: int, written: int) -> Tensor:
+    """[rows], of which the first ones are of tokens that are written."""
+    dtype = torch_dtype(build.dtype)
+    least = torch.finfo(dtype).min / 2  # finite, as a logprob of a prompt's token may be
+    places = torch.arange(rows, device=build.device.target)
+    return torch.where(places < written, 0.0, least).to(dtype)
 
 
 def _logits_bias(name: str, vocab: int, weight: Part) -> Part:
@@ -249,11 +267,13 @@ def vocabulary_ends(
     head_name: str = HEAD,
     head_bias: bool = False,
     logits_bias: str = "",
+    unwritten: int = 0,
 ) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
     """The embedding on the first pipeline stage, the head on the last one of a model that generates, else None. name,
     head_name: of their weights. tied: config.json says that the head uses the same weight; both stages load it, unless
     the checkpoint has another for the head. whole: the embedding is complete on every rank. head_bias: whether the head
-    has a bias, under its own name. logits_bias: the name of a bias that is stored as a row, "" for none."""
+    has a bias, under its own name. logits_bias: the name of a bias that is stored as a row, "" for none. unwritten: how
+    many of the last tokens the head has no rows for."""
     first, last = build.is_first_stage, build.is_last_stage and build.generates
     tied = tied and (first or last) and build.are_one([f"{name}.weight", f"{head_name}.weight"])
     head = None
@@ -268,6 +288,7 @@ def vocabulary_ends(
             tied=tied,
             bias=f"{head_name}.bias" if head_bias else "",
             logits_bias=logits_bias,
+            unwritten=unwritten,
             cap=logits_cap,
             scale=logits_scale,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from typing import Any
@@ -28,26 +28,32 @@ def product_parameters(
     stacked: bool = False,
     module: str = "Linear",
     keep: str = "",
+    bias: Callable[[], Tensor] | None = None,
 ) -> list[tuple[LinearSpec, Parameter]]:
     """The specs to bind and the registered parameters: one of each, or several whose outputs are one after the other,
     if parts of the weight are stored differently. module: the class that holds the weight in the model's original code;
     "Conv1D" stores it as [k, n], "Convolution" as [n, channels, width]. keep: the reason why it must not be quantized,
-    if any."""
+    if any. bias: makes one that no checkpoint has, of a weight of one part."""
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
         build.weights.skip(weight[0][0].name.removesuffix(".weight"), keep)
-        return [_product_parameter(build, ProductWeight(spec, {"weight": weight}), parts, stacked, module)]
+        return [_product_parameter(build, ProductWeight(spec, {"weight": weight}), parts, stacked, module, bias)]
     products, first = [], 0
     for chosen in build.weights.choose(spec, weight, build.ops, module):
         last = first + len(chosen.parts["weight"][0])
         others = {name: joins if stacked else joins[first:last] for name, joins in parts.items()}
-        products.append(_product_parameter(build, chosen, others, stacked, module))
+        products.append(_product_parameter(build, chosen, others, stacked, module, bias))
         first = last
     return products
 
 
 def _product_parameter(
-    build: Build, chosen: ProductWeight, parts: Parts, stacked: bool, module: str
+    build: Build,
+    chosen: ProductWeight,
+    parts: Parts,
+    stacked: bool,
+    module: str,
+    bias: Callable[[], Tensor] | None,
 ) -> tuple[LinearSpec, Parameter]:
     read = {name: joins if stacked else joins[0] for name, joins in chosen.parts.items()}
 
@@ -58,16 +64,24 @@ def _product_parameter(
             raw["weight"] = raw["weight"].flatten(1)
         if chosen.convert is not None:
             chosen.convert(raw)
+        if bias is not None:
+            raw["bias"] = bias()
         return build.ops.prepare("linear", chosen.spec, raw, into)
 
     return chosen.spec, build.register_parameter(Parameter({**parts, **read}, prepare, stacked=stacked))
 
 
 def product_parameter(
-    build: Build, spec: LinearSpec, parts: Parts, *, stacked: bool = False, module: str = "Linear"
+    build: Build,
+    spec: LinearSpec,
+    parts: Parts,
+    *,
+    stacked: bool = False,
+    module: str = "Linear",
+    bias: Callable[[], Tensor] | None = None,
 ) -> tuple[LinearSpec, Parameter]:
     """The same for a weight that is one product however it is stored: that of experts, or of a single part."""
-    (product,) = product_parameters(build, spec, parts, stacked=stacked, module=module)
+    (product,) = product_parameters(build, spec, parts, stacked=stacked, module=module, bias=bias)
     return product
 
 

@@ -55,6 +55,20 @@ class AddNorm:
         return result
 
 
+class NormByHead:
+    """[T, heads * n] -> the same, with an RMS norm over each head. The weight is one of all heads."""
+
+    def __init__(self, build: Build, name: str, heads: int, n: int, norm: Norm) -> None:
+        spec = norm.spec(n, build.dtype)
+        self.heads, self.n = heads, n
+        self.parameter = norm_parameter(build, name, spec)
+        self.call = build.ops.bind("rms_norm", spec)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.call(x.reshape(-1, self.n), self.parameter.tensor)
+        return normed.reshape(len(x), self.heads * self.n)
+
+
 class NormLinear:
     """AddNorm and the linear layer that follows it, as one composite; if the layer is several products, as norm and
     products."""

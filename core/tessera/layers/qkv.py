@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from tessera.errors import ModelError
+from tessera.layers.build import Build
 from tessera.layers.linear import Bounds, WeightShard
 
 
@@ -102,3 +104,16 @@ def _grouped(heads: Heads) -> Iterator[tuple[int, int]]:
     for place in (served, served + 1):
         for head in range(*heads.kv):
             yield head * group + place, 1
+
+
+def kv_heads_of(build: Build, heads: int) -> Bounds:
+    """This rank's key/value heads. If there are fewer heads than ranks, several ranks share a head."""
+    ranks = build.group.size
+    if ranks > heads:
+        if ranks % heads:
+            raise ModelError(
+                f"--tensor-parallel-size {ranks} is not a multiple of the number of key/value heads ({heads})."
+            )
+        head = build.group.rank * heads // ranks
+        return head, head + 1
+    return build.shard(heads, "the number of key/value heads")

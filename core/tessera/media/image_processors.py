@@ -110,6 +110,19 @@ class PaliGemmaImages:
         return layout(self, images=images, text=text, **others)
 
 
+class MllamaImages:
+    """Mixed into Llama 3.2 Vision's, which puts the token that begins a text into it, as PaliGemma's does, and asks for
+    images by prompt."""
+
+    def prepare_inputs_layout(self, images: Any = None, text: Any = None, **others: Any) -> Any:
+        from transformers import ProcessorMixin
+        from transformers.image_utils import make_nested_list_of_images
+
+        layout: Any = ProcessorMixin.prepare_inputs_layout
+        images, text, *_ = layout(self, images=images, text=text, **others)
+        return None if images is None else make_nested_list_of_images(images), text
+
+
 COMPLETIONS: Mapping[str, type] = MappingProxyType(
     {
         "InternVLProcessor": InternVLImages,
@@ -117,6 +130,7 @@ COMPLETIONS: Mapping[str, type] = MappingProxyType(
         "Llama4Processor": Llama4Images,
         "MiniCPMOcrProcessor": MiniCPMImages,
         "MiniCPMV4_6Processor": MiniCPMImages,
+        "MllamaProcessor": MllamaImages,
         "PaliGemmaProcessor": PaliGemmaImages,
     }
 )

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.config.tiled_encoder import TiledEncoder
 
 MAX_INPUT_BYTES = 3 * 2**28
 """The most that towers take of one image, video or sound, of those of a request and of those that a step encodes: each
@@ -48,6 +49,8 @@ class MediaPlaces(msgspec.Struct, frozen=True, array_like=True):
     rate: int = 0
     # What stands around the number of an image of a prompt, ahead of its text; None where images have none.
     number: tuple[str, str] | None = None
+    # What tokens see of an image through cross attention, where they do; then one token is put in its place.
+    tiled: TiledEncoder | None = None
 
     def with_number(self, replacement: str, number: int) -> str:
         """What takes the place of the placeholder with this number, from 0 on. replacement:

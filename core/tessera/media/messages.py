@@ -11,6 +11,7 @@ import msgspec
 from tessera.arrays import decode_array, encoder
 from tessera.config.modalities import encoder_length, needs_torch
 from tessera.config.sound_encoder import SoundEncoder, sound_encoder
+from tessera.config.tiled_encoder import TiledEncoder, tiled_encoder
 from tessera.errors import MediaLimitError, MediaWorkerError
 from tessera.media.item import MediaReady, ProcessedMedia, Waveform
 from tessera.media.video import MAX_SEEN_PIXELS
@@ -51,6 +52,8 @@ class MediaStart(msgspec.Struct):
     encoder: SoundEncoder | None = None
     # Whether the model's processor of images runs with torch.
     with_torch: bool = False
+    # MediaPlaces.tiled of images.
+    tiled: TiledEncoder | None = None
 
     @classmethod
     def from_model(cls, model: ModelConfig) -> MediaStart | None:
@@ -66,6 +69,7 @@ class MediaStart(msgspec.Struct):
             has_encoder=encoder_length(model.checkpoint) > 0,
             encoder=sound_encoder(model.checkpoint),
             with_torch=needs_torch(model.checkpoint),
+            tiled=tiled_encoder(model.checkpoint),
         )
 
 

@@ -8,9 +8,13 @@ import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.config.modalities import NOUNS
+from tessera.config.tiled_encoder import TiledEncoder
 from tessera.errors import RequestError
 from tessera.media.item import MediaPlaces, MediaReady, ProcessedMedia
 from tessera.media.placed import PlacedMedia
+
+TILES_SHOWN = "aspect_ratio_mask"
+"""The name of what says which tiles of an image show something, the first ones, among its inputs."""
 
 
 def replacements_of(media: Sequence[ProcessedMedia], ready: MediaReady) -> dict[str, list[str]]:
@@ -44,4 +48,15 @@ def _of_one(modality: str, ids: Array, media: Sequence[ProcessedMedia], layout: 
             param="prompt",
         )
     parts = np.split(places, np.cumsum(counts)[:-1]) if counts else []
+    if layout.tiled is not None:
+        return [
+            tiled_image(one.digest, int(part[0]), one.inputs, layout.tiled)
+            for one, part in zip(own, parts, strict=True)
+        ]
     return [PlacedMedia(one.modality, one.digest, part, one.inputs) for one, part in zip(own, parts, strict=True)]
+
+
+def tiled_image(digest: bytes, place: int, inputs: dict[str, Array], tiled: TiledEncoder) -> PlacedMedia:
+    """An image that tokens see through cross attention. place: of its token. inputs: ProcessedMedia.inputs"""
+    shown = int(np.count_nonzero(inputs[TILES_SHOWN])) * tiled.positions
+    return PlacedMedia("image", digest, int32([place]), inputs, tiled.length, shown)

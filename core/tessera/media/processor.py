@@ -22,6 +22,7 @@ import numpy as np
 
 from tessera.arrays import Array, encode_array
 from tessera.config.modalities import missing_libraries
+from tessera.config.tiled_encoder import TiledEncoder
 from tessera.errors import ModelError, RequestError
 from tessera.media import dual_encoder, ovis2, retriever, voxtral
 from tessera.media.image_processors import COMPLETIONS
@@ -102,9 +103,15 @@ class MediaProcessor:
     """A model's processor. Raises ModelError."""
 
     def __init__(
-        self, folder: str | Path, options: Mapping[str, Any] | None = None, modalities: Sequence[str] = ("image",)
+        self,
+        folder: str | Path,
+        options: Mapping[str, Any] | None = None,
+        modalities: Sequence[str] = ("image",),
+        tiled: TiledEncoder | None = None,
     ) -> None:
-        """options: arguments of the processor, besides its own. modalities: what it is to process."""
+        """options: arguments of the processor, besides its own. modalities: what it is to process. tiled:
+        MediaPlaces.tiled of images."""
+        self._tiled = tiled
         self._parts = {name: _PARTS[name] for name in modalities}
         for part in self._parts.values():
             _check_libraries(part)
@@ -209,10 +216,10 @@ class MediaProcessor:
                 f"{type(self._processor).__name__} of the installed transformers names no text that stands for one."
             )
         rate = int(part.loaded(self._processor).sampling_rate) if part.kind is SOUND else 0
-        ids, number = _feature_ids(self._processor, part, self._tokens(placeholder)), None
-        if part.kind is IMAGE:
-            number = getattr(self._processor, "image_number", None)
-        return MediaPlaces(placeholder, ids, rate, number)
+        ids = _feature_ids(self._processor, part, self._tokens(placeholder))
+        if part.kind is not IMAGE:
+            return MediaPlaces(placeholder, ids, rate)
+        return MediaPlaces(placeholder, ids, rate, getattr(self._processor, "image_number", None), self._tiled)
 
     def _probe(self, part: _Part) -> Any:
         if part.kind is SOUND:

@@ -48,7 +48,7 @@ class _MediaFiles:
             with open_vision_model(Path(start.folder), Path(start.mmproj)).processor_folder() as folder:
                 self._processor = MediaProcessor(folder, start.options, start.modalities)
         else:
-            self._processor = MediaProcessor(start.folder, start.options, start.modalities)
+            self._processor = MediaProcessor(start.folder, start.options, start.modalities, start.tiled)
         self._max_pixels, self._max_seconds = start.max_pixels, start.max_seconds
 
     @property

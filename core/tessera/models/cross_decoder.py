@@ -1,11 +1,11 @@
 """The decoder of an encoder-decoder: each of its blocks has cross attention over what the encoder made of a request's
-sound or text behind its attention over tokens (arXiv:1706.03762)."""
+sound or text behind its attention over tokens (arXiv:1706.03762). Or one some of whose blocks have it instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -78,6 +78,7 @@ class PostNormCrossBlock(CrossBlock):
         return self.mlp_norm(self.mlp(x), x)[0], None
 
 
+@runtime_checkable
 class CrossingBlock(Block, Protocol):
     """A block with cross attention."""
 
@@ -96,14 +97,15 @@ class CrossDecoder(Decoder):
         build: Build,
         config: DecoderConfig,
         *,
-        blocks: Sequence[CrossingBlock],
+        blocks: Sequence[Block],
         positions: Callable[[Tensor], Tensor] | None = None,
         embedding_norm: AddLayerNorm | None = None,
         whole: bool = False,
         **parts: Any,
     ) -> None:
         super().__init__(build, config, blocks=blocks, **parts)
-        self.positions, self.crossed = positions, [block.cross for block in blocks]
+        self.positions = positions
+        self.crossed = [block.cross for block in blocks if isinstance(block, CrossingBlock)]
         self.embedding_norm = embedding_norm
         self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype)) if whole else None
         self.facts = replace(self.facts, stage_tensors=0, prefix_cacheable=False)

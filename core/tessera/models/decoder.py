@@ -66,6 +66,7 @@ class DecoderConfig:
     embedding_scale: float = 1.0
     residual_multiplier: float = 1.0  # scales what a block adds
     head_bias: bool = False
+    unwritten: int = 0  # how many of the last tokens have an embedding and no row in the head
     logits_scale: float = 1.0
     logits_cap: float = 0.0
     text_head: HeadConfig = SCORE  # of a classifier of texts
@@ -219,6 +220,7 @@ def build_decoder(
         logits_scale=config.logits_scale,
         head_name=config.names.head,
         head_bias=config.head_bias,
+        unwritten=config.unwritten,
     )
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.config.modalities import NOUNS
+from tessera.config.tiled_encoder import tiled_encoder
 from tessera.layers.build import Build
 from tessera.models.cross_decoder import CrossDecoder
 from tessera.models.deepstack import DeepstackDecoder
@@ -18,7 +19,7 @@ from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.modality_experts import ModalityDecoder
 from tessera.models.through_transformers.encoder_tower import EncoderTower
 from tessera.models.through_transformers.model import ThroughTransformers
-from tessera.models.through_transformers.tower import Tower
+from tessera.models.through_transformers.tower import TiledTower, Tower
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.device import Arena, Device
@@ -40,10 +41,12 @@ def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
     RefusedTypeError for a tower that cannot be served."""
     if not build.is_first_stage:
         return TextStage(text, build)
-    if isinstance(text, CrossDecoder):
+    if isinstance(text, CrossDecoder) and tiled_encoder(checkpoint) is None:
         build.notes.append(ENCODER_NOTE)
         return EncoderDecoder(text, EncoderTower(build, checkpoint), build)
     build.notes.append(NOTE.format(" and ".join(f"{NOUNS[name]}s" for name in build.modalities)))
+    if isinstance(text, CrossDecoder):
+        return EncoderDecoder(text, TiledTower(build, checkpoint), build)
     tower = Tower(build, checkpoint)
     if isinstance(text, DualText):
         return DualModel(text, tower, build)

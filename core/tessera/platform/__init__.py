@@ -16,7 +16,9 @@ from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import (
     AHEAD,
+    FIRST_SOURCE,
     NO_CACHE,
+    NUM_SOURCES,
     SOURCES,
     AttentionBackend,
     AttentionGroup,
@@ -167,9 +169,11 @@ __all__ = [
     "AHEAD",
     "ALL_POSITIONS",
     "API_LEVELS",
+    "FIRST_SOURCE",
     "KV_FP8",
     "KV_INT8",
     "NO_CACHE",
+    "NUM_SOURCES",
     "RUNNER_TAKES",
     "SOURCES",
     "ActSpec",

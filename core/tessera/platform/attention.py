@@ -49,7 +49,7 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
 
 class CrossSpec(FullAttentionSpec, frozen=True, tag=True):
     """Keys and values of the positions of a request's encoder, at most `length`. They are written once, when its row
-    begins, and all of its tokens see them."""
+    begins, and its tokens see them."""
 
     length: int = 0
 
@@ -89,6 +89,14 @@ in the same launch. Those of an image see each other in some models."""
 SOURCES = "sources"
 """The column of rows [R] int32 that cross_attention reads: how many positions a row's encoder has."""
 
+FIRST_SOURCE = "first_source"
+"""The column of tokens [T] int32 that ranged_cross_attention reads: the first of its row's positions that a token
+sees."""
+
+NUM_SOURCES = "num_sources"
+"""The column of tokens [T] int32 that ranged_cross_attention reads: how many positions a token sees, from
+FIRST_SOURCE on; 0 of padding."""
+
 
 # ---- what a layer is -------------------------------------------------------------------------------------------------
 
@@ -103,8 +111,9 @@ class LayerSpec:
     # "chunked_attention", the same with `chunk`; "lookahead_attention", where a token also sees as many tokens after
     # it as launch.columns[AHEAD] says;
     # "encoder_attention", where each token sees all tokens of its row in the launch, those after it too;
-    # "cross_attention", where each token sees all positions of its row's encoder and no token; or the name of a state
-    # mixer
+    # "cross_attention", where each token sees all positions of its row's encoder and no token;
+    # "ranged_cross_attention", the same where it sees those that launch.columns[FIRST_SOURCE] and [NUM_SOURCES] say;
+    # or the name of a state mixer
     kind: str
     # of queries, on this rank
     num_heads: int
@@ -432,9 +441,9 @@ class EncoderLayer(HeadsInput, Mixer):
 
 
 class CrossLayer(Mixer):
-    """A layer of cross_attention: the queries of a launch's tokens over what an encoder made (the decoder's second
-    attention in arXiv:1706.03762). The slots of its cache group in a launch are not those of its tokens: they are those
-    of all positions of the encoders whose rows begin in it, and mostly none."""
+    """A layer of cross_attention or ranged_cross_attention: the queries of a launch's tokens over what an encoder made
+    (the decoder's second attention in arXiv:1706.03762). The slots of its cache group in a launch are not those of its
+    tokens: they are those of all positions of the encoders whose rows begin in it, and mostly none."""
 
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
@@ -446,8 +455,9 @@ class CrossLayer(Mixer):
 
     @abstractmethod
     def attend(self, q: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        """q [T, H, D] -> [T, H, D]. A token sees as many positions as launch.columns[SOURCES] says of its row; if these
-        are none, its result is zero. Padding may hold NaN, which must not reach the rows."""
+        """q [T, H, D] -> [T, H, D]. A token sees as many positions as launch.columns[SOURCES] says of its row, or the
+        range that columns say of it; if there are none, its result is zero. Padding may hold NaN, which must not reach
+        the rows."""
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
         """x: queries alone [T, H D]."""

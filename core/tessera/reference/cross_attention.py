@@ -1,5 +1,5 @@
 """Cross attention in plain torch: the reference definition. Every token of a row sees all positions of the row's
-encoder, whose keys and values were written when the row began.
+encoder, or a range of them, whose keys and values were written when the row began.
 
 Shapes are static and there is no loop over rows, as in the attention over blocks. What is behind the last position of
 an encoder is masked, so unused memory may hold anything, including NaN.
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from tessera.platform.attention import (
+    FIRST_SOURCE,
+    NUM_SOURCES,
     SOURCES,
     AttentionBackend,
     AttentionGroup,
@@ -28,35 +30,43 @@ from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
 from tessera.reference.attention import RowGrid, read, write
 
+RANGED = "ranged_cross_attention"
+
 
 @dataclass(frozen=True)
 class CrossPlan:
     """grid; block and offset [N] of each position that is written; tables [R, B]; there [R, B x block size]: which
-    places of the tables hold a position."""
+    places of the tables hold a position; seen [R, W, B x block size]: which of them the tokens of a row see, or [R, 1,
+    B x block size] if all see the same."""
 
     grid: RowGrid
     block: Tensor
     offset: Tensor
     tables: Tensor
     there: Tensor
+    seen: Tensor
 
     @classmethod
-    def from_launch(cls, launch: Launch, group: int) -> CrossPlan:
-        """group: number of the cache group."""
+    def from_launch(cls, launch: Launch, group: int, *, ranged: bool = False) -> CrossPlan:
+        """group: number of the cache group. ranged: whether each token has a range of its own."""
         size, slots, tables = launch.block_sizes[group], launch.slot_mapping[group], launch.block_tables[group]
         places = torch.arange(tables.shape[1] * size, device=tables.device)
         there = places[None, :] < launch.columns[SOURCES][:, None]
-        return cls(RowGrid.from_launch(launch), slots // size, slots % size, tables, there)
+        grid, seen = RowGrid.from_launch(launch), there[:, None]
+        if ranged:
+            first, number = (launch.columns[name][grid.token][:, :, None] for name in (FIRST_SOURCE, NUM_SOURCES))
+            seen = seen & (places >= first) & (places < first + number)
+        return cls(grid, slots // size, slots % size, tables, there, seen)
 
 
 class ReferenceCrossAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries."""
+    """Any head size, any block size, grouped queries, ranges."""
 
     name = "reference_cross_attention"
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        if spec.kind != "cross_attention" or not isinstance(spec.cache, CrossSpec):
+        if spec.kind not in ("cross_attention", RANGED) or not isinstance(spec.cache, CrossSpec):
             return f"no cross attention over {spec.kind}"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype}"
 
@@ -69,7 +79,8 @@ class ReferenceCrossAttention(AttentionBackend):
         return ReferenceCrossLayer(spec)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> CrossPlan:
-        return persistent(CrossPlan.from_launch(launch, group.number), group.name, buffers)
+        plan = CrossPlan.from_launch(launch, group.number, ranged=group.spec.kind == RANGED)
+        return persistent(plan, group.name, buffers)
 
 
 class ReferenceCrossLayer(CrossLayer):
@@ -83,8 +94,8 @@ class ReferenceCrossLayer(CrossLayer):
         )
         grouped = q[grid.token].float().unflatten(2, (self.spec.num_kv_heads, -1))  # [R, W, Hk, G, D]
         scores = torch.einsum("rwhgd,rkhd->rhgwk", grouped, keys) * self.spec.scale
-        scores = scores.masked_fill(~there[:, None, None, None], -torch.inf)
-        peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows without an encoder
+        scores = scores.masked_fill(~plan.seen[:, None, None], -torch.inf)
+        peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # tokens that see nothing
         weights = torch.exp(scores - peak)
         total = weights.sum(-1, keepdim=True).clamp(min=1e-30)
         mixed = torch.einsum("rhgwk,rkhd->rwhgd", weights / total, values).flatten(2, 3)

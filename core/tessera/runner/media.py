@@ -8,19 +8,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from tessera.arrays import Array, ranges
+from tessera.arrays import Array, int32, ranges
 from tessera.config import EngineConfig
 from tessera.config.modalities import computes_whole, encoder_length, sees_prompt, tokens_around
-from tessera.features.media import SHIFT
+from tessera.config.tiled_encoder import tiled_encoder
+from tessera.features.media import LAST_FIRST, LAST_NUMBER, SHIFT
+from tessera.models.mllama import IMAGE_SHOWN, IMAGES
 from tessera.models.multimodal import BIT, SEEN, SLOT, EncoderDecoder, MultimodalModel, TextStage
 from tessera.models.through_transformers.partial_encoding import PartialEncoding
-from tessera.platform.attention import AHEAD, SOURCES
+from tessera.platform.attention import AHEAD, FIRST_SOURCE, NUM_SOURCES, SOURCES
 from tessera.platform.device import Arena
 from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, Product
 from tessera.platform.ops import BoundOps
 from tessera.step import MediaToEncode, RowMedia, RowOpened, SchedulerOutput
+
+_RANGES = (FIRST_SOURCE, NUM_SOURCES, IMAGE_SHOWN)
+"""The columns of what RowMedia.ranges says."""
 
 
 class MediaInWorker(WorkerFeature):
@@ -32,7 +37,11 @@ class MediaInWorker(WorkerFeature):
         # Whether tokens see some that come after them.
         self._ahead = computes_whole(checkpoint) or sees_prompt(checkpoint)
         self._by_modality = tokens_around(checkpoint) is not None
-        self._has_encoder = encoder_length(checkpoint) > 0
+        # Whether tokens see images through cross attention.
+        self._tiled = tiled_encoder(checkpoint) is not None
+        self._has_encoder = self._tiled or encoder_length(checkpoint) > 0
+        # By row with images, of its tokens behind the prompt: [3, 1] int32, as of RowMedia.ranges.
+        self._last: dict[int, Array] = {}
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
         # Of the rows that begin in the current step, the slots of what their encoder made.
@@ -50,7 +59,9 @@ class MediaInWorker(WorkerFeature):
         ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._ahead else ()
         seen = (Column(SEEN, "int32", each="token", internal=True),) if self._by_modality else ()
         sources = (Column(SOURCES, "int32", internal=True),) if self._has_encoder else ()
-        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen, *sources)
+        last = [Column(name, "int32", internal=True) for name in (LAST_FIRST, LAST_NUMBER) if self._tiled]
+        ranges = [Column(name, "int32", each="token", internal=True) for name in _RANGES if self._tiled]
+        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen, *sources, *last, *ranges)
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         self._device, self._arena = ops.device, arena
@@ -64,11 +75,18 @@ class MediaInWorker(WorkerFeature):
 
     # ---- in steps
 
+    def keys(self) -> frozenset[str]:
+        return frozenset((IMAGES,)) if self._tiled else frozenset()
+
     def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
-        return frozenset((BIT,)) if self._rows or self._sources else frozenset()
+        encodes = frozenset((BIT,)) if self._rows or self._sources else frozenset()
+        return encodes | self.keys() if self._tiled and columns[SOURCES].any() else encodes
 
     def open(self, opened: Sequence[RowOpened]) -> bool:
         for one in opened:
+            self._last.pop(one.row, None)
+            if number := int(one.columns.get(LAST_NUMBER, 0)):
+                self._last[one.row] = int32([int(one.columns[LAST_FIRST]), number, 1])[:, None]
             self._shifts.pop(one.row, None)
             if shift := int(one.columns.get(SHIFT, 0)):
                 self._shifts[one.row] = shift
@@ -99,6 +117,8 @@ class MediaInWorker(WorkerFeature):
     def before(self, launch: Launch) -> None:
         if isinstance(self._model, EncoderDecoder):
             self._begin_rows(self._model, launch)
+            if IMAGES in launch.key.bits:
+                self._show(launch)
         elif BIT in launch.key.bits:
             self._place(launch)
         if self._model is not None and self._model.axis_tables:
@@ -109,6 +129,17 @@ class MediaInWorker(WorkerFeature):
         rows = launch.rows_host[: launch.num_rows].tolist()
         begun = [self._sources[row] for row in rows if row in self._sources]
         model.sources = torch.from_numpy(np.concatenate(begun)).to(self._device.target) if begun else None
+
+    def _show(self, launch: Launch) -> None:
+        """Says which positions a launch's tokens see."""
+        shown = np.zeros((3, launch.key.tokens), np.int32)
+        for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
+            media, begin = self._rows.get(row), int(launch.query_start_loc_host[index])
+            end = begin + int(launch.query_lens_host[index])
+            own = None if media is None else media.ranges
+            shown[:, begin:end] = self._last.get(row, 0) if own is None else own
+        for name, values in zip(_RANGES, shown, strict=True):
+            self._device.to_device(values, launch.columns[name])
 
     def _place(self, launch: Launch) -> None:
         """Says which of a launch's tokens stand for features."""

@@ -94,7 +94,7 @@ class Services:
         self.build = Build(
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
             wanted.generates, wanted.modalities, self._spare_positions(),
-            bool(wanted.modalities) and sees_prompt(wanted.checkpoint),
+            bool(wanted.modalities) and sees_prompt(wanted.checkpoint), wanted.most_sources,
         )  # fmt: skip
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)

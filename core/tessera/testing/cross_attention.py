@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array
 from tessera.ops import REFERENCE
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import (
+    FIRST_SOURCE,
+    NUM_SOURCES,
     SOURCES,
     AttentionBackend,
     AttentionGroup,
@@ -47,6 +50,8 @@ class CrossCase:
     dtype: str = "float32"
     # Of queries and keys.
     size: float = 1.0
+    # Whether each token sees a range of the positions, which may be empty.
+    ranged: bool = False
 
     @property
     def cache(self) -> CrossSpec:
@@ -54,9 +59,8 @@ class CrossCase:
         return CrossSpec(self.kv_heads, self.head_dim, self.dtype, length=max(length for _, length in self.rows))
 
     def spec(self) -> LayerSpec:
-        return LayerSpec(
-            0, "cross_attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, self.cache
-        )
+        kind = "ranged_cross_attention" if self.ranged else "cross_attention"
+        return LayerSpec(0, kind, self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, self.cache)
 
 
 _ROWS = (1, 33), (1, 1), (3, 64), (17, 130), (40, 7)
@@ -72,6 +76,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "many-rows": {"rows": tuple((1, 1 + 7 * row % 50) for row in range(40))},
         "long": {"rows": ((1, 1500), (4, 1500), (9, 700))},
         "large-scores": {"size": 4.0},
+        "ranged": {"ranged": True, "kv_heads": 2},
+        "ranged-spaced": {"ranged": True, "stride": 43, "padding": 2},
+        "ranged-without-an-encoder": {"ranged": True, "rows": ((1, 0), (2, 5), (3, 0))},
     }
 )
 """How each case differs from the plain one, by name."""
@@ -104,6 +111,8 @@ class CrossTrial:
         self.keys = [drawn(length, case.kv_heads, case.size) for _, length in case.rows]
         self.values = [drawn(length, case.kv_heads) for _, length in case.rows]
         self.queries = [drawn(tokens + 1, case.heads, case.size) for tokens, _ in case.rows]
+        # [tokens + 1, 2] of each row: the first position that a token sees, and how many; not all differ.
+        self.ranges = [_ranges(tokens + 1, length, random) for tokens, length in case.rows]
         blocks = [-(-length // case.block_size) for _, length in case.rows]
         numbers = torch.randperm(sum(blocks), generator=random) + 1
         self.tables = [part.tolist() for part in numbers.split(blocks)]
@@ -181,6 +190,10 @@ class CrossTrial:
         def tensor(values: Any) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(self.target)
 
+        ranges = np.zeros((shape.key.tokens, 2), np.int32)
+        for start, (tokens, length, row) in zip(layout.query_start_loc.tolist(), grants, strict=False):
+            ranges[start : start + tokens] = self.ranges[row][length - tokens : length]
+        seen = {FIRST_SOURCE: tensor(ranges[:, 0]), NUM_SOURCES: tensor(ranges[:, 1])} if case.ranged else {}
         launch = Launch(
             key=shape.key,
             num_rows=layout.num_rows,
@@ -200,7 +213,7 @@ class CrossTrial:
             block_tables_host=[table.astype(np.int32) if self.host_tables else None],
             block_sizes=(size,),
             windows=(None,),
-            columns={SOURCES: tensor(sources)},
+            columns={SOURCES: tensor(sources), **seen},
         )
         launch.plans = [self.backend.plan(launch, self.group, None)]
         return launch, layout.query_start_loc[: len(grants)].tolist()
@@ -208,7 +221,7 @@ class CrossTrial:
     def expected(self) -> list[Tensor]:
         """The expected result of run(), in float64."""
         case, found = self.case, []
-        for q, k, v in zip(self.queries, self.keys, self.values, strict=True):
+        for q, k, v, ranges in zip(self.queries, self.keys, self.values, self.ranges, strict=True):
             if not len(k):
                 found.append(torch.zeros(len(q), case.heads * case.head_dim, dtype=torch.float64))
                 continue
@@ -216,5 +229,17 @@ class CrossTrial:
                 one.double().transpose(0, 1).repeat_interleave(case.heads // case.kv_heads, dim=0) for one in (k, v)
             )
             scores = q.double().transpose(0, 1) @ keys.mT * case.head_dim**-0.5
-            found.append((scores.softmax(-1) @ values).transpose(0, 1).flatten(1))
+            if case.ranged:
+                first, number = torch.from_numpy(ranges).unbind(1)
+                place = torch.arange(len(k))
+                hidden = (place < first[:, None]) | (place >= (first + number)[:, None])
+                scores = scores.masked_fill(hidden, -torch.inf)
+            found.append((scores.softmax(-1).nan_to_num(0.0) @ values).transpose(0, 1).flatten(1))
         return found
+
+
+def _ranges(tokens: int, length: int, random: torch.Generator) -> Array:
+    """[tokens, 2] int32, in which every third is as the one before it."""
+    ends = torch.randint(length + 1, (tokens, 2), generator=random).sort(1).values.numpy().astype(np.int32)
+    ends[2::3] = ends[1::3][: len(ends[2::3])]
+    return np.stack([ends[:, 0], ends[:, 1] - ends[:, 0]], axis=1)

@@ -1,16 +1,19 @@
-"""Cross attention as matrix products of torch, in float32: what a row sees is read where it was written, if its blocks
-follow one another, as they mostly do, since all rows of a model take equally many."""
+"""Cross attention as matrix products of torch, in float32: what a row's tokens see is read where it was written, if its
+blocks follow one another, as they mostly do, since all rows of a model take equally many."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tessera.platform import (
+    FIRST_SOURCE,
+    NUM_SOURCES,
     SOURCES,
     AttentionBackend,
     AttentionGroup,
@@ -25,14 +28,16 @@ from tessera.platform import (
     LayerSpec,
 )
 
+_RANGED = "ranged_cross_attention"
+
 
 @dataclass(frozen=True)
-class EncodedRow:
-    """A row whose encoder has positions."""
+class SeenSources:
+    """Tokens of a row that see the same of its encoder's positions, at least one."""
 
-    # Its tokens in the launch.
+    # In the launch.
     tokens: slice
-    # Of its encoder's positions in the planes [slots, Hk, D]: as they follow one another, or [positions] int64.
+    # Of the positions in the planes [slots, Hk, D]: as they follow one another, or [positions] int64.
     slots: slice | Tensor
 
 
@@ -42,8 +47,8 @@ class CrossRowsPlan:
 
     # [N] int64: the slots of the positions that are written.
     written: Tensor
-    rows: tuple[EncodedRow, ...]
-    # Whether there are tokens of no such row.
+    parts: tuple[SeenSources, ...]
+    # Whether there are tokens of no part.
     padded: bool
 
     @classmethod
@@ -51,13 +56,30 @@ class CrossRowsPlan:
         size, table = launch.block_sizes[group.number], launch.block_tables[group.number]
         number = launch.num_rows
         starts, counts = (host[:number].tolist() for host in (launch.query_start_loc_host, launch.query_lens_host))
-        rows, seen = [], 0
+        parts, seen = [], 0
         for row, length in enumerate(launch.columns[SOURCES][:number].tolist()):
-            if length and counts[row]:
-                tokens = slice(starts[row], starts[row] + counts[row])
-                rows.append(EncodedRow(tokens, _slots(table[row, : -(-length // size)].long(), size, length)))
-                seen += counts[row]
-        return cls(launch.slot_mapping[group.number].long(), tuple(rows), seen != launch.key.tokens)
+            if not length:
+                continue
+            slots = _slots(table[row, : -(-length // size)].long(), size, length)
+            for tokens, part in _ranges(launch, group.spec.kind, starts[row], counts[row], length):
+                parts.append(SeenSources(tokens, _part(slots, part)))
+                seen += tokens.stop - tokens.start
+        return cls(launch.slot_mapping[group.number].long(), tuple(parts), seen != launch.key.tokens)
+
+
+def _ranges(launch: Launch, kind: str, start: int, count: int, length: int) -> Iterator[tuple[slice, slice]]:
+    """The tokens of a row that see the same, and which of its positions that is."""
+    if kind != _RANGED:
+        if count:
+            yield slice(start, start + count), slice(0, length)
+        return
+    tokens = slice(start, start + count)
+    firsts, numbers = (launch.columns[name][tokens].tolist() for name in (FIRST_SOURCE, NUM_SOURCES))
+    for (first, number), run in groupby(zip(firsts, numbers, strict=True)):
+        end = start + len([*run])
+        if number:
+            yield slice(start, end), slice(first, first + number)
+        start = end
 
 
 def _slots(blocks: Tensor, size: int, length: int) -> slice | Tensor:
@@ -68,14 +90,23 @@ def _slots(blocks: Tensor, size: int, length: int) -> slice | Tensor:
     return (blocks[:, None] * size + torch.arange(size)).flatten()[:length]
 
 
+def _part(slots: slice | Tensor, part: slice) -> slice | Tensor:
+    if isinstance(slots, slice):
+        return slice(slots.start + part.start, slots.start + part.stop)
+    return slots[part]
+
+
 class CrossProducts(AttentionBackend):
     name = "products-cross"
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "cross_attention" or not isinstance(spec.cache, CrossSpec):
+        if spec.kind not in ("cross_attention", _RANGED) or not isinstance(spec.cache, CrossSpec):
             return f"no cross attention over {spec.kind}"
-        kept = spec.dtype, spec.cache.dtype
-        return None if kept == ("float32", "float32") else f"scores would be rounded to {spec.dtype}"
+        if spec.cache.dtype != spec.dtype:
+            return f"keys and values are kept in {spec.dtype}"
+        # Without ranges there are kernels that read keys and values as they are kept.
+        converts = spec.kind == _RANGED or spec.dtype == "float32"
+        return None if converts else f"what is kept would be converted from {spec.dtype}"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(16, 1), dense_planes=True)
@@ -95,8 +126,8 @@ class CrossProductsLayer(CrossLayer):
     def attend(self, q: Tensor, caches: Caches, plan: CrossRowsPlan) -> Tensor:
         keys, values = self._planes(caches)
         out = (torch.zeros_like if plan.padded else torch.empty_like)(q, memory_format=torch.contiguous_format)
-        for row in plan.rows:
-            out[row.tokens] = self._mixed(q[row.tokens], keys[row.slots], values[row.slots])
+        for part in plan.parts:
+            out[part.tokens] = self._mixed(*(x.float() for x in (q[part.tokens], keys[part.slots], values[part.slots])))
         return out
 
     def _mixed(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

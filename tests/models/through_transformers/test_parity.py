@@ -12,7 +12,7 @@ EVERY_MODE = ("gpt2", "exaone4", "olmoe")
 """With learned positions, with windows, with experts: in every mode but the longest in every run."""
 ALWAYS = (
     "apertus", "bart", "biogpt", "diffllama", "dots1", "electra", "gemma4_text", "git",
-    "glm4", "gpt_neo", "gpt_neox", "mimo_v2_flash", "mllama", "modernbert-decoder", "nanochat", "nemotron",
+    "glm4", "gpt_neo", "gpt_neox", "mimo_v2_flash", "modernbert-decoder", "nanochat", "nemotron",
     "olmo", "openai-gpt", "opt", "roberta", "roformer", "seed_oss", "stablelm", "starcoder2", "vaultgemma",
 )  # fmt: skip
 """In chunks in every run."""

@@ -998,14 +998,19 @@ class _EncoderOfAnother(ReferenceCrossLayer):
 class _OnePositionTooFew(ReferenceCrossLayer):
     def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
         last = plan.there & ~torch.nn.functional.pad(plan.there[:, 1:], (0, 1))
-        return super().attend(q, caches, dataclasses.replace(plan, there=plan.there & ~last))
+        return super().attend(q, caches, dataclasses.replace(plan, seen=plan.seen & ~last[:, None]))
 
 
 class _OnePositionATokenMore(ReferenceCrossLayer):
     def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
         tokens = plan.grid.valid.sum(-1, keepdim=True)
         places = torch.arange(plan.there.shape[1], device=q.device)
-        return super().attend(q, caches, dataclasses.replace(plan, there=plan.there & (places < tokens)))
+        return super().attend(q, caches, dataclasses.replace(plan, seen=plan.seen & (places < tokens)[:, None]))
+
+
+class _AsTheRowsFirstToken(ReferenceCrossLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().attend(q, caches, dataclasses.replace(plan, seen=plan.seen[:, :1]))
 
 
 @platform("cross attention", "op", "cross")
@@ -1024,6 +1029,12 @@ def LastPositionUnseen(base: Base) -> Base:
 def AsManyPositionsAsTokens(base: Base) -> Base:
     """a row sees as many positions of its encoder as it computes tokens"""
     return _instead(PlainCross, _OnePositionATokenMore)(base)
+
+
+@platform("cross attention", "op", "cross")
+def RangeOfTheFirstToken(base: Base) -> Base:
+    """all tokens of a row see the range of its first one"""
+    return _instead(PlainCross, _AsTheRowsFirstToken)(base)
 
 
 # ---- latents

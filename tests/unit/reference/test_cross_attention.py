@@ -29,5 +29,6 @@ def test_cross_attention_is_the_definition(case: CrossCase) -> None:
 def test_only_cross_attention_is_taken() -> None:
     backend, spec = ReferenceCrossAttention(), CrossCase(((1, 1),)).spec()
     assert backend.supports(spec) is None
+    assert backend.supports(replace(spec, kind="ranged_cross_attention")) is None
     assert backend.supports(replace(spec, kind="attention")) == "no cross attention over attention"
     assert backend.supports(replace(spec, dtype="bfloat16")) == "keys and values are kept in bfloat16"

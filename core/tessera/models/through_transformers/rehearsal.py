@@ -39,9 +39,9 @@ from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6
 TOLERANCE = 1e-3
-BESIDE_TEXT = frozenset({"cross_attn", "embed_tokens_extend", "encoder_attn", "image_encoder", "visual_projection"})
-"""What parts are called that a text alone does not enter: attention to another text or to images, and what makes
-embeddings of images or sound. Where they stand idle, they are left out, with the layers that are made for them."""
+BESIDE_TEXT = frozenset({"embed_tokens_extend", "encoder_attn", "image_encoder", "visual_projection"})
+"""What parts are called that a text alone does not enter: attention to another text, and what makes embeddings of
+images or sound. Where they stand idle, they are left out."""
 _WHOLE = 2**22  # the most elements of a parameter that is filled with random values throughout
 _TABLE = 4096  # tables up to this length are exceeded by the number of tokens
 
@@ -160,8 +160,7 @@ class _Rehearsal:
         return next(idle)
 
     def _is_beside_text(self, part: str) -> bool:
-        inside = (name.split(".") for name, _ in self.anatomy.model.get_submodule(part).named_modules())
-        return not BESIDE_TEXT.isdisjoint(part.split(".")) or any(not BESIDE_TEXT.isdisjoint(name) for name in inside)
+        return not BESIDE_TEXT.isdisjoint(part.split("."))
 
     def _check_attention(self) -> None:
         if not self.rehearsed.attention:

@@ -131,6 +131,16 @@ class Tower:
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
 
 
+class TiledTower(Tower):
+    """Makes what tokens see of an image through cross attention, of each of its tiles (Llama 3.2 Vision)."""
+
+    def encode(self, modality: str, inputs: Mapping[str, Tensor]) -> Tensor:
+        """As of Tower: [tiles * positions of a tile, hidden_size]."""
+        states = self.model.vision_model(**{name: self._moved(value) for name, value in inputs.items()})
+        projected: Tensor = self.model.multi_modal_projector(states.last_hidden_state)
+        return projected.flatten(0, -2)
+
+
 def _depths(config: Any) -> tuple[Sequence[int], bool]:
     """Tower.depths, and whether that is all that a token has: Granite 4's fields name the layers ahead of which
     features are added. Raises RefusedTypeError."""

@@ -27,9 +27,6 @@ from tessera.models.through_transformers import sparse_attention
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", sparse_attention.LAYER_TYPE})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")
 
-_TEXT_CLASSES = {"MllamaForConditionalGeneration": "MllamaForCausalLM"}
-"""The class of the text model, where published checkpoints name that of the whole."""
-
 _READ_WHOLE = ("minimax_m3_vl",)
 """Types whose files transformers reads with the class of the whole alone, though the text model has one."""
 
@@ -70,12 +67,11 @@ def find_type(checkpoint: Mapping[str, Any]) -> ModelType | None:
     """The type that config.json names; None if transformers has no such causal type. auto_map is ignored. Raises
     RefusedTypeError for a configuration that transformers rejects and for kinds of models that cannot be served."""
     architecture = str((checkpoint.get("architectures") or ["?"])[0])
-    causal = _TEXT_CLASSES.get(architecture, architecture)
-    types = [name for name, known in causal_types().items() if known == causal]
+    types = [name for name, known in causal_types().items() if known == architecture]
     named = checkpoint.get("model_type", types[0] if types else None)
     if named not in types or named not in CONFIG_MAPPING:
         return None
-    model_class = getattr(transformers, causal)
+    model_class = getattr(transformers, architecture)
     config = _config(str(named), model_class, checkpoint)
     config.is_encoder_decoder = False  # such a class is the decoder alone, and says so itself
     text = _text_type(config)
