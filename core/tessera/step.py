@@ -134,6 +134,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     drafts: Array = int32()
     # Filled by the feature `media`, if a row's tokens stand for images or the like, or if one is encoded.
     media: StepMedia | None = None
+    # How many drafts a layer of the model makes of what follows the newest token of each row that samples.
+    num_drafts: int = 0
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -210,3 +212,6 @@ class StepOutput(msgspec.Struct, array_like=True):
     prompt_logprobs: list[PromptLogprobs] = []
     # Of rows with `pooling` that reached the end of their prompt; they sample no token.
     pooled: list[RowPooled] = []
+    # [rows, SchedulerOutput.num_drafts] int32: guesses of what follows the newest token of each of `rows`; -1 behind
+    # the last one. Empty where a step makes none.
+    drafts: Array = int32()

@@ -201,20 +201,27 @@ def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig
 
 
 _MOST_DRAFTS = 32
+_PREDICTING = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "qwen3_next_mtp", "qwen3_5_mtp")
+"""Names of one method, as in vLLM, which knows it by "mtp" and by older names of its families."""
 _LONGEST_LOOKUP = 64
 
 
 def _speculative(value: Any) -> SpeculativeConfig:
     """As vLLM reads it: of prompt_lookup_min and prompt_lookup_max, the one that is absent equals the other."""
-    name = "speculative_config"
-    known = ("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
+    name, lookups = "speculative_config", ("prompt_lookup_min", "prompt_lookup_max")
+    known = ("method", "num_speculative_tokens", *lookups)
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} must be a JSON object with the keys {', '.join(known)}.", param=name)
     for key in value.keys() - set(known):
         raise ConfigError(f"{name} does not support the key '{key}'; it takes {', '.join(known)}.", param=name)
-    if value.get("method") != "ngram":
-        raise ConfigError(f'{name}: the only method is "ngram"; set "method": "ngram".', param=name)
-    most = _whole(value, "num_speculative_tokens", _MOST_DRAFTS)
+    method, most = value.get("method"), _whole(value, "num_speculative_tokens", _MOST_DRAFTS)
+    if method in _PREDICTING:
+        for key in lookups:
+            if value.get(key) is not None:
+                raise ConfigError(f'{name}: {key} is of the method "ngram"; leave it out.', param=name)
+        return SpeculativeConfig("mtp", most or 1)
+    if method != "ngram":
+        raise ConfigError(f'{name}: the methods are "ngram" and "mtp"; set "method" to one of them.', param=name)
     if most is None:
         raise ConfigError(f"{name}: num_speculative_tokens is missing; 4 is a good start.", param=name)
     low, high = (_whole(value, f"prompt_lookup_{end}", _LONGEST_LOOKUP) for end in ("min", "max"))

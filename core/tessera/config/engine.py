@@ -218,7 +218,9 @@ class CacheConfig:
 class SpeculativeConfig:
     """Draft tokens that a step verifies."""
 
-    method: str  # who proposes them; "ngram" looks for the row's last tokens earlier in the row
+    # who proposes them: "ngram" looks for the row's last tokens earlier in the row, "mtp" is a layer of the model that
+    # predicts further tokens
+    method: str
     num_speculative_tokens: int  # the most of one row in one step
     prompt_lookup_min: int = 5  # the fewest last tokens that are looked for
     prompt_lookup_max: int = 5  # the most of them, which are looked for first
@@ -260,6 +262,11 @@ class SchedulerConfig:
         "\"num_speculative_tokens\": 4, \"prompt_lookup_max\": 3}'.", name="speculative_config", shown_default="off",
         aliases=("-sc",),
     )  # fmt: skip
+
+    @property
+    def predicts(self) -> bool:
+        """Whether a layer of the model makes drafts."""
+        return self.speculative is not None and self.speculative.method == "mtp"
 
     @property
     def max_decode_tokens(self) -> int:

@@ -4,7 +4,7 @@ parameters and attention layers."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from tessera.errors import ModelError, PlatformError, RefusedError
 from tessera.layers.rotary import AxisTable
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import (
+    Caches,
     FullAttentionSpec,
     LatentSpec,
     Mixer,
@@ -27,6 +28,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.feature import Column
+from tessera.platform.launch import Launch
 from tessera.platform.model import LayerCache, Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, QuantSpec
@@ -45,6 +47,22 @@ class BoundMixer:
     backend: MixerBackend[Any]
     mixer: Mixer
     declined: tuple[tuple[str, Reason], ...] = ()
+
+
+class TokenPredictor(Protocol):
+    """The layer of a model that predicts further tokens (multi-token prediction, arXiv:2412.19437, section 2.2)."""
+
+    # the numbers of its mixers
+    layers: Collection[int]
+
+    def attend(self, embedded: Tensor, hidden: Tensor, launch: Launch, caches: Caches) -> Sequence[Tensor]:
+        """The part in which tokens interact. embedded [T, hidden size]: the embedding of the token after each one, as
+        Model.embed() gives it. hidden [T, hidden size]: each token's state, as Model.finish() gives it, or as
+        transform() did. Returns the inputs of transform(), [T, ...] each."""
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The rest, in which each token is computed on its own: what the head makes logits of, and the state that the
+        layer goes on from if it predicts one more token, [n, hidden size] each."""
 
 
 class Stored(Protocol):
@@ -81,6 +99,7 @@ class Build:
         spare_positions: int = 0,  # rows behind a rotary table for tokens with several positions each, if there are any
         prefix: bool = False,  # whether all tokens of a prompt see each other
         most_sources: int = 0,  # positions that a request's tokens see through cross attention at most
+        predicts: bool = False,  # whether the layer that predicts further tokens is wanted
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
@@ -93,6 +112,8 @@ class Build:
         self.notes: list[str] = [] if pooler is None else [*pooler.notes]
         self.columns: list[Column] = []  # of the input batch, which the model reads beside the tokens
         self.spare_positions, self.prefix, self.most_sources = spare_positions, prefix, most_sources
+        self.predicts = predicts
+        self.predictor: TokenPredictor | None = None  # that layer, once it is built
         self.axis_tables: list[AxisTable] = []  # those with such rows
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number

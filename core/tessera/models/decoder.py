@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from tessera.layers.attention import BlockShape, RotaryTable
-from tessera.layers.build import Build
+from tessera.layers.build import Build, TokenPredictor
 from tessera.layers.classification import HeadConfig, TokenLogits, check_head, classification_heads, token_heads
 from tessera.layers.embedding import HEAD, Head, vocabulary_ends
 from tessera.layers.mlp import GATED, Experts, GatedMLP, GatedNames, MixtureOfExperts
@@ -205,9 +205,11 @@ def build_decoder(
     *,
     whole: bool = False,
     decoder: type[Decoder] = Decoder,
+    predictor: Callable[[Build, RotaryTable], TokenPredictor] | None = None,
 ) -> Decoder:
     """whole: activations between blocks are complete on every rank, and there is no residual beside them, as required
-    for a block that does not begin with a norm or that ends with one."""
+    for a block that does not begin with a norm or that ends with one. predictor: makes the layer that predicts further
+    tokens, if one is wanted."""
     embedding, head = vocabulary_ends(
         build,
         config.names.embedding,
@@ -225,6 +227,7 @@ def build_decoder(
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]
     norm = Norm(config.eps, config.norm_offset, config.residual_multiplier, whole)
+    build.predictor = None if predictor is None else predictor(build, tables)
     return decoder(
         build,
         config,

@@ -14,6 +14,7 @@ from tessera.layers.rotary import mscale_factor
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.glm import read_groups, read_shared_experts, scored_experts
+from tessera.models.multi_token import next_token_layer
 from tessera.models.reading import read_decoder
 from tessera.models.rope import RopeReader
 
@@ -92,7 +93,8 @@ def deepseek_v2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Dec
 
 
 def deepseek_v3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """Layers from num_hidden_layers on, which predict further tokens, are not read."""
+    """Of the layers from num_hidden_layers on, which predict further tokens, the first is read where drafts are
+    wanted."""
     fields = ConfigFields(checkpoint, V3)
     dense = range(fields.count("first_k_dense_replace", least=0))
     return _decoder(build, fields, _v3_latent(fields, max_model_len), read_shared_experts(fields), frozenset(dense))
@@ -187,4 +189,5 @@ def _decoder(
     build: Build, fields: ConfigFields, shape: LatentShape, experts: Experts, dense: frozenset[int]
 ) -> Decoder:
     layers = (shape,) * fields.count("num_hidden_layers")
-    return build_decoder(build, read_decoder(fields, layers, experts=experts, dense_layers=dense))
+    config = read_decoder(fields, layers, experts=experts, dense_layers=dense)
+    return build_decoder(build, config, predictor=next_token_layer(build, fields, config))

@@ -11,6 +11,7 @@ from tessera.layers.mlp import GATED, ExpertNames, Experts, GatedNames
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
+from tessera.models.multi_token import next_token_layer
 from tessera.models.reading import in_images, read_attention, read_decoder, read_head_dim, repeated
 from tessera.models.rope import RopeReader
 
@@ -34,7 +35,8 @@ _SCORED_BY = 2  # a group's score is the sum of its two best
 
 
 def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """Layers from num_hidden_layers on, which predict further tokens, are not read."""
+    """Of the layers from num_hidden_layers on, which predict further tokens, the first is read where drafts are
+    wanted."""
     return _glm4_moe(build, ConfigFields(checkpoint, _GLM4_MOE), max_model_len)
 
 
@@ -50,7 +52,7 @@ def _glm4_moe(build: Build, fields: ConfigFields, max_model_len: int) -> Decoder
     layers = repeated(fields, in_images(build, fields, shape, GLM_SECTIONS))
     dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
     config = read_decoder(fields, layers, experts=read_shared_experts(fields), dense_layers=dense)
-    return build_decoder(build, config)
+    return build_decoder(build, config, predictor=next_token_layer(build, fields, config))
 
 
 def read_shared_experts(fields: ConfigFields, **stored: Any) -> Experts:

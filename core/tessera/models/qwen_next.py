@@ -11,14 +11,17 @@ from tessera.layers.attention import AttentionShape, BlockShape
 from tessera.layers.build import Build
 from tessera.layers.delta_net import ByKeyHead, ByKind, DeltaNetLayout, DeltaNetShape
 from tessera.layers.mlp import ExpertNames, Experts
-from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.decoder import Decoder, DecoderConfig, build_decoder
 from tessera.models.fields import Checkpoint, ConfigFields
 from tessera.models.llama import read_experts
+from tessera.models.multi_token import NEXT_TOKENS, PredictorConfig, PredictorNames, check_count
 from tessera.models.qwen import dense_layers
 from tessera.models.reading import FULL, read_attention, read_biases, read_decoder, read_head_dim
 from tessera.models.rope import RopeReader, by_axis, interleaved
 
 LINEAR = "linear_attention"
+_FURTHER_LAYERS = "mtp_num_hidden_layers", 0
+"""The field of Qwen 3.5 that says how many layers predict further tokens."""
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _SHARED: dict[str, Any] = {
@@ -46,25 +49,47 @@ _QWEN3_5_MOE = {**_SHARED, **_EXPERTS, "num_key_value_heads": 2, "num_experts": 
 
 
 def qwen3_next(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """Layers from num_hidden_layers on, which predict further tokens, are not read."""
     fields = ConfigFields(checkpoint, _QWEN3_NEXT)
     experts = _experts(fields, renormalise=fields.flag("norm_topk_prob"))
     dense = dense_layers(fields, fields.count("num_hidden_layers"))
     layers = _layers(build, fields, max_model_len, ByKeyHead())
     inner = fields.count("intermediate_size", 5632)
-    return build_decoder(build, read_decoder(fields, layers, inner=inner, experts=experts, dense_layers=dense))
+    config = read_decoder(fields, layers, inner=inner, experts=experts, dense_layers=dense)
+    return _decoder(build, fields, max_model_len, config, (NEXT_TOKENS, 1))
 
 
 def qwen3_5(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_5)
-    return build_decoder(build, read_decoder(fields, _layers(build, fields, max_model_len, ByKind())))
+    config = read_decoder(fields, _layers(build, fields, max_model_len, ByKind()))
+    return _decoder(build, fields, max_model_len, config, _FURTHER_LAYERS)
 
 
 def qwen3_5_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = ConfigFields(checkpoint, _QWEN3_5_MOE)
     experts = _experts(fields, renormalise=True)
     layers = _layers(build, fields, max_model_len, ByKind())
-    return build_decoder(build, read_decoder(fields, layers, inner=experts.inner, experts=experts))
+    config = read_decoder(fields, layers, inner=experts.inner, experts=experts)
+    return _decoder(build, fields, max_model_len, config, _FURTHER_LAYERS)
+
+
+def _decoder(
+    build: Build, fields: ConfigFields, max_model_len: int, config: DecoderConfig, count: tuple[str, int]
+) -> Decoder:
+    """count: the field that says how many layers predict further tokens, and their number if it is omitted. They have
+    full attention. Raises ModelError where one is wanted and there is none."""
+    if not build.predicts:
+        return build_decoder(build, config)
+    check_count(build, fields.count(*count, least=0), count[0])
+    attention = _attention(build, fields, max_model_len)
+    experts = config.experts and replace(config.experts, names=_of_further_layers(config.experts.names))
+    names = replace(config.names, layers="mtp.layers")
+    own = replace(config, layers=(attention,), experts=experts, dense_layers=frozenset(), names=names)
+    parts = PredictorNames("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
+    return build_decoder(build, config, predictor=PredictorConfig(own, 0, parts, normed=True))
+
+
+def _of_further_layers(names: ExpertNames) -> ExpertNames:
+    return ExpertNames(**{part: name.replace("model.layers.", "mtp.layers.") for part, name in vars(names).items()})
 
 
 def _layers(build: Build, fields: ConfigFields, max_model_len: int, layout: DeltaNetLayout) -> list[BlockShape]:

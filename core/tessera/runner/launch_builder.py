@@ -85,6 +85,7 @@ class LaunchBuilder:
         index_dtype: str,
         features: Sequence[WorkerFeature] = (),
         host_tables: Collection[int] = (),
+        all_states: bool = False,
     ) -> None:
         self.plan, self.batch, self.shapes, self.buffers = plan, batch, shapes, buffers
         # [rows * (max_model_len + 1)] int32: the tokens of all rows, on the device, including sampled ones.
@@ -95,6 +96,8 @@ class LaunchBuilder:
         self.features = features
         # Cache groups of which launches have block tables on the host too.
         self.host_tables = host_tables
+        # Whether launches return the states of all tokens, which a layer that makes drafts goes on from.
+        self.all_states = all_states
         growing = [group for group in plan.groups if group.grows]
         self.smallest_block = min((group.block_size for group in growing), default=plan.max_model_len)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
@@ -103,13 +106,17 @@ class LaunchBuilder:
         self._in_buffers: Launch | None = None
         self._tables_changed = batch.tables_changed
 
-    def build(self, step: SchedulerOutput, bits: frozenset[str] = frozenset()) -> Iterator[PreparedLaunch]:
+    def build(
+        self, step: SchedulerOutput, bits: frozenset[str] = frozenset(), *, ahead: int = 0
+    ) -> Iterator[PreparedLaunch]:
         """Yields the launches of a step. They share buffers, so each must be launched before the next is built. bits:
-        of their keys, beside those that the step's rows ask for."""
+        of their keys, beside those that the step's rows ask for. ahead: in place of each token they have the one that
+        follows so many places later, as it is once the step has sampled."""
         if not len(step.rows):
             return
         seq_lens = step.starts + step.num_scheduled_tokens
-        self._write_drafts(step)
+        if not ahead:
+            self._write_drafts(step)
         sources = {} if step.media is None else {one.row: len(one.slots) for one in step.media.sources}
         drafted = 0
         for exact in self.shapes.launches(self._shape(step, seq_lens, bits)):
@@ -118,9 +125,10 @@ class LaunchBuilder:
             prompt_logprobs = self.batch.sampling.prompt_logprobs_among(rows, starts)
             pooled = self.batch.pooled_among(rows)
             every = len(prompt_logprobs) or (len(pooled) and self.batch.pools_every_token(rows[pooled]))
+            every = every or (self.all_states and not exact.key.samples_all)
             shape = _with_all_positions(exact) if every else exact
             placed = self._placed(shape, rows, lengths)
-            launch = self._launch(shape.key, placed, starts, seq_lens[part], sources)
+            launch = self._launch(shape.key, placed, starts, seq_lens[part], sources, ahead)
             first = placed.layout.query_start_loc[: len(rows)]
             if shape.key.kind == "verify":
                 last, drafted = drafted, drafted + int(lengths.sum()) - len(rows)
@@ -227,8 +235,9 @@ class LaunchBuilder:
         starts: Array,
         ends: Array,
         sources: Mapping[int, int] = MappingProxyType({}),
+        ahead: int = 0,
     ) -> Launch:
-        """sources: by row that begins in the step, how many positions its encoder has."""
+        """sources: by row that begins in the step, how many positions its encoder has. ahead: as of build()."""
         put, layout = self.buffers.put, placed.layout
         seq_lens, positions = layout.by_row(ends), layout.positions(starts)
         launch = self._in_buffers = Launch(
@@ -236,7 +245,7 @@ class LaunchBuilder:
             num_rows=layout.num_rows,
             num_tokens=layout.num_tokens,
             rows=placed.rows,
-            tokens=self._tokens(placed, positions),
+            tokens=self._tokens(placed, positions + ahead),
             positions=put("positions", positions, "int32"),
             query_start_loc=placed.query_start_loc,
             query_lens=placed.query_lens,
@@ -292,6 +301,11 @@ class LaunchBuilder:
         at = offsets + self.batch.spare
         at[: len(unpadded)][prepared.sampling] = (unpadded + prepared.next_position)[prepared.sampling]
         self.device_tokens.index_put_((self.buffers.put("feed", at, self.index_dtype),), tokens)
+
+    def store(self, rows: Array, positions: Array, tokens: Tensor) -> None:
+        """Writes a draft [n] of each row into device_tokens, at these positions [n]."""
+        at = rows.astype(np.int64) * self.batch.tokens.shape[1] + positions
+        self.device_tokens.index_put_((self.buffers.put("draft_at", at, self.index_dtype),), tokens)
 
     def _columns(self, rows: Array, kind: str = "column", *, each_token: bool = False) -> dict[str, Tensor]:
         """The columns that a launch has for each row, or for each token. rows: of each."""

@@ -85,6 +85,27 @@ class SampledRows:
 
 
 @dataclass(slots=True)
+class PendingDrafts:
+    """The drafts of the rows of a launch that have sampled, being copied to the host."""
+
+    # How many rows these are, and the most drafts of one.
+    num_rows: int
+    num_drafts: int
+    # Of each run of the layer that makes them: which of the rows it computed, and their drafts.
+    runs: list[tuple[Array, Future[Any]]]
+
+    def done(self) -> bool:
+        return all(copy.done() for _, copy in self.runs)
+
+    def result(self) -> Array:
+        """As StepOutput.drafts. Waits for the copies."""
+        drafts = np.full((self.num_rows, self.num_drafts), -1, np.int32)
+        for number, (rows, copy) in enumerate(self.runs):
+            drafts[rows, number] = copy.result()
+        return drafts
+
+
+@dataclass(slots=True)
 class PendingStep:
     """The future of a step's output; result() waits for the copies to the host."""
 
@@ -96,6 +117,8 @@ class PendingStep:
     # Without the seconds of the copies.
     stats: StepStats
     observers: Sequence[StepObserver]
+    # Of the launches, in order; empty if the step makes none.
+    drafts: Sequence[PendingDrafts] = ()
 
     def done(self) -> bool:
         copied = all(copy is None or copy.done() for rows in self.sampled for copy in rows.copies)
@@ -103,6 +126,7 @@ class PendingStep:
             copied
             and all(scoring.done() for scoring in self.prompt_logprobs)
             and all(row.done() for row in self.pooled)
+            and all(drafts.done() for drafts in self.drafts)
         )
 
     def result(self) -> StepOutput:
@@ -119,4 +143,5 @@ class PendingStep:
             stats=structs.replace(self.stats, wait=perf_counter() - began),
             prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
             pooled=[row.result() for row in self.pooled],
+            drafts=np.concatenate([drafts.result() for drafts in self.drafts]) if self.drafts else int32(),
         )

@@ -35,6 +35,7 @@ from tessera.reference import reference_backends
 from tessera.runner.attention import attention_groups, cache_needs, groups_with_host_tables
 from tessera.runner.device_buffers import DeviceBuffers, buffer_sizes, largest_launch
 from tessera.runner.drafted_states import DraftedStates
+from tessera.runner.drafter import Drafter
 from tessera.runner.explain import describe_kv, describe_skipped_weights, explain
 from tessera.runner.input_batch import refuse_uncounted
 from tessera.runner.invariance import refuse_variance
@@ -66,6 +67,8 @@ class CoreRunner(ModelRunner):
     shapes: ShapePolicy
     # Of the launches that warm_up() captures.
     keys: Sequence[LaunchKey]
+    # Where a layer of the model makes drafts, what allocate() makes.
+    drafter: Drafter | None = None
 
     def __init__(
         self,
@@ -273,6 +276,7 @@ class CoreRunner(ModelRunner):
             index_dtype=self.platform.capabilities.index_dtype,
             features=self.features,
             host_tables=groups_with_host_tables(self.build.mixers, plan),
+            all_states=self.build.predictor is not None,
         )
         self.attention_groups = attention_groups(self.build.mixers, plan, self.device)
         self.links.allocate(self.model.facts, self.buffers, self.device)
@@ -289,6 +293,18 @@ class CoreRunner(ModelRunner):
         features = [feature for feature in self.features if _sees_sampling(feature)]
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
+        if self.build.predictor is not None:
+            rows, _, _ = largest_launch(self.keys, self.services.config.scheduler)
+            self.drafter = Drafter(
+                self.model,
+                self.build.predictor,
+                self.build.ops,
+                self.builder,
+                self.caches,
+                self.attention_groups,
+                self.device,
+                rows,
+            )
 
     def token_store(self) -> TokenStore | None:
         planes = [plane for layout in self.memory.layouts.values() for plane in layout.planes]
@@ -375,7 +391,7 @@ class CoreRunner(ModelRunner):
     @torch.inference_mode()
     def sample(self, pending: ExecutedStep, masks: TokenMasks | None = None) -> PendingStep:
         began = perf_counter()
-        sampled: list[SampledRows] = []
+        sampled: list[SampledRows | None] = []
         prompt_logprobs: list[Scoring] = []
         pooled: list[PooledRow] = []
         if self.links.is_last:
@@ -385,14 +401,17 @@ class CoreRunner(ModelRunner):
                     prompt_logprobs += self.scorer(hidden[samples:], prepared)
                 if len(prepared.pooled):
                     pooled += self.pooler(hidden, prepared)
-                if len(prepared.sampled_rows[prepared.sampling]):
-                    sampled.append(self._sample(prepared, hidden[:samples], masks))
+                samples_any = len(prepared.sampled_rows[prepared.sampling])
+                sampled.append(self._sample(prepared, hidden[:samples], masks) if samples_any else None)
         else:
             self.links.expect_tokens(pending.step.step, [prepared for prepared, _ in pending.results])
+        drafts = () if self.drafter is None else self.drafter(pending.step, pending.results, sampled)
         compilations = (self.platform.compilations() or 0) - self.compilations
         fallbacks = dict(self.build.ops.fallbacks)
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=fallbacks, compilations=compilations)
-        return PendingStep(pending.step.step, sampled, prompt_logprobs, pooled, stats, pending.observers)
+        some = [rows for rows in sampled if rows is not None]
+        made = drafts if pending.step.num_drafts else ()
+        return PendingStep(pending.step.step, some, prompt_logprobs, pooled, stats, pending.observers, made)
 
     def _sample(self, prepared: PreparedLaunch, hidden: Tensor, masks: TokenMasks | None) -> SampledRows:
         """Samples the rows of a launch, and stores the tokens where the next step reads them."""

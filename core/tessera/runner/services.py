@@ -95,8 +95,19 @@ class Services:
             bound, self.device, self.dtype, backends, self.groups, weights, kv, split, self.source, wanted.pooler,
             wanted.generates, wanted.modalities, self._spare_positions(),
             bool(wanted.modalities) and sees_prompt(wanted.checkpoint), wanted.most_sources,
+            self.config.scheduler.predicts,
         )  # fmt: skip
         model = self._model(self.build)
+        if self.build.predicts and self.build.modalities:
+            raise RefusedError(
+                'speculative_config: the method "mtp" makes drafts for text alone; use the method "ngram", or set '
+                f"limit_mm_per_prompt to 0 for {' and '.join(self.build.modalities)}."
+            )
+        if self.build.predicts and self.build.predictor is None:
+            raise RefusedError(
+                f"speculative_config: {self.architecture} is served without a layer that predicts further tokens; use "
+                'the method "ngram", or leave speculative_config out.'
+            )
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
             raise RefusedError(

@@ -38,6 +38,8 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
 _QUANTIZED, _POOLING = "quantized checkpoints", "models that answer with numbers"
 _INSTEAD = {_QUANTIZED: "use the unquantized model", _POOLING: "use one that generates text, or another platform"}
 """What to do where a platform's own runner does not take these; where it is a flag, to remove it."""
+_NOT_TAKEN = ""
+"""In place of a name in RUNNER_TAKES: what core's runner alone takes."""
 
 
 class Worker:
@@ -107,6 +109,7 @@ class Worker:
             ("check_kv_cache", "--check-kv-cache", config.cache.check),
             ("lora", "--enable-lora", config.lora.enable),
             ("drafts", "--speculative-config", config.scheduler.speculative is not None),
+            (_NOT_TAKEN, '--speculative-config of the method "mtp"', config.scheduler.predicts),
             ("pooling", _POOLING, config.model.pooler is not None),
             ("expert_parallel", "--enable-expert-parallel", config.parallel.expert_parallel),
             ("stages", f"--pipeline-parallel-size {stages}", stages > 1),

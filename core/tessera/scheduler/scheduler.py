@@ -28,6 +28,7 @@ from tessera.scheduler.outputs import (
     SchedulerCounters,
 )
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.predicted_drafts import make_speculation
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.restrictions import FIRST
 from tessera.scheduler.rows import NO_STEP, Ending, Rows, RowStatus, StopRules, TrackedRequest, Work
@@ -95,7 +96,7 @@ class Scheduler:
         self.speculation: Speculation | None = None
         if config.speculative is not None:
             most = min(config.speculative.num_speculative_tokens, budget.max_per_request - 1)
-            self.speculation = Speculation(config.speculative, self._rows, most, clock)
+            self.speculation = make_speculation(config.speculative, self._rows, most, clock)
         self._admission = Admission(
             self._requests,
             allocator,
@@ -307,14 +308,23 @@ class Scheduler:
         self.counters.draft_tokens += int(counts.sum())
         return tokens + counts, np.concatenate(drafts).astype(np.int32)
 
+    def _make_room_ahead(self, speculation: Speculation, work: Work, ends: Array) -> int:
+        """How many drafts the step makes on the device of what follows. A layer that makes them writes keys and values
+        of all but the last into its rows' blocks, if enough of these are left over."""
+        if speculation.num_ahead > 1:
+            ahead = np.minimum(ends + speculation.num_ahead - 1, self._max_model_len)
+            self._cache.try_allocate(work.rows, work.starts, ahead, len(self._rows.running))
+        return speculation.num_ahead
+
     def _emit(self, step: ScheduledStep) -> SchedulerOutput:
         """Turns the step into plain data, decode rows first, and puts it in flight."""
         number, (work, tokens), now = self.counters.steps, step.scheduled(), self._clock()
-        rows, drafts = work.rows, int32()
+        rows, drafts, num_ahead = work.rows, int32(), 0
         after = int(self._rows.sampled_step.take(rows).max(initial=NO_STEP))
         sampling = rows[tokens == work.num_remaining] if step.num_prefills else rows
         if self.speculation is not None and step.computes:
             tokens, drafts = self._draft(self.speculation, step, work, tokens)
+            num_ahead = self._make_room_ahead(self.speculation, work, work.starts + tokens)
         ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)
         snapshots = self._allocator.take_snapshots(rows, work.starts)
@@ -343,6 +353,7 @@ class Scheduler:
             freed=int32(freed),
             copies=copies,
             drafts=drafts,
+            num_drafts=num_ahead,
         )
         self._features.scheduled(output, self._row_of)
         return output

@@ -38,7 +38,7 @@ from tessera.step import StepOutput
 
 
 class Proposer(Protocol):
-    def propose(self, tokens: Array, max_drafts: int) -> Array:
+    def propose(self, row: int, tokens: Array, max_drafts: int) -> Array:
         """Guesses of the tokens that follow tokens [n] int32, prompt and answer of one row: up to max_drafts, int32.
         Empty where there is nothing to guess from."""
 
@@ -50,7 +50,7 @@ class NgramProposer:
     def __init__(self, config: SpeculativeConfig) -> None:
         self.shortest, self.longest = config.prompt_lookup_min, config.prompt_lookup_max
 
-    def propose(self, tokens: Array, max_drafts: int) -> Array:
+    def propose(self, row: int, tokens: Array, max_drafts: int) -> Array:
         """Finds the places of the last token, then keeps those whose tokens before it match too, one token at a
         time."""
         ends = np.flatnonzero(tokens[:-1] == tokens[-1]) if len(tokens) > self.shortest else int32()
@@ -183,15 +183,19 @@ class DraftLengths:
         self._all_tried = FORGET * self._all_tried + seen.mean()
         self._all_accepted = FORGET * self._all_accepted + accepted.mean()
 
-    def step_took(self, seconds: float, num_rows: int, num_tokens: int, num_accepted: int) -> None:
+    def step_took(
+        self, seconds: float, num_rows: int, num_tokens: int, num_accepted: int, *, usual: bool = True
+    ) -> None:
         """A step without prompts retired. num_tokens: with drafts, of which num_accepted were accepted. What the first
-        step of so many tokens took may include what is done once, so at most one plain step is taken for it."""
-        self.times.add(num_tokens, seconds)
+        step of so many tokens took may include what is done once, so at most one plain step is taken for it. usual:
+        whether its time says what a step of so many tokens takes."""
+        if usual:
+            self.times.add(num_tokens, seconds)
         gained = ALLOWANCE
-        if num_tokens > num_rows:
+        if num_tokens > num_rows or not usual:
             plain, with_drafts = self.times.seconds(np.array([num_rows, num_tokens])).tolist()
-            gained += 1 + num_accepted / num_rows - with_drafts / plain
-        self._pay(gained if self.times.knows(num_tokens) else max(gained, -1.0))
+            gained += 1 + num_accepted / num_rows - (with_drafts if usual else seconds) / plain
+        self._pay(gained if usual and self.times.knows(num_tokens) else max(gained, -1.0))
 
     def looked(self, seconds: float, num_tokens: int, *, waited: bool) -> None:
         """Drafts were looked for in vain, before a step of so many tokens. waited: for the step before, so that the
@@ -212,10 +216,13 @@ def _taken(gains: Array, least: float) -> Array:
 
 
 class Speculation:
-    """Drafts for the rows of a step, and what is learned from their verification. max_drafts: of one row."""
+    """Drafts for the rows of a step, and what is learned from their verification. max_drafts: of one row. num_ahead:
+    how many drafts of what follows it the rows of a step make on the device."""
 
-    def __init__(self, config: SpeculativeConfig, rows: Rows, max_drafts: int, clock: Callable[[], float]) -> None:
-        self.proposer: Proposer = NgramProposer(config)
+    num_ahead = 0
+
+    def __init__(self, proposer: Proposer, rows: Rows, max_drafts: int, clock: Callable[[], float]) -> None:
+        self.proposer = proposer
         self.lengths = DraftLengths(rows.num_rows, max_drafts)
         self._rows, self._clock = rows, clock
         self._keys = np.full(rows.num_rows, -1, dtype=np.int64)
@@ -249,11 +256,7 @@ class Speculation:
         rows, row_numbers, number = self._rows, work.rows, len(work.rows)
         self._forget_others(row_numbers)
         limits = np.minimum(rows.max_total[row_numbers] - 1 - rows.num_tokens[row_numbers], self.lengths.max_drafts)
-        asked = self.lengths.choose(row_numbers, limits, number)
-        tries = not asked.any()
-        if tries:
-            turn = (np.arange(number) - self._tried_to) % number
-            asked = np.where(turn < TRIED_ROWS, np.clip(limits, 0, 1), 0)
+        asked, tries = self._wanted(row_numbers, limits)
         known = rows.pending[row_numbers] == 0
         self._waits = bool(asked.any()) and not known.any()
         if self._waits:
@@ -268,11 +271,21 @@ class Speculation:
         self._waits = bool(found.any())
         return [one[:count] for one, count in zip(drafts, found.tolist(), strict=True)] if self._waits else []
 
+    def _wanted(self, row_numbers: Array, limits: Array) -> tuple[Array, bool]:
+        """How many drafts each row should get, at most its limit, and whether that is only to see if they have become
+        worth it."""
+        number = len(row_numbers)
+        wanted = self.lengths.choose(row_numbers, limits, number)
+        if wanted.any():
+            return wanted, False
+        turn = (np.arange(number) - self._tried_to) % number
+        return np.where(turn < TRIED_ROWS, np.clip(limits, 0, 1), 0), True
+
     def _row_drafts(self, row: int, max_drafts: int) -> Array:
         if not max_drafts:
             return int32()
         rows = self._rows
-        drafts = self.proposer.propose(rows.tokens[row, : rows.num_tokens[row]], max_drafts)
+        drafts = self.proposer.propose(row, rows.tokens[row, : rows.num_tokens[row]], max_drafts)
         if rows.masked[row] and len(drafts):
             drafts = drafts[: rows.request(row).features.num_allowed(drafts)]
         return drafts
@@ -292,5 +305,9 @@ class Speculation:
             self.lengths.learn(step.drafted, step.num_drafts, accepted)
             num_accepted = int(accepted.sum())
         if 0 < len(step.rows) == len(step.sampling) and not len(step.prompts):
-            self.lengths.step_took(seconds, len(step.rows), step.num_tokens, num_accepted)
+            self._step_took(step, output, seconds, num_accepted)
         return num_accepted
+
+    def _step_took(self, step: StepInFlight, output: StepOutput, seconds: float, num_accepted: int) -> None:
+        """Of a step without prompts."""
+        self.lengths.step_took(seconds, len(step.rows), step.num_tokens, num_accepted)

@@ -232,7 +232,7 @@ def test_tokens_have_the_model_s_distribution(llama: Path) -> None:
 class Once:
     """One draft, behind a single token."""
 
-    def propose(self, tokens: Array, most: int) -> Array:
+    def propose(self, row: int, tokens: Array, most: int) -> Array:
         return int32([DRAFT]) if len(tokens) == 1 else int32()
 
 

@@ -420,6 +420,10 @@ def test_drafts_are_asked_for_as_in_vllm(folder):
         found = build(model, speculative_config={**asked, **given}).scheduler
         assert found.speculative == SpeculativeConfig("ngram", 4, *expected)
         assert found.max_decode_tokens == 5
+    for given, most in (({"method": "mtp"}, 1), ({"method": "deepseek_mtp", "num_speculative_tokens": 2}, 2)):
+        found = build(model, speculative_config=given).scheduler
+        assert found.speculative == SpeculativeConfig("mtp", most)
+        assert found.predicts
     config = build(model, speculative_config=asked)
     assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
     assert config.scheduler.max_decode_samples == 256 * 5
@@ -432,9 +436,10 @@ def test_drafts_are_asked_for_as_in_vllm(folder):
     ("given", "said"),
     [
         ([4], "must be a JSON object with the keys method, num_speculative_tokens"),
-        ({"method": "eagle", "num_speculative_tokens": 4}, 'the only method is "ngram"'),
-        ({"num_speculative_tokens": 4}, 'the only method is "ngram"'),
+        ({"method": "eagle", "num_speculative_tokens": 4}, 'the methods are "ngram" and "mtp"'),
+        ({"num_speculative_tokens": 4}, 'the methods are "ngram" and "mtp"'),
         ({"method": "ngram"}, "num_speculative_tokens is missing"),
+        ({"method": "mtp", "prompt_lookup_max": 3}, 'prompt_lookup_max is of the method "ngram"; leave it out'),
         ({"method": "ngram", "num_speculative_tokens": 0}, "must be a whole number from 1 to 32"),
         ({"method": "ngram", "num_speculative_tokens": True}, "must be a whole number"),
         ({"method": "ngram", "num_speculative_tokens": 4, "model": "x"}, "does not support the key 'model'"),

@@ -23,7 +23,7 @@ from tests.unit.scheduler.world import World, paged, plan, prompt_of, window
 
 
 def proposed(tokens, most, shortest=1, longest=3):
-    return NgramProposer(SpeculativeConfig("ngram", most, shortest, longest)).propose(int32(tokens), most).tolist()
+    return NgramProposer(SpeculativeConfig("ngram", most, shortest, longest)).propose(0, int32(tokens), most).tolist()
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def in_simulated_time(world, seconds):
 class Always:
     """Proposes one token, in the world of these tests nearly always a wrong one."""
 
-    def propose(self, tokens, most):
+    def propose(self, row, tokens, most):
         return np.full(most, 1, np.int32)
 
 

@@ -41,7 +41,7 @@ class Guesses:
         self.requests = requests
         self.chance = np.random.default_rng(5)
 
-    def propose(self, tokens, most):
+    def propose(self, row, tokens, most):
         known = tokens.tolist()
         for request in self.requests.values():
             prompt = request.prompt.tolist()

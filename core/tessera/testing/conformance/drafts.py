@@ -55,7 +55,7 @@ class KnownAnswers:
     def __init__(self, whole: Sequence[Sequence[int]], vocab: int) -> None:
         self.whole, self.vocab = [list(one) for one in whole], vocab
 
-    def propose(self, tokens: Array, max_drafts: int) -> Array:
+    def propose(self, row: int, tokens: Array, max_drafts: int) -> Array:
         known = tokens.tolist()
         found = next((one for one in self.whole if one[: len(known)] == known), known)
         ahead = int32(found[len(known) : len(known) + max_drafts])
