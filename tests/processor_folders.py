@@ -319,6 +319,20 @@ FOLDERS: Mapping[str, ProcessorFolder] = {
 
 VIDEO_FOLDERS: Mapping[str, ProcessorFolder] = {
     "qwen2_vl": FOLDERS["qwen2_vl"],
+    "smolvlm": replace(
+        FOLDERS["smolvlm"],
+        processor={
+            **FOLDERS["smolvlm"].processor,
+            "video_processor": {
+                **_MEAN_STD,
+                "video_processor_type": "SmolVLMVideoProcessor",
+                "size": {"longest_edge": 28},
+                "max_image_size": {"longest_edge": 28},
+                "fps": 1,
+                "num_frames": 8,
+            },
+        },
+    ),
     "internvl": replace(
         FOLDERS["internvl"],
         processor={

@@ -41,6 +41,7 @@ from transformers import (
     MiniMaxM2Config,
     MistralConfig,
     MixtralConfig,
+    MllamaTextConfig,
     MptConfig,
     NemotronHConfig,
     Olmo2Config,
@@ -73,6 +74,7 @@ from tessera.models import falcon_h1
 from tessera.models.alibi import alibi_slopes
 from tessera.models.fields import ACTIVATIONS
 from tessera.models.granite_hybrid import read_mamba2
+from tessera.models.mllama import GatedCrossBlock
 from tessera.ops import REFERENCE
 from tessera.platform import BoundOps
 from tessera.plugins import load_path
@@ -151,7 +153,7 @@ GPT_OSS = "GptOssForCausalLM"
 KIMI_LINEAR, LLAMA4 = "KimiLinearForCausalLM", "Llama4ForCausalLM"
 LFM3 = "Lfm3ForCausalLM"
 RWKV, XLSTM = "RwkvForCausalLM", "xLSTMForCausalLM"
-RECURRENT_GEMMA = "RecurrentGemmaForCausalLM"
+RECURRENT_GEMMA, MLLAMA = "RecurrentGemmaForCausalLM", "MllamaForCausalLM"
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
@@ -170,9 +172,30 @@ def config_of(architecture, checkpoint, dtype="float32"):
 
 
 def test_every_family_is_looked_at():
-    alone = {FALCON_H1, GPT_OSS, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, RECURRENT_GEMMA, RWKV, XLSTM}
+    alone = {FALCON_H1, GPT_OSS, JAMBA, KIMI_LINEAR, LFM3, LLAMA4, MINIMAX, MLLAMA, RECURRENT_GEMMA, RWKV, XLSTM}
     families = CLASSES, LATENT, CONVOLUTIONS, MAMBA2, SINGLE, MAMBA, ALIBI, alone, {ZAMBA, ZAMBA2}
     assert set().union(*families) == set(NATIVE_MODELS)
+
+
+def test_left_out_by_a_model_with_layers_for_images():
+    theirs, device = MllamaTextConfig(), ReferencePlatform().open(0)
+    build = Build(BoundOps(REFERENCE, device), device, "float32", reference_backends(), most_sources=10)
+    ours = load_path(NATIVE_MODELS[MLLAMA])(build, {}, 16)
+    config, layer = ours.config, ours.config.layers[0]
+    assert (config.vocab - config.unwritten, config.hidden, config.inner) == (
+        theirs.vocab_size, theirs.hidden_size, theirs.intermediate_size,
+    )  # fmt: skip
+    assert (len(config.layers), layer.heads, layer.kv_heads) == (
+        theirs.num_hidden_layers, theirs.num_attention_heads, theirs.num_key_value_heads,
+    )  # fmt: skip
+    assert (config.eps, layer.rope.theta) == (theirs.rms_norm_eps, theirs.rope_parameters["rope_theta"])
+    crossed = [number for number, block in enumerate(ours.blocks) if isinstance(block, GatedCrossBlock)]
+    assert crossed == theirs.cross_attention_layers
+    assert len(config_of(MLLAMA, {}).layers) == theirs.num_hidden_layers - len(crossed)
+    with pytest.raises(ModelError, match="must name some of the layers, and not all"):
+        config_of(MLLAMA, {"cross_attention_layers": list(range(40))})
+    with pytest.raises(ModelError, match="must name some of the layers, and not all"):
+        load_path(NATIVE_MODELS[MLLAMA])(build, {"cross_attention_layers": []}, 16)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)

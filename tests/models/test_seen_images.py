@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,9 @@ from tessera.media.placed import PlacedMedia
 from tessera.media.placement import TILES_SHOWN, tiled_image
 from tessera.media.ranges import SeenRanges
 from tessera.runner.media import MediaInWorker
+from tessera_cpu.tape import Recorded
 from tests.models.answers import answers_of
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.threads import THREADS
 from tools.parity.compare import Cell
@@ -85,6 +89,34 @@ def test_without_images_there_are_no_layers_for_them(seen):
             run.finish()
     assert [*run.answers.values()] == [[text.tokens[-1]]] * 2
     assert [*run.cached.values()] == [0, 32]
+
+
+@needs_kernels
+def test_a_replayed_step_is_the_step(seen, tmp_path, monkeypatch):
+    """In bfloat16, with heads of a size that the CPU's kernels take: where no row has images, as layers for these are
+    not native."""
+    folder, answers = seen
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"] |= {"hidden_size": 96, "head_dim": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    replayed, call = [], Recorded.__call__
+    monkeypatch.setattr(
+        Recorded, "__call__", lambda step, launch: replayed.append(launch.key.bits) or call(step, launch)
+    )
+
+    def answered(**flags):
+        flags = {"dtype": "bfloat16", "load_format": "dummy", "features": ("media",), **flags}
+        with EngineRun(tmp_path, "cpu", **flags) as run:
+            for answer in answers:
+                run.add(answer.prompt, NUM_TOKENS, media=answer.media)
+            run.finish()
+        return run.answers
+
+    together = answered()
+    assert {*replayed} == {frozenset()}
+    replayed.clear()
+    assert answered(enforce_eager=True) == together
+    assert not replayed
 
 
 def placed(*images: tuple[int, int]) -> list[PlacedMedia]:

@@ -40,6 +40,17 @@ def _one_image_each(draw: random.Random, number: int) -> Image:
     return Image(tokens, {"pixel_values": pixels(draw, 2, 3, 20, 20)}, "video", kinds.TOKEN)
 
 
+def _frames_in_text(draw: random.Random, number: int) -> Image:
+    """Of SmolVLM: each frame is an image that is not cut into parts, behind its time in the text."""
+    count = (2, 1, 3, 2)[number]
+    tokens = [token for frame in range(count) for token in (21 + frame, 12, 11, *[kinds.TOKEN] * 4, 12)]
+    inputs = {
+        "pixel_values": pixels(draw, 1, count, 3, 20, 20),
+        "pixel_attention_mask": np.ones((1, count, 20, 20), np.int64),
+    }
+    return Image(tokens, inputs, "video", kinds.TOKEN)
+
+
 def _compressed(draw: random.Random, number: int) -> Image:
     """Of VideoLLaMA 3: 2 by 2 patches make a feature, and those that are as in the frame before are left out."""
     rows, columns = ((4, 6), (2, 2), (4, 2), (4, 4))[number]
@@ -81,6 +92,7 @@ WITH_VIDEOS = {
         _watching("internvl", _one_image_each),
         _watching("llava-onevision", _in_frames(10, 1, newlines=1)),
         _watching("llava-next-video", _in_frames(10, 1)),
+        _watching("smolvlm", _frames_in_text),
         _watching("video-llava", _in_frames(14, 5, frames=2)),
         _watching("videollama3", _compressed),
     )

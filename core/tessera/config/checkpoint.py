@@ -74,9 +74,9 @@ _LEFT_OUT: Mapping[str, int] = MappingProxyType(
 _VOCAB_LEFT_OUT: Mapping[str, int] = MappingProxyType(
     {"clip_text_model": 49408, "gemma3_text": 262208, "siglip2_text_model": 32000, "siglip_text_model": 32000}
 )
-ONLY_IN_PROMPTS: Mapping[str, int] = MappingProxyType({"mllama_text_model": 8})
+ONLY_IN_PROMPTS: Mapping[str, int] = MappingProxyType({"MllamaForCausalLM": 8, "MllamaForConditionalGeneration": 8})
 """How many tokens there are behind those of vocab_size, which have an embedding and are never written, such as the one
-that stands for an image. By model_type."""
+that stands for an image. By architecture."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_checkpoint(folder: Path, *, weights: bool, mmproj: Path | None = None) 
         text.get("vocab_size") is None and architecture in UNSERVED_MEDIA
     ):  # it may have models within, and no such field
         raise ModelError(f"model architecture '{architecture}' is not supported ({UNSERVED_MEDIA[architecture]}).")
-    vocab = _count(folder, text, "vocab_size") + ONLY_IN_PROMPTS.get(str(text.get("model_type")), 0)
+    vocab = _count(folder, text, "vocab_size") + ONLY_IN_PROMPTS.get(architecture, 0)
     return Checkpoint(folder, config, text, vocab, usual, most_positions)
 
 

@@ -147,6 +147,7 @@ _WATCH_VIDEOS = (
     "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
     "VideoLlama3ForConditionalGeneration",
     "VideoLlavaForConditionalGeneration",
 )

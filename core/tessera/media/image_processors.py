@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -123,6 +124,35 @@ class MllamaImages:
         return None if images is None else make_nested_list_of_images(images), text
 
 
+class SmolVLMVideos:
+    """Mixed into SmolVLM's, in whose texts the token of an image's features stands for a video's too. It asks for
+    num2words when it is made, which only videos need."""
+
+    image_token_id: int
+
+    @classmethod
+    def from_pretrained(cls, *folder: str, **options: Any) -> Any:
+        module: Any = import_module("transformers.models.smolvlm.processing_smolvlm")
+        module.num2words = module.num2words or _missing_words
+        mixed_into: Any = super()
+        return mixed_into.from_pretrained(*folder, **options)
+
+    def _check_special_mm_tokens(self, *_: Any, **__: Any) -> None:
+        """Counts the tokens of a modality, which here are another's too."""
+
+    @property
+    def video_token_id(self) -> int:
+        return self.image_token_id
+
+    @property
+    def video_token_ids(self) -> list[int]:
+        return [self.image_token_id]
+
+
+def _missing_words(number: int) -> str:
+    raise ImportError("num2words is not installed (pip install 'tessera-llm[video]')")
+
+
 COMPLETIONS: Mapping[str, type] = MappingProxyType(
     {
         "InternVLProcessor": InternVLImages,
@@ -132,6 +162,7 @@ COMPLETIONS: Mapping[str, type] = MappingProxyType(
         "MiniCPMV4_6Processor": MiniCPMImages,
         "MllamaProcessor": MllamaImages,
         "PaliGemmaProcessor": PaliGemmaImages,
+        "SmolVLMProcessor": SmolVLMVideos,
     }
 )
 """What is mixed into a class of processors, by its name."""

@@ -31,8 +31,22 @@ def placed(ids: Sequence[int] | Array, media: Sequence[ProcessedMedia], ready: M
     of each modality in order. ids: of the prompt's tokens. Raises RequestError if the prompt has other tokens for media
     than those."""
     array = np.asarray(ids)
-    done = [one for name, places in ready.places.items() for one in _of_one(name, array, media, places)]
+    named = [name for name in ready.places if not _are_anothers(name, media, ready)]
+    done = [one for name in named for one in _of_one(name, array, media, ready.places[name])]
     return tuple(sorted(done, key=lambda item: item.start))
+
+
+def _are_anothers(modality: str, media: Sequence[ProcessedMedia], ready: MediaReady) -> bool:
+    """Whether the tokens of a modality stand for media of another one, which has the same. Raises RequestError if they
+    may stand for both."""
+    ids, known = {*ready.places[modality].feature_ids}, {one.modality for one in media}
+    others = [name for name in known - {modality} if ids.intersection(ready.places[name].feature_ids)]
+    if others and modality in known:
+        nouns = " and ".join(sorted(f"{NOUNS[name]}s" for name in (modality, *others)))
+        raise RequestError(
+            f"This model has the same tokens for {nouns}, so a prompt holds either; send one kind.", param="prompt"
+        )
+    return bool(others)
 
 
 def _of_one(modality: str, ids: Array, media: Sequence[ProcessedMedia], layout: MediaPlaces) -> list[PlacedMedia]:

@@ -50,12 +50,12 @@ _CROSSED = (3, 8, 13, 18, 23, 28, 33, 38)
 def mllama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     """Without images, as one whose prompts have none, it has no layers for them."""
     fields = ConfigFields(checkpoint, _DEFAULTS)
-    shape, crossed = read_attention(fields, max_model_len), _crossed(fields)
-    more = ONLY_IN_PROMPTS["mllama_text_model"]
+    images = build.most_sources > 0
+    shape, crossed = read_attention(fields, max_model_len), _crossed(fields, images=images)
+    more = ONLY_IN_PROMPTS["MllamaForCausalLM"]
     whole = read_decoder(
         fields, repeated(fields, shape), vocab=fields.count("vocab_size") + more, unwritten=more, tied=False
     )
-    images = build.most_sources > 0
     numbers = [number for number in range(len(whole.layers)) if images or number not in crossed]
     norm = Norm(shape.eps)
     over_images = CrossShape(
@@ -80,12 +80,14 @@ def mllama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     return build_decoder(build, config, block, decoder=CrossDecoder if images else Decoder)
 
 
-def _crossed(fields: ConfigFields) -> Sequence[int]:
-    """The numbers of layers with cross attention. Raises ModelError."""
+def _crossed(fields: ConfigFields, *, images: bool) -> set[int]:
+    """The numbers of layers with cross attention. images: whether prompts have some. Raises ModelError."""
     said = fields.numbers("cross_attention_layers") if fields.get("cross_attention_layers") is not None else _CROSSED
-    if len({*said}.intersection(range(fields.count("num_hidden_layers")))) in (0, fields.count("num_hidden_layers")):
+    number = fields.count("num_hidden_layers")
+    crossed = {*said}.intersection(range(number))
+    if len(crossed) == number or (images and not crossed):
         raise ModelError("cross_attention_layers in config.json must name some of the layers, and not all.")
-    return said
+    return crossed
 
 
 class GatedCrossBlock:

@@ -29,6 +29,8 @@ MAX_ROWS, MAX_TOKENS = 64, 512
 negligible, but the memory for results is not."""
 
 ALIGNED = 64
+_PLANS = PagedPlan, EncoderPlan, StatePlan
+"""Those that native calls read. A recorded step calls no layer that has another one."""
 NO_STEP = LaunchKey("decode", 0, 1, 1, 0)
 """Smaller than any step."""
 
@@ -93,7 +95,7 @@ class Recorded:
         self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
         self.plans: dict[int, PagedPlan | EncoderPlan | StatePlan] = {}  # by the first layer that uses it
         for layer, plan in enumerate(launch.plans):
-            if not any(plan is other for other in self.plans.values()):
+            if isinstance(plan, _PLANS) and not any(plan is other for other in self.plans.values()):
                 self.plans[layer] = plan
 
     def __call__(self, launch: Launch) -> Tensor | tuple[Tensor, ...]:

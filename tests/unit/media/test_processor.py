@@ -23,8 +23,7 @@ from tessera.media.processor import MediaProcessor
 from tessera.media.workers import MediaWorkers
 from tests.processor_folders import FOLDERS
 
-# SmolVLM's processor asks for a package that only its videos need.
-KINDS = sorted(set(FOLDERS) - {"smolvlm"})
+KINDS = sorted(FOLDERS)
 
 
 def images() -> list[Image.Image]:

@@ -9,6 +9,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from PIL import Image
 
 from tessera.errors import ModelError, RequestError
 from tessera.media.messages import MediaStart
+from tessera.media.placement import placed
+from tessera.media.processor import MediaProcessor
 from tessera.media.video import VideoFacts, frames_file, read_video
 from tessera.media.workers import MediaWorkers
 from tests.processor_folders import FOLDERS, VIDEO_FOLDERS
@@ -161,6 +164,43 @@ async def test_the_inputs_are_those_of_transformers_with_torchvision(kind: str, 
         assert 0 < fewer.num_rows < media.num_rows
         with pytest.raises(RequestError, match="video_metadata"):
             await workers.process("video", MP4, {"video_metadata": []})
+
+
+async def test_a_video_of_smolvlm_is_an_image_for_each_frame_between_times(tmp_path: Path) -> None:
+    pytest.importorskip("num2words")
+    start = MediaStart(str(VIDEO_FOLDERS["smolvlm"].write(tmp_path)), modalities=("image", "video"))
+    async with MediaWorkers(start) as workers:
+        ready = await workers.ready()
+        media = await workers.process("video", frames_file(frames(30, 130, 200), 10.0), {"num_frames": 2, "fps": 1})
+        assert media.inputs["pixel_values"].shape == (1, 2, 3, 28, 28)
+        shown = f"<fake_token_around_image><global-img>{'<image>' * 4}<fake_token_around_image>"
+        assert media.replacement == (
+            "You are provided the following series of two frames from a 0:00:03 [H:MM:SS] video.\n"
+            f"\nFrame from 00:00:{shown}\nFrame from 00:02:{shown}\n\n"
+        )
+        assert media.num_rows == 8
+        (token,) = ready.places["image"].feature_ids
+        ids = [1, *[token] * 4, 2, *[token] * 4]
+        (one,) = placed(ids, [media], ready)
+        assert (one.modality, one.places.tolist()) == ("video", [1, 2, 3, 4, 6, 7, 8, 9])
+        image = await workers.process("image", picture("PNG"))
+        with pytest.raises(RequestError, match="the same tokens for images and videos, so a prompt holds either"):
+            placed(ids + [token] * image.num_rows, [image, media], ready)
+
+
+def test_without_num2words_smolvlm_reads_images_and_says_what_videos_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.smolvlm import processing_smolvlm
+    from transformers.video_utils import VideoMetadata
+
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    folder = VIDEO_FOLDERS["smolvlm"].write(tmp_path)
+    processor: Any = MediaProcessor(folder)
+    assert processor.image(Image.new("RGB", (40, 60))).num_rows
+    metadata = VideoMetadata(total_num_frames=2, fps=1.0, duration=2.0, frames_indices=[0, 1])
+    with pytest.raises(ImportError, match=r"num2words is not installed .pip install 'tessera-llm\[video\]'"):
+        processor._processor.replace_video_token({"pixel_values": np.zeros((1, 2)), "video_metadata": [metadata]}, 0)
 
 
 async def test_a_video_of_internvl_is_an_image_for_each_frame_with_tokens_of_its_own(tmp_path: Path) -> None:
