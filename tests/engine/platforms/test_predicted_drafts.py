@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.plan import plan_here
 from tessera.errors import ModelError, PlatformError, RefusedError
+from tessera.loader.quantized_folder import write_folder
+from tessera.quantization.compressed_weights import CompressedForm
 from tessera.runner import drafter
 from tessera.scheduler.predicted_drafts import PredictedTokens, PredictingSpeculation
 from tessera.step import StepOutput
@@ -176,15 +179,21 @@ def test_a_fault_is_noticed(
 
 @pytest.mark.parametrize("family", ["glm4_moe", "qwen3_5_text"])
 def test_answers_are_the_same(start: Start, family: str, models: Callable[..., Predictions]) -> None:
-    """Of requests with all kinds of fields, and of a sibling."""
+    """Of requests with all kinds of fields, of a sibling, and of one that has its prompt scored."""
     model = models(family, repeats=True)
 
     def ask(run: EngineRun) -> list[list[int]]:
         asked = list(zip(QUESTIONS, FIELDS, strict=True))
         keys = [run.add(question, 16, seed=i, **fields) for i, (question, fields) in enumerate(asked)]
         keys.append(run.add(QUESTIONS[0], 24, seed=50, leader=keys[0]))
+        keys.append(run.add(QUESTIONS[1], 8, prompt_logprobs=1))
         run.finish()
+        scores = np.concatenate([part.logprobs for part in run.scored[keys[-1]]])
+        assert len(scores) == len(QUESTIONS[1]) - 1
+        scored.append(scores)
         return [run.answers[key] for key in keys]
+
+    scored: list[Any] = []
 
     options: dict[str, Any] = {"max_num_seqs": 5, "max_model_len": 96}
     expected = ask(start(model.folder, **options))
@@ -192,6 +201,7 @@ def test_answers_are_the_same(start: Start, family: str, models: Callable[..., P
     drafting(run)
     assert ask(run) == expected
     verified(run)
+    np.testing.assert_allclose(*scored, rtol=1e-3, atol=1e-3)
 
 
 def test_two_ranks_make_the_same_drafts(models: Callable[..., Predictions], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +215,28 @@ def test_two_ranks_make_the_same_drafts(models: Callable[..., Predictions], monk
         assert run.ask(QUESTIONS[:4], 12, ignore_eos=True) == expected
         verified(run)
     assert wrong(made, model) == 0
+
+
+def test_quantized_layers(models: Callable[..., Predictions], tmp_path: Path) -> None:
+    """At load, by the checkpoint, and by a checkpoint that has the product of state and embedding as it was, and does
+    not say so."""
+    model, form = models("glm4_moe", repeats=True), CompressedForm("int", 8, activations=False)
+    config = json.loads((model.folder / "config.json").read_text())
+    (tmp_path / "whole").mkdir()
+    write_folder(str(model.folder), config, str(tmp_path / "whole"), form, lambda done, of: None)
+    shutil.copytree(tmp_path / "whole", tmp_path / "plain")
+    stored = load_file(tmp_path / "whole/model.safetensors")
+    kept = {name: weight for name, weight in stored.items() if not name.startswith("model.layers.2.eh_proj.")}
+    assert len(stored) > len(kept) + 1
+    save_file({**kept, "model.layers.2.eh_proj.weight": model.projection}, tmp_path / "plain/model.safetensors")
+    for folder, given in ((model.folder, {"quantization": "int8"}), (tmp_path / "whole", {}), (tmp_path / "plain", {})):
+        with EngineRun(folder, "cpu", **given) as plain:
+            expected = plain.ask(QUESTIONS[:4], 16, ignore_eos=True)
+        with EngineRun(folder, "cpu", speculative_config=DRAFTS, **given) as run:
+            made = drafting(run)
+            assert run.ask(QUESTIONS[:4], 16, ignore_eos=True) == expected
+            verified(run)
+        assert wrong(made, model) < len(made) / 3, "rounded weights predict nearly the same"
 
 
 def test_lengths_are_chosen_as_for_other_drafts(models: Callable[..., Predictions]) -> None:
