@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tessera.arrays import int32
@@ -31,6 +32,8 @@ from tests.engine.platforms.test_speculation import FIELDS, QUESTIONS, verified
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.predicting_models import PARTS, Predictions
+from tools.parity.family import save_model
+from tools.parity.vision import WITH_IMAGES
 
 ROOT = Path(__file__).parents[3]
 MOST, ROWS = 3, 256
@@ -100,6 +103,9 @@ def test_drafts_are_what_the_layer_predicts(platform: str, family: str, models: 
             run.ask(questions, 30, ignore_eos=True)
             run.ask(questions[-1:], 12, ignore_eos=True)
             counters = run.engine.stats.counters
+            unfinished = [step for step in run.steps if len(step.samples) < len(step.rows)]
+            assert unfinished
+            assert not any(step.num_drafts for step in unfinished), "the next step has prompts, and no drafts"
             if family in FEW_BLOCKS:
                 assert counters.cached_prompt_tokens > 0
                 assert counters.preemptions > 0
@@ -297,6 +303,32 @@ def test_what_has_no_such_layer_is_refused(llama: Path, models: Callable[..., Pr
         assert "\n" not in str(error.value)
     with EngineRun(stripped, "cpu", speculative_config={"method": "ngram", "num_speculative_tokens": 2}) as run:
         run.ask([[3, 4]], 2)
+
+
+def test_prompts_with_images_are_refused(tmp_path: Path) -> None:
+    """The text model alone has drafts, in a folder of published form."""
+    whole = save_model(WITH_IMAGES["qwen3.5-vl"], tmp_path)
+    file, size = tmp_path / "model.safetensors", whole.config.text_config.hidden_size
+    config, stored = json.loads((tmp_path / "config.json").read_text()), load_file(file)
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    last = max(name.partition(".self_attn.q_proj")[0] for name in stored if ".self_attn.q_proj" in name)
+    added = {
+        f"mtp.layers.0{name.removeprefix(last)}": weight.clone()
+        for name, weight in stored.items()
+        if name.startswith(f"{last}.")
+    }
+    added |= {
+        f"mtp.{name}.weight": torch.zeros(size) for name in ("pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm")
+    }
+    save_file({**stored, **added, "mtp.fc.weight": torch.randn(size, 2 * size)}, file, metadata={"format": "pt"})
+    with pytest.raises(RefusedError, match='the method "mtp" makes drafts for text alone; .* for image and video'):
+        EngineRun(tmp_path, "cpu", speculative_config=DRAFTS)
+    text = {"image": 0, "video": 0}
+    with EngineRun(tmp_path, "cpu", speculative_config=DRAFTS, limit_mm_per_prompt=text) as run:
+        made = drafting(run)
+        run.ask(QUESTIONS[:2], 8, ignore_eos=True)
+    assert made
 
 
 # ---- the host's half
