@@ -1,7 +1,7 @@
 """What speculative decoding brings: tokens per second with drafts over those without, in turn, at several batch sizes.
 
-Run: python -m benchmarks.speculation [MODEL] [--batches 1 32] [--tokens 128] [--rounds 5] [--platform NAME]
-(the bundled demo where no model is named)
+Run: python -m benchmarks.speculation [MODEL] [--method mtp] [--batches 1 32] [--tokens 128] [--rounds 5]
+[--platform NAME] [--load-format dummy] (the bundled demo where no model is named)
 
 Two tasks. copy: greedy answers, which repeat what they have said before, as models of random weights do without end.
 chance: tokens drawn at a high temperature, of which none can be foreseen; there drafts can only cost.
@@ -20,7 +20,10 @@ from benchmarks import machine
 from tessera.llm import LLM
 from tessera.sampling_params import SamplingParams
 
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+DRAFTS: dict[str, dict[str, Any]] = {
+    "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3},
+    "mtp": {"method": "mtp", "num_speculative_tokens": 2},
+}
 TASKS = {"copy": 0.0, "chance": 2.0}
 PROMPT_TOKENS = 64
 
@@ -71,13 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs, in turn")
     parser.add_argument("--platform", help="name of a platform")
+    parser.add_argument("--method", choices=DRAFTS, default="ngram", help="who makes drafts")
+    parser.add_argument("--load-format", default="auto", help="dummy: random weights of the model's shape")
     chosen = parser.parse_args(arguments)
     options = {
         "platform": chosen.platform, "max_num_seqs": max(chosen.batches), "enable_prefix_caching": False,
         "skip_tokenizer_init": True, "max_model_len": PROMPT_TOKENS + chosen.tokens, "kv_cache_memory_bytes": "1GiB",
+        "load_format": chosen.load_format,
     }  # fmt: skip
-    print(f"{machine.describe()}; {chosen.tokens} tokens each, {chosen.rounds} pairs in turn")
-    with LLM(chosen.model, **options) as plain, LLM(chosen.model, speculative_config=DRAFTS, **options) as drafting:
+    print(f"{machine.describe()}; {chosen.method}; {chosen.tokens} tokens each, {chosen.rounds} pairs in turn")
+    with (
+        LLM(chosen.model, **options) as plain,
+        LLM(chosen.model, speculative_config=DRAFTS[chosen.method], **options) as drafting,
+    ):
         for task, temperature in TASKS.items():
             for batch in chosen.batches:
                 line = compared(plain, drafting, batch, chosen.tokens, temperature, chosen.rounds)

@@ -25,7 +25,7 @@ NEXT_TOKENS = "num_nextn_predict_layers"
 """The field of config.json that says how many such layers there are, in most families."""
 
 
-_KEEP = "checkpoints of this form store it unquantized"
+_PLAIN = "the checkpoint stores it unquantized, whether or not config.json says so"
 
 
 class PredictorNames(NamedTuple):
@@ -47,8 +47,6 @@ class PredictorConfig:
     # the block's, among the layers of that decoder
     number: int
     names: PredictorNames
-    # the reason why the projection must not be quantized, if any
-    keep: str = ""
     # whether it goes on from its state behind the last norm, and not before it, if it predicts one more token
     normed: bool = False
 
@@ -76,7 +74,7 @@ class MultiTokenPredictor:
         self.columns = slice(*build.shard(2 * hidden, "twice the hidden size"))
         columns = self.columns.start, self.columns.stop
         source = WeightShard(names.projection, hidden, 2 * hidden, columns=columns)
-        self.projection = Linear(build, [source], keep=config.keep)
+        self.projection = Linear(build, [source], keep=_PLAIN if _is_plain(build, names.projection) else "")
         self.block = PreNormBlock(build, decoder, config.number, tables)
         self.norm = AddNorm(build, names.norm, hidden, partial)
         self.layers: Collection[int] = range(first, len(build.mixers))
@@ -90,6 +88,13 @@ class MultiTokenPredictor:
         return normed, normed if self.normed else total
 
 
+def _is_plain(build: Build, name: str) -> bool:
+    """Whether a weight is stored as a matrix alone. Quantized checkpoints often have that of the product so, and do not
+    list it among what they leave out."""
+    stored = () if build.stored is None else build.stored.names()
+    return [one for one in stored if one.startswith(f"{name}.")] == [f"{name}.weight"]
+
+
 def next_token_layer(build: Build, fields: ConfigFields, config: DecoderConfig) -> PredictorConfig | None:
     """The first layer behind those of a decoder, in the form of DeepSeek V3 and GLM-4.5, if one is wanted. It is like
     the last one of the decoder. Raises ModelError where there is none."""
@@ -99,7 +104,7 @@ def next_token_layer(build: Build, fields: ConfigFields, config: DecoderConfig) 
     number = len(config.layers)
     prefix = f"{config.names.layers}.{number}"
     names = PredictorNames(f"{prefix}.enorm", f"{prefix}.hnorm", f"{prefix}.eh_proj", f"{prefix}.shared_head.norm")
-    return PredictorConfig(replace(config, layers=(*config.layers, config.layers[-1])), number, names, _KEEP)
+    return PredictorConfig(replace(config, layers=(*config.layers, config.layers[-1])), number, names)
 
 
 def check_count(build: Build, number: int, name: str) -> None:

@@ -97,12 +97,12 @@ class Services:
             bool(wanted.modalities) and sees_prompt(wanted.checkpoint), wanted.most_sources,
             self.config.scheduler.predicts,
         )  # fmt: skip
-        model = self._model(self.build)
         if self.build.predicts and self.build.modalities:
             raise RefusedError(
                 'speculative_config: the method "mtp" makes drafts for text alone; use the method "ngram", or set '
                 f"limit_mm_per_prompt to 0 for {' and '.join(self.build.modalities)}."
             )
+        model = self._model(self.build)
         if self.build.predicts and self.build.predictor is None:
             raise RefusedError(
                 f"speculative_config: {self.architecture} is served without a layer that predicts further tokens; use "

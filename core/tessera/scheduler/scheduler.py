@@ -324,7 +324,8 @@ class Scheduler:
         sampling = rows[tokens == work.num_remaining] if step.num_prefills else rows
         if self.speculation is not None and step.computes:
             tokens, drafts = self._draft(self.speculation, step, work, tokens)
-            num_ahead = self._make_room_ahead(self.speculation, work, work.starts + tokens)
+            if len(sampling) == len(rows):  # else the next step has prompts, and so no drafts
+                num_ahead = self._make_room_ahead(self.speculation, work, work.starts + tokens)
         ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)
         snapshots = self._allocator.take_snapshots(rows, work.starts)

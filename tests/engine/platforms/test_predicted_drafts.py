@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.plan import plan_here
 from tessera.errors import ModelError, PlatformError, RefusedError
+from tessera.loader.quantized_folder import write_folder
+from tessera.quantization.compressed_weights import CompressedForm
 from tessera.runner import drafter
 from tessera.scheduler.predicted_drafts import PredictedTokens, PredictingSpeculation
 from tessera.step import StepOutput
@@ -28,6 +32,8 @@ from tests.engine.platforms.test_speculation import FIELDS, QUESTIONS, verified
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.predicting_models import PARTS, Predictions
+from tools.parity.family import save_model
+from tools.parity.vision import WITH_IMAGES
 
 ROOT = Path(__file__).parents[3]
 MOST, ROWS = 3, 256
@@ -97,6 +103,9 @@ def test_drafts_are_what_the_layer_predicts(platform: str, family: str, models: 
             run.ask(questions, 30, ignore_eos=True)
             run.ask(questions[-1:], 12, ignore_eos=True)
             counters = run.engine.stats.counters
+            unfinished = [step for step in run.steps if len(step.samples) < len(step.rows)]
+            assert unfinished
+            assert not any(step.num_drafts for step in unfinished), "the next step has prompts, and no drafts"
             if family in FEW_BLOCKS:
                 assert counters.cached_prompt_tokens > 0
                 assert counters.preemptions > 0
@@ -176,15 +185,21 @@ def test_a_fault_is_noticed(
 
 @pytest.mark.parametrize("family", ["glm4_moe", "qwen3_5_text"])
 def test_answers_are_the_same(start: Start, family: str, models: Callable[..., Predictions]) -> None:
-    """Of requests with all kinds of fields, and of a sibling."""
+    """Of requests with all kinds of fields, of a sibling, and of one that has its prompt scored."""
     model = models(family, repeats=True)
 
     def ask(run: EngineRun) -> list[list[int]]:
         asked = list(zip(QUESTIONS, FIELDS, strict=True))
         keys = [run.add(question, 16, seed=i, **fields) for i, (question, fields) in enumerate(asked)]
         keys.append(run.add(QUESTIONS[0], 24, seed=50, leader=keys[0]))
+        keys.append(run.add(QUESTIONS[1], 8, prompt_logprobs=1))
         run.finish()
+        scores = np.concatenate([part.logprobs for part in run.scored[keys[-1]]])
+        assert len(scores) == len(QUESTIONS[1]) - 1
+        scored.append(scores)
         return [run.answers[key] for key in keys]
+
+    scored: list[Any] = []
 
     options: dict[str, Any] = {"max_num_seqs": 5, "max_model_len": 96}
     expected = ask(start(model.folder, **options))
@@ -192,6 +207,7 @@ def test_answers_are_the_same(start: Start, family: str, models: Callable[..., P
     drafting(run)
     assert ask(run) == expected
     verified(run)
+    np.testing.assert_allclose(*scored, rtol=1e-3, atol=1e-3)
 
 
 def test_two_ranks_make_the_same_drafts(models: Callable[..., Predictions], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +221,28 @@ def test_two_ranks_make_the_same_drafts(models: Callable[..., Predictions], monk
         assert run.ask(QUESTIONS[:4], 12, ignore_eos=True) == expected
         verified(run)
     assert wrong(made, model) == 0
+
+
+def test_quantized_layers(models: Callable[..., Predictions], tmp_path: Path) -> None:
+    """At load, by the checkpoint, and by a checkpoint that has the product of state and embedding as it was, and does
+    not say so."""
+    model, form = models("glm4_moe", repeats=True), CompressedForm("int", 8, activations=False)
+    config = json.loads((model.folder / "config.json").read_text())
+    (tmp_path / "whole").mkdir()
+    write_folder(str(model.folder), config, str(tmp_path / "whole"), form, lambda done, of: None)
+    shutil.copytree(tmp_path / "whole", tmp_path / "plain")
+    stored = load_file(tmp_path / "whole/model.safetensors")
+    kept = {name: weight for name, weight in stored.items() if not name.startswith("model.layers.2.eh_proj.")}
+    assert len(stored) > len(kept) + 1
+    save_file({**kept, "model.layers.2.eh_proj.weight": model.projection}, tmp_path / "plain/model.safetensors")
+    for folder, given in ((model.folder, {"quantization": "int8"}), (tmp_path / "whole", {}), (tmp_path / "plain", {})):
+        with EngineRun(folder, "cpu", **given) as plain:
+            expected = plain.ask(QUESTIONS[:4], 16, ignore_eos=True)
+        with EngineRun(folder, "cpu", speculative_config=DRAFTS, **given) as run:
+            made = drafting(run)
+            assert run.ask(QUESTIONS[:4], 16, ignore_eos=True) == expected
+            verified(run)
+        assert wrong(made, model) < len(made) / 3, "rounded weights predict nearly the same"
 
 
 def test_lengths_are_chosen_as_for_other_drafts(models: Callable[..., Predictions]) -> None:
@@ -265,6 +303,32 @@ def test_what_has_no_such_layer_is_refused(llama: Path, models: Callable[..., Pr
         assert "\n" not in str(error.value)
     with EngineRun(stripped, "cpu", speculative_config={"method": "ngram", "num_speculative_tokens": 2}) as run:
         run.ask([[3, 4]], 2)
+
+
+def test_prompts_with_images_are_refused(tmp_path: Path) -> None:
+    """The text model alone has drafts, in a folder of published form."""
+    whole = save_model(WITH_IMAGES["qwen3.5-vl"], tmp_path)
+    file, size = tmp_path / "model.safetensors", whole.config.text_config.hidden_size
+    config, stored = json.loads((tmp_path / "config.json").read_text()), load_file(file)
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    last = max(name.partition(".self_attn.q_proj")[0] for name in stored if ".self_attn.q_proj" in name)
+    added = {
+        f"mtp.layers.0{name.removeprefix(last)}": weight.clone()
+        for name, weight in stored.items()
+        if name.startswith(f"{last}.")
+    }
+    added |= {
+        f"mtp.{name}.weight": torch.zeros(size) for name in ("pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm")
+    }
+    save_file({**stored, **added, "mtp.fc.weight": torch.randn(size, 2 * size)}, file, metadata={"format": "pt"})
+    with pytest.raises(RefusedError, match='the method "mtp" makes drafts for text alone; .* for image and video'):
+        EngineRun(tmp_path, "cpu", speculative_config=DRAFTS)
+    text = {"image": 0, "video": 0}
+    with EngineRun(tmp_path, "cpu", speculative_config=DRAFTS, limit_mm_per_prompt=text) as run:
+        made = drafting(run)
+        run.ask(QUESTIONS[:2], 8, ignore_eos=True)
+    assert made
 
 
 # ---- the host's half

@@ -110,6 +110,15 @@ def test_what_drafts_lose_is_paid_before_the_next_ones():
     assert lengths.credit == MOST_CREDIT, "one good time does not pay for ever"
 
 
+def test_drafts_that_are_made_and_not_verified_are_paid():
+    lengths = lengths_of({4: 1.0, 8: 1.2})
+    lengths.step_took(1.4, 4, 4, 0, usual=False)
+    assert lengths.credit == pytest.approx(1.0 + ALLOWANCE - 0.4)
+    lengths.step_took(0.9, 4, 8, 2, usual=False)
+    assert lengths.credit == pytest.approx(1.0 + 2 * ALLOWANCE - 0.4 + 0.5 + 0.1)
+    assert lengths.times.seconds(np.array([4, 8])) == pytest.approx([1.0, 1.2]), "no step of that kind is like it"
+
+
 def test_a_slow_step_is_not_believed_at_once():
     times = StepTimes()
     times.add(1, 10.0)
