@@ -31,7 +31,7 @@ MOST_REPLICAS = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         return int(options.action(options))
     except ValueError as error:
@@ -182,7 +182,7 @@ def _write(options: argparse.Namespace, rows: Sequence[object]) -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulation",
         description=__doc__,
