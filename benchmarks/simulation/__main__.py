@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,7 +31,7 @@ MOST_REPLICAS = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         return int(options.action(options))
     except ValueError as error:
@@ -141,7 +142,7 @@ def _requests(options: argparse.Namespace) -> list[TracedRequest]:
     if options.trace is not None:
         return read_trace(options.trace, speed=options.speed)
     most = options.max_model_len
-    answers = Lengths(options.answer_tokens, options.answer_sigma, most // 2)
+    answers = Lengths(options.answer_tokens, options.answer_sigma, most // 4)
     traffic = Traffic(
         rate=options.rate,
         seconds=options.seconds,
@@ -170,7 +171,8 @@ def _simulated(options: argparse.Namespace, requests: Sequence[TracedRequest], r
     middle = options.seconds / 2 if options.trace is None else requests[-1].at / 2
     faults = [Fault(number, middle, options.restart_seconds) for number in range(min(options.kill, replicas))]
     fleet = Fleet(kind, replicas, route, faults=faults, num_slow=options.slow, slowness=options.slowness)
-    found = fleet.run(requests, Contents(options.seed, model.vocab_size))
+    until = options.seconds if options.trace is None else math.inf
+    found = fleet.run(requests, Contents(options.seed, model.vocab_size), until=until)
     goal = Goal(options.ttft_ms / 1e3, options.tpot_ms / 1e3)
     return figures(found, goal, warm_up=options.warm_up)
 
@@ -180,7 +182,7 @@ def _write(options: argparse.Namespace, rows: Sequence[object]) -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulation",
         description=__doc__,
@@ -243,7 +245,7 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", type=Path, help="JSON lines, ours or Mooncake's, instead of drawn requests")
     parser.add_argument("--speed", type=float, default=1.0, help="of the trace")
     parser.add_argument("--rate", type=float, default=10.0, help="requests per second")
-    parser.add_argument("--seconds", type=float, default=120.0, help="in which sessions begin")
+    parser.add_argument("--seconds", type=float, default=120.0, help="in which requests arrive")
     parser.add_argument("--warm-up", type=float, default=0.0, help="seconds whose requests are not counted")
     parser.add_argument("--burstiness", type=float, default=1.0, help="1 is a Poisson process, lower is burstier")
     parser.add_argument("--prompt-tokens", type=float, default=300, help="median of what a user says")

@@ -28,9 +28,9 @@ class Figures:
     num_requests: int
     # By the end that they came to, other than that they were answered.
     failures: dict[str, int]
-    # Answered, in a second.
+    # Answered in a second, from the warm-up to the last arrival.
     requests_per_second: float
-    # Of answers, in a second.
+    # Of these answers, in a second.
     tokens_per_second: float
     ttft: list[float]
     tpot: list[float]
@@ -63,14 +63,16 @@ def figures(run: FleetRun, goal: Goal, *, warm_up: float = 0.0) -> Figures:
     for record in counted:
         if not record.was_answered:
             failures[record.outcome] = failures.get(record.outcome, 0) + 1
-    seconds = max(run.seconds - warm_up, 1e-9)
+    until = max((record.arrived_at for record in counted), default=warm_up)
+    seconds = max(until - warm_up, 1e-9)
+    ended = [record for record in run.records if record.was_answered and warm_up <= record.last_token_at <= until]
     good = sum(record.ttft <= goal.ttft and record.tpot <= goal.tpot for record in answered)
     prompts = sum(record.prompt_length for record in answered)
     return Figures(
         num_requests=len(counted),
         failures=failures,
-        requests_per_second=len(answered) / seconds,
-        tokens_per_second=sum(record.answer_length for record in answered) / seconds,
+        requests_per_second=len(ended) / seconds,
+        tokens_per_second=sum(record.answer_length for record in ended) / seconds,
         ttft=_shares([record.ttft for record in answered]),
         tpot=_shares([record.tpot for record in answered if record.answer_length > 1]),
         good=good / max(len(counted), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Fleet:
         # Valid in run().
         self._requests: Sequence[TracedRequest]
         self._contents: Contents
+        self._until: float
         self._records: list[RequestRecord]
         # By number of a request, those that come after its end.
         self._next_turns: dict[int, list[int]] = {}
@@ -127,13 +129,14 @@ class Fleet:
         for fault in faults:
             self._at(fault.at, partial(self._die, fault))
 
-    def run(self, requests: Sequence[TracedRequest], contents: Contents) -> FleetRun:
-        """Serves a trace until every request has ended. Call it once."""
-        self._requests, self._contents = requests, contents
+    def run(self, requests: Sequence[TracedRequest], contents: Contents, *, until: float = math.inf) -> FleetRun:
+        """Serves a trace until every request has ended. until: seconds after which none arrives any more. Call it
+        once."""
+        self._requests, self._contents, self._until = requests, contents, until
         self._records = [RequestRecord(one.prompt_length, one.answer.length) for one in requests]
         for number, request in enumerate(requests):
             if request.after is None:
-                self._at(request.at, partial(self._arrive, number))
+                self._arrive_at(request.at, number)
             else:
                 self._next_turns.setdefault(request.after, []).append(number)
         began = time.perf_counter()
@@ -156,6 +159,10 @@ class Fleet:
 
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._order), action))
+
+    def _arrive_at(self, seconds: float, number: int) -> None:
+        if seconds <= self._until:
+            self._at(seconds, partial(self._arrive, number))
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -226,7 +233,7 @@ class Fleet:
             record.last_token_at, record.outcome = now, finished.reason
             self._routing.finish(self._places.pop(finished.key))
             for turn in self._next_turns.get(finished.key, ()):
-                self._at(now + self._requests[turn].at, partial(self._arrive, turn))
+                self._arrive_at(now + self._requests[turn].at, turn)
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 

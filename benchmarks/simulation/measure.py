@@ -61,18 +61,21 @@ def timed_steps(sizes: Sizes, platform: str | None, timer: str) -> Iterator[Time
 
 
 def fit(steps: Sequence[TimedStep], name: str) -> Device:
-    """The limits with the least relative error. Whether a step is limited by reading or by arithmetic depends on the
-    limits, so the two are found in turns."""
+    """The limits with the least squares of errors relative to what they say, so that long and short steps count alike
+    and neither side of the truth is preferred. Whether a step is limited by reading or by arithmetic depends on the
+    limits, so all of it is found in turns."""
     took = np.array([step.seconds for step in steps])
     reads = np.array([[step.model.weight_bytes, step.model.kv_bytes * step.work.keys] for step in steps])
     flops = np.array([[step.model.product_flops(step.work), step.model.attention_flops(step.work)] for step in steps])
     rows = np.array([step.work.rows for step in steps])
     read, multiply = 1 / 20e9, 1 / 100e9
-    fixed = row = 0.0
+    fixed, row, said = 0.0, 0.0, took
     for _ in range(30):
         is_read = reads * read >= flops * multiply
         columns = np.stack([np.ones(len(took)), rows, (reads * is_read).sum(1), (flops * ~is_read).sum(1)], axis=1)
-        fixed, row, read, multiply = _least_squares(columns / took[:, None])
+        factors = _least_squares(columns / said[:, None], took / said)
+        said = np.maximum(columns @ factors, 1e-9)
+        fixed, row, read, multiply = factors.tolist()
         read, multiply = max(read, 1e-13), max(multiply, 1e-15)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Device(
@@ -81,18 +84,18 @@ def fit(steps: Sequence[TimedStep], name: str) -> Device:
     )  # fmt: skip
 
 
-def _least_squares(columns: Array) -> list[float]:
-    """Factors, none of them negative, with which the columns come closest to 1 in each row."""
+def _least_squares(columns: Array, values: Array) -> Array:
+    """Factors, none of them negative, with which the columns come closest to the values."""
     factors, used = np.zeros(columns.shape[1]), np.ones(columns.shape[1], bool)
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
     while used.any():
-        found = np.linalg.lstsq((columns / scale)[:, used], np.ones(len(columns)), rcond=None)[0]
+        found = np.linalg.lstsq((columns / scale)[:, used], values, rcond=None)[0]
         if (found >= 0).all():
             factors[used] = found
             break
         used[np.flatnonzero(used)[found.argmin()]] = False
-    result: list[float] = (factors / scale).tolist()
-    return result
+    unscaled: Array = factors / scale
+    return unscaled
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,10 @@ class Traffic:
     max_prompt: int = 8000
 
     def draw(self, seed: int) -> list[TracedRequest]:
-        """Requests; those that arrive by themselves are in order of time."""
+        """Requests; those that arrive by themselves are in order of time. Raises ValueError."""
+        room = self.max_prompt - self.system_length * bool(self.num_systems)
+        if room < 1:
+            raise ValueError(f"system prompts of {self.system_length} tokens leave no room in {self.max_prompt}")
         random = np.random.default_rng((seed, 1))
         sessions = self.rate / self.turns
         times = arrivals(max(round(sessions * self.seconds), 1), sessions, self.burstiness, seed)
@@ -116,11 +119,11 @@ class Traffic:
             pieces: tuple[Piece, ...] = () if systems is None else (Piece(int(systems[session]), self.system_length),)
             after, at = None, began
             for _ in range(int(random.geometric(1 / self.turns))):
-                pieces = (*pieces, Piece(content, self.user.draw(random)))
+                pieces = (*pieces, Piece(content, min(self.user.draw(random), room)))
                 answer = Piece(content + 1, self.answers.draw(random))
                 content += 2
                 request = TracedRequest(at, pieces, answer, after)
-                if request.prompt_length > self.max_prompt:
+                if request.prompt_length > self.max_prompt:  # a later turn: the first one fits
                     break
                 requests.append(request)
                 after, at = len(requests) - 1, float(random.exponential(self.think_seconds))
