@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import sys
 import threading
@@ -17,6 +18,9 @@ from tessera.errors import ConfigError, EngineStepError
 from tessera.request import RequestMetrics
 from tessera.server.settings import ServerSettings
 from tessera.server.tracing import SPAN, Tracer
+from tests.server import test_audio as recordings
+from tests.server import test_batches as batches
+from tests.server import test_decisions as decisions
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.test_lifecycle import client, until
@@ -134,6 +138,54 @@ async def test_what_pools_has_a_span_too(collector):
     found = [attributes(span) for span in collector.spans]
     assert sorted(one["gen_ai.usage.prompt_tokens"] for one in found) == [1, 3]
     assert "gen_ai.request.temperature" not in found[0]
+
+
+async def test_each_question_of_a_decision_has_a_span(collector):
+    async with in_process(decisions.engine(), traced(collector)) as api:
+        api.client.headers.update(HEADERS)
+        questions = [decisions.CHOICE, decisions.SCORE, decisions.PREDICATE]
+        answer = await api.post("/v1/decisions", {"model": MODEL, "input": "Twice.", "questions": questions})
+        assert answer.status_code == 200, answer.text
+        lengths = sorted(len(call.prompt) for call in api.engine.calls)
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+    found = [attributes(span) for span in collector.spans]
+    assert sorted(one["gen_ai.usage.prompt_tokens"] for one in found) == lengths
+    assert {(one["gen_ai.response.model"], one["gen_ai.usage.completion_tokens"]) for one in found} == {(MODEL, 1)}
+
+
+async def test_what_is_written_and_timed_of_a_recording_has_spans(collector):
+    async with in_process(recordings.engine(), traced(collector)) as api:
+        api.client.headers.update(HEADERS)
+        fields = {"language": "en", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        answer = await recordings.send(api, b"31", **fields)
+        assert answer.status_code == 200, answer.text
+        expected = [(len(call.prompt), min(3, call.params.max_tokens)) for call in api.engine.calls]
+        expected += [(len(call.prompt.ids), 0) for call in api.engine.pooled]
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+    found = [attributes(span) for span in collector.spans]
+    counts = [(one["gen_ai.usage.prompt_tokens"], one["gen_ai.usage.completion_tokens"]) for one in found]
+    assert sorted(counts) == sorted(expected)
+    assert len(counts) == 6
+
+
+@pytest.mark.parametrize("headers", [HEADERS, {}])
+async def test_the_lines_of_a_batch_belong_to_the_trace_that_made_it_even_in_the_next_server(
+    collector, tmp_path, headers
+):
+    engine, store = fake_engine(pieces=["a"] * 3, hang_at=1), str(tmp_path)
+    settings = dataclasses.replace(traced(collector), batch_store=store)
+    async with on_socket(engine, settings) as server, server.openai() as api:
+        file = await api.files.create(file=("in.jsonl", batches.many(3)), purpose="batch")
+        made = {"input_file_id": file.id, "endpoint": batches.CHAT, "completion_window": "24h"}
+        batch = await api.batches.create(**made, extra_headers=headers)
+        await until(lambda: engine.running)
+    collector.spans.clear()
+    settings = dataclasses.replace(traced(collector), batch_store=store)
+    async with on_socket(fake_engine(), settings) as server, server.openai() as api:
+        assert (await batches.ended(api, batch)).request_counts.completed == 3
+    traces = [span.trace_id.hex() for span in collector.spans]
+    assert len(traces) == 3
+    assert set(traces) == {TRACE} if headers else len(set(traces)) == 3
 
 
 async def test_an_error_is_one_without_what_only_the_log_may_say(collector):

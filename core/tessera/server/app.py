@@ -75,7 +75,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     routes = model_routes(context, store, others)
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
     room = IdleRoom(engine, context.counts, lambda: not storage.full)
-    jobs = Jobs(settings.limits, storage, Endpoints(endpoint_apps(routes), settings.key_file), room)
+    jobs = Jobs(settings.limits, storage, Endpoints(endpoint_apps(routes), settings.key_file, settings.tracer), room)
     context.starters.append(jobs.start)
     context.closers.append(jobs.end)
     routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(context, storage, jobs)]

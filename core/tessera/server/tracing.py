@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SPAN = "llm_request"
 _SEND_SECONDS = 3.0
-_TRACE = "tessera.trace"
+TRACE = "tessera.trace"
 """The key under which the ASGI scope of a request holds its RequestTrace."""
 
 
@@ -60,8 +60,8 @@ UNTRACED: RequestTrace = _Untraced()
 
 
 def trace_of(scope: Scope) -> RequestTrace:
-    """That of a request; of a line of a batch, and of any request to a server without traces, it leads nowhere."""
-    trace: RequestTrace = scope.get(_TRACE, UNTRACED)
+    """That of a request; to a server without traces, it leads nowhere."""
+    trace: RequestTrace = scope.get(TRACE, UNTRACED)
     return trace
 
 
@@ -184,5 +184,5 @@ class Traces:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope[_TRACE] = self._tracer.trace(scope)
+            scope[TRACE] = self._tracer.trace(scope)
         await self._app(scope, receive, send)

@@ -38,6 +38,7 @@ from tessera.server.security import client_of, tenant_of
 from tessera.server.served_model import ServedModel
 from tessera.server.sse import OPENAI, event, send_events
 from tessera.server.task_routes import TASK_ROUTES
+from tessera.server.tracing import trace_of
 from tessera.speech.model import SAMPLE_RATE
 from tessera.speech.segments import Segment
 from tessera.speech.subtitles import srt, vtt
@@ -192,7 +193,8 @@ def _check_untimed(form: TranscriptionForm, languages: Collection[str], language
 def _owner(model: ServedModel, scope: Scope) -> RequestOwner:
     """Without a cache salt: prompts of these models share no prefix."""
     client, rank = client_of(scope), rank_of(scope)
-    return RequestOwner(0, "", tenant_of(scope), model.feature_args, client, rank, token_budget(scope))
+    tenant, budget, trace = tenant_of(scope), token_budget(scope), trace_of(scope)
+    return RequestOwner(0, "", tenant, model.feature_args, client, rank, budget, trace)
 
 
 def _text(segments: Sequence[Segment]) -> str:

@@ -16,11 +16,12 @@ from tessera.features.transcription import RULES, TIMED, UNTIMED
 from tessera.media.placed import PlacedMedia
 from tessera.media.sound import wav_file
 from tessera.pooling_params import PoolingParams
-from tessera.request import CompletionOutput
+from tessera.request import CompletionOutput, RequestMetrics
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.generation.prepare import RequestOwner
 from tessera.server.served_model import ServedModel
+from tessera.server.tracing import EndedRequest
 from tessera.speech.model import SAMPLE_RATE, Heard, Written
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ServedSpeechModel:
         if engine.media is None or model.text is None:
             raise RequestError("This server reads no recordings: the model's tokenizer or its processor is missing.")
         self._engine, self._owner, self._seed = engine, owner, seed
+        self._model_name = model.name
         self._media: MediaWorkers = engine.media
         self._text: TextWorkers = model.text
         self._admission, self._name, self._numbers = context.token_admission, name, count()
@@ -93,8 +95,14 @@ class ServedSpeechModel:
     async def align(self, tokens: Sequence[int], sound: PlacedMedia) -> Array:
         engine, name = self._engine, f"{self._name}-{next(self._numbers)}"
         prompt = await engine.prepare_pooled(tokens, PoolingParams("align"), media=[sound])
-        with self._admission.admit(self._owner.tenant, 1):
+        times = RequestMetrics()
+
+        def ended() -> list[EndedRequest]:
+            return [EndedRequest(name, self._model_name, None, len(tokens), 0, times)]
+
+        with self._admission.admit(self._owner.tenant, 1), self._owner.trace.follow(ended):
             output = await engine.encode(prompt, prompt.params, name, **self._owner.arguments)
+            times = output.metrics
         return output.outputs.data.reshape(len(tokens), -1, self._length)
 
     async def decode(self, tokens: Sequence[int]) -> str:
@@ -108,13 +116,20 @@ class ServedSpeechModel:
     async def _answer(self, prompt: Sequence[int], sound: PlacedMedia, params: SamplingParams) -> CompletionOutput:
         engine, name = self._engine, f"{self._name}-{next(self._numbers)}"
         prepared = await engine.prepare_prompt(prompt, await engine.prepare_params(params), media=[sound])
-        with self._admission.admit(self._owner.tenant, params.max_tokens or 1):
+        num_generated, times = 0, RequestMetrics()
+
+        def ended() -> list[EndedRequest]:
+            return [EndedRequest(name, self._model_name, params, len(prompt), num_generated, times)]
+
+        admitted = self._admission.admit(self._owner.tenant, params.max_tokens or 1)
+        with admitted, self._owner.trace.follow(ended):
             async with aclosing(engine.generate(prepared, params, name, **self._owner.arguments)) as outputs:
                 async for output in outputs:
                     if output.finished:
-                        answer = output.outputs[0]
+                        answer, times = output.outputs[0], output.metrics
+                        num_generated = len(answer.token_ids)
                         if answer.finish_reason not in ("stop", "length"):
                             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
-                        self._owner.budget.generated(len(answer.token_ids))
+                        self._owner.budget.generated(num_generated)
                         return answer
         raise EngineStepError("The engine ended an answer without a word.")

@@ -21,6 +21,7 @@ from tessera.server.store import check_metadata, new_id
 
 PATH = "/v1/batches"
 WINDOW_SECONDS = 24 * 60 * 60
+MAX_TRACEPARENT_CHARS = 256
 
 
 def routes(context: BodyContext, storage: Storage, jobs: Jobs) -> list[JsonRoute]:
@@ -70,7 +71,8 @@ class Batches:
             expires_at=now + WINDOW_SECONDS,
             metadata=asked.metadata,
         )
-        await self._jobs.add(KeptBatch(batch, tenant, (new_id("file"), new_id("file"))))
+        results = (new_id("file"), new_id("file"))
+        await self._jobs.add(KeptBatch(batch, tenant, results, traceparent=_traceparent(request)))
         return json_response(batch)
 
     async def every(self, request: Request) -> Response:
@@ -92,3 +94,9 @@ class Batches:
         if kept is None:
             raise NotFoundError("The batch does not exist, or is no longer kept.", param="id")
         return kept.batch
+
+
+def _traceparent(request: Request) -> str:
+    """The header, if it may be one (https://www.w3.org/TR/trace-context/#traceparent-header)."""
+    given = request.headers.get("traceparent", "")
+    return given if len(given) <= MAX_TRACEPARENT_CHARS and given.isascii() else ""

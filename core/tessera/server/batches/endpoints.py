@@ -24,9 +24,11 @@ from tessera.server.http import REQUEST_ID, error_response
 from tessera.server.keys import KEY
 from tessera.server.openapi import JsonRoute
 from tessera.server.security import TENANT
+from tessera.server.tracing import TRACE
 
 if TYPE_CHECKING:
     from tessera.server.key_file import KeyFile
+    from tessera.server.tracing import Tracer
 
 _LOG = logging.getLogger(__name__)
 LEAST_URGENT = 2**31
@@ -44,26 +46,29 @@ class EndpointResponse:
 
 class Endpoints:
     """The routes that a batch may ask. apps: what answers at each of ENDPOINTS. keys: with the models that a tenant may
-    use."""
+    use. tracer: gets spans of the requests."""
 
-    def __init__(self, apps: Mapping[str, ASGIApp], keys: KeyFile | None = None) -> None:
+    def __init__(self, apps: Mapping[str, ASGIApp], keys: KeyFile | None = None, tracer: Tracer | None = None) -> None:
+        self._tracer = tracer
         self._keys = keys
         self._apps = apps
 
-    async def post(self, url: str, body: bytes, tenant: str) -> EndpointResponse:
-        """Errors are answers too, as over HTTP. tenant: on whose behalf."""
+    async def post(self, url: str, body: bytes, tenant: str, traceparent: str = "") -> EndpointResponse:
+        """Errors are answers too, as over HTTP. tenant: on whose behalf. traceparent: as the header; "" for none."""
         response = _Response()
         scope: Scope = {
             "type": "http",
             "method": "POST",
             "path": url,
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"content-type", b"application/json"), (b"traceparent", traceparent.encode())],
             REQUEST_ID: uuid.uuid4().hex,
             TENANT: tenant,
             PRIORITY: LEAST_URGENT,
             KEY: None if self._keys is None else self._keys.of_tenant(tenant),
         }
+        if self._tracer is not None:
+            scope[TRACE] = self._tracer.trace(scope)
         receive = _receive_of(body)
         try:
             _check_whole(body)

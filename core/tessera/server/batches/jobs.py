@@ -33,12 +33,14 @@ OPEN, ENDED = "open", "ended"
 
 class KeptBatch(msgspec.Struct):
     """A batch as it is kept. files: the ids of its output file and its error file, which clients see in the end. ends:
-    how it ends once all its requests have results."""
+    how it ends once all its requests have results. traceparent: the header of the request that made it, whose trace
+    its requests belong to."""
 
     batch: Batch
     tenant: str
     files: tuple[str, str]
     ends: Literal["completed", "expired"] = "completed"
+    traceparent: str = ""
 
 
 @dataclass(eq=False)
@@ -157,7 +159,7 @@ class Jobs:
             runner = Runner(self._endpoints, self._room, results.done, lambda result: self._keep(job, result))
             try:
                 async with asyncio.timeout(max(batch.expires_at - time.time(), 0)) as window:
-                    await runner.run(source, job.stored.tenant)
+                    await runner.run(source, job.stored.tenant, job.stored.traceparent)
             except TimeoutError:
                 if not window.expired():
                     raise

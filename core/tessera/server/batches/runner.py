@@ -116,9 +116,9 @@ class Runner:
         self._done = done
         self._keep = keep
 
-    async def run(self, source: InputFile, tenant: str) -> None:
-        """Returns when each request has a result. Cancelling it ends those in flight, which then have none. Raises
-        OSError, and what the room and `keep` raise."""
+    async def run(self, source: InputFile, tenant: str, traceparent: str = "") -> None:
+        """Returns when each request has a result. traceparent: as of Endpoints.post(). Cancelling it ends those in
+        flight, which then have none. Raises OSError, and what the room and `keep` raise."""
         try:
             async with asyncio.TaskGroup() as group:
                 # Those of one model together, as another may have to be loaded in its place.
@@ -126,13 +126,13 @@ class Runner:
                     if entry.custom_id not in self._done:
                         line = await asyncio.to_thread(source.line, entry)
                         await self._room.take(line, tenant)
-                        group.create_task(self._answer(line, tenant))
+                        group.create_task(self._answer(line, tenant, traceparent))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
 
-    async def _answer(self, line: RequestLine, tenant: str) -> None:
+    async def _answer(self, line: RequestLine, tenant: str, traceparent: str) -> None:
         for number in itertools.count(1):
-            answer = await self._endpoints.post(line.url, bytes(line.body), tenant)
+            answer = await self._endpoints.post(line.url, bytes(line.body), tenant, traceparent)
             # A request that comes while the engine ends, or restarts, is none that failed.
             if answer.status != _UNAVAILABLE or (number >= TRIES and not self._room.is_lost):
                 break

@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeVar
 
 from tessera.arrays import Array
 from tessera.errors import EngineStepError
-from tessera.request import Logprob
+from tessera.request import Logprob, RequestMetrics
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.decisions.labelled import LabelledText
 from tessera.server.generation.prepare import RequestOwner
 from tessera.server.served_model import ServedModel
+from tessera.server.tracing import EndedRequest
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -86,9 +87,16 @@ class DecisionRun:
         )
         name = f"{self._name}-{index}"
         prompt = self._prompts[index].tolist()
+        num_generated, times = 0, RequestMetrics()
+
+        def ended() -> list[EndedRequest]:
+            return [EndedRequest(name, self.model.name, params, len(prompt), num_generated, times)]
+
         outputs = self.model.engine.generate(prompt, params, name, **self._owner.arguments)
-        async with aclosing(outputs):
-            output = [output async for output in outputs][-1]
+        with self._owner.trace.follow(ended):
+            async with aclosing(outputs):
+                output = [output async for output in outputs][-1]
+            num_generated, times = 1, output.metrics
         (answer,) = output.outputs
         if not answer.logprobs:
             raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")

@@ -99,7 +99,7 @@ def create_app(models: HostedModels, settings: ServerSettings, state: ServerStat
     storage = Storage(settings.batch_store, settings.batch_store_bytes)
     shared = _Shared(models, settings, state, store, storage, Assembly())
     dispatch = ModelDispatch(models)
-    endpoints = Endpoints(dict.fromkeys(ENDPOINTS, dispatch), settings.key_file)
+    endpoints = Endpoints(dict.fromkeys(ENDPOINTS, dispatch), settings.key_file, settings.tracer)
     room = HostedRoom(models, state.counts, lambda: not storage.full, settings.key_file)
     jobs = Jobs(settings.limits, storage, endpoints, room)
     routes: list[Route] = [*_routes(models, state), _metrics_route(models, settings, state)]
