@@ -169,13 +169,13 @@ ASKED_FOR = {
     "request_params_n": "histogram",
     "request_num_preemptions": "histogram",
     "iteration_tokens_total": "histogram",
+    "engine_sleep_state": "gauge",
 }
 VLLMS_ALONE = {
     "external_prefix_cache_queries": "counter",
     "external_prefix_cache_hits": "counter",
     "mm_cache_queries": "counter",
     "mm_cache_hits": "counter",
-    "engine_sleep_state": "gauge",
 }
 
 

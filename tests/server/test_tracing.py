@@ -165,7 +165,7 @@ async def test_what_is_written_and_timed_of_a_recording_has_spans(collector):
     found = [attributes(span) for span in collector.spans]
     counts = [(one["gen_ai.usage.prompt_tokens"], one["gen_ai.usage.completion_tokens"]) for one in found]
     assert sorted(counts) == sorted(expected)
-    assert len(counts) == 4
+    assert len(counts) == 6
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}])

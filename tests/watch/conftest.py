@@ -16,6 +16,8 @@ import pytest
 
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
+from tessera.server.on_demand.app import loading_metrics
+from tessera.server.on_demand.hosted_model import ConfiguredModel, HostedEntry, HostedModel
 from tessera.server.status import PREFIX, family
 from tools.local_server import LIMITED, TESSERA, free_port, started
 from tools.rolling_restart.load import Load
@@ -23,6 +25,9 @@ from tools.rolling_restart.load import Load
 ROOT = Path(__file__).parents[2]
 SCRAPE_SECONDS = 1
 LOAD_SECONDS = 12
+DRAFTS = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}'
+FLAGS = (*LIMITED, "--enable-lora", "--speculative-config", DRAFTS)
+"""With what some panels show."""
 CONFIGURATION = """\
 global: {{scrape_interval: {seconds}s, evaluation_interval: {seconds}s}}
 scrape_configs:
@@ -57,7 +62,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     file = folder / "prometheus.yaml"
     file.write_text(CONFIGURATION.format(seconds=SCRAPE_SECONDS, port=port), encoding="utf-8")
     command = ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
-    with started([*TESSERA, "--port", str(port), *LIMITED], port), (folder / "log").open("wb") as log:
+    with started([*TESSERA, "--port", str(port), *FLAGS], port), (folder / "log").open("wb") as log:
         scraper = subprocess.Popen(
             [*command, f"--web.listen-address=127.0.0.1:{own}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
@@ -80,11 +85,16 @@ async def _load(url: str) -> None:
     assert load.outcomes["answered"] >= 10
 
 
+async def _configure() -> ConfiguredModel:
+    raise AssertionError("it is never loaded")
+
+
 def unknown_metrics(expression: str, exported: str) -> list[str]:
     """Those of a query that the server never exports; some it does only once there is something to count."""
     metrics = EngineMetrics(512)
     metrics.stats = EngineStats(fallbacks={"gate": 1})
-    known = {f"{PREFIX}{family(metric)}" for metric in metrics.read()}
+    loading = loading_metrics([HostedModel(HostedEntry("m", _configure), 0.0, bool)])
+    known = {f"{PREFIX}{family(metric)}" for metric in (*metrics.read(), *loading)}
     known |= set(re.findall(r"^# TYPE (\S+)", exported, re.MULTILINE))
     used = re.findall(r"tessera:\w+", expression)
     return [name for name in used if name not in known and re.sub(r"_(bucket|count|sum)$", "", name) not in known]

@@ -66,6 +66,19 @@ FAULTS = {
         },
         BY_SERVER,
     ),
+    "TesseraPreemptsAgain": Fault(slow("request_num_preemptions", "5.0", "10.0"), BY_MODEL),
+    "TesseraQueueFull": Fault(
+        {f'tessera:admission_rejections_total{{{MODEL},reason="max_num_queued_reqs"}}': f"0+2x{MINUTES}"},
+        {"job": "tessera", "reason": "max_num_queued_reqs"},
+    ),
+    "TesseraModelNotLoaded": Fault({f"tessera:model_load_failures_total{{{MODEL}}}": "0x28 1x12"}, BY_SERVER),
+    "TesseraDraftsWrong": Fault(
+        {
+            f"tessera:spec_decode_num_draft_tokens_total{{{MODEL}}}": f"0+300x{MINUTES}",
+            f"tessera:spec_decode_num_accepted_tokens_total{{{MODEL}}}": f"0+20x{MINUTES}",
+        },
+        BY_MODEL,
+    ),
     "TesseraOnReference": Fault(
         {f'tessera:reference_fallbacks_total{{{MODEL},op="gate"}}': f"0+9x{MINUTES}"}, {"instance": "a", "op": "gate"}
     ),
@@ -87,6 +100,12 @@ HEALTHY = {
     f"tessera:num_preemptions_total{{{MODEL}}}": f"0+5x{MINUTES}",
     f"tessera:kv_cache_usage_perc{{{MODEL}}}": f"0.5x{MINUTES}",
     f"tessera:kernel_compilations_total{{{MODEL}}}": f"7x{MINUTES}",
+    f'tessera:request_num_preemptions_bucket{{{MODEL},le="1.0"}}': f"0+60x{MINUTES}",
+    f'tessera:request_num_preemptions_bucket{{{MODEL},le="+Inf"}}': f"0+60x{MINUTES}",
+    f'tessera:admission_rejections_total{{{MODEL},reason="max_num_queued_reqs"}}': f"9x{MINUTES}",
+    f"tessera:model_load_failures_total{{{MODEL}}}": f"2x{MINUTES}",
+    f"tessera:spec_decode_num_draft_tokens_total{{{MODEL}}}": f"0+300x{MINUTES}",
+    f"tessera:spec_decode_num_accepted_tokens_total{{{MODEL}}}": f"0+90x{MINUTES}",
 }
 
 

@@ -91,6 +91,8 @@ def share_of_answers(statuses: str) -> str:
 
 
 DRAFTED = rate("spec_decode_num_draft_tokens_total")
+DRAFTS = rate("spec_decode_num_drafts_total")
+ACCEPTED = rate("spec_decode_num_accepted_tokens_total")
 OVERVIEW = Dashboard(
     "tessera-overview",
     "Tessera: overview",
@@ -133,6 +135,23 @@ OVERVIEW = Dashboard(
                 "Waiting requests for minutes on end: more servers, or fewer clients.",
             ),
             Panel(
+                "Why requests wait",
+                "none",
+                [
+                    Query(
+                        f"sum by (reason) (tessera:num_requests_waiting_by_reason{{{ENGINE}}})",
+                        "{{reason}}",
+                    )
+                ],
+                "capacity: more servers help. deferred: each waits for something of its own, as a grammar.",
+            ),
+            Panel(
+                "Requests refused at the queue, by limit",
+                "reqps",
+                [Query(rate("admission_rejections_total", "reason"), "{{reason}}")],
+                "Clients got a 429 or 503 and come again: more servers, or a longer queue.",
+            ),
+            Panel(
                 "Answers per second, by reason of their end",
                 "reqps",
                 [Query(rate("request_success_total", "finished_reason"), "{{finished_reason}}")],
@@ -147,6 +166,27 @@ OVERVIEW = Dashboard(
         "What clients wait": [
             Panel("Time to the first token", "s", quantiles("time_to_first_token_seconds")),
             Panel("Time between tokens", "s", quantiles("inter_token_latency_seconds")),
+        ],
+        "What is served": [
+            Panel(
+                "Engines, by whether they sleep",
+                "none",
+                [Query(f"sum by (sleep_state) (tessera:engine_sleep_state{{{ENGINE}}})", "{{sleep_state}}")],
+                "discard_all: asleep, and its devices are free.",
+            ),
+            Panel(
+                "Adapters of requests",
+                "none",
+                [
+                    Query(
+                        f"count by (instance, {state}_lora_adapters) "
+                        f'(tessera:lora_requests_info{{{ENGINE},{state}_lora_adapters!=""}}) or vector(0)',
+                        f"{{{{instance}}}}: {{{{{state}_lora_adapters}}}} ({state})",
+                    )
+                    for state in ("running", "waiting")
+                ],
+                "Of servers with --enable-lora.",
+            ),
         ],
     },
 )
@@ -200,6 +240,12 @@ CACHE = Dashboard(
             ),
             Panel("Preemptions", "none", [Query(increase("num_preemptions_total"), "{{instance}}")]),
             Panel(
+                "Preemptions of one completion",
+                "none",
+                quantiles("request_num_preemptions"),
+                "Above 1: some begin again and again. Fewer --max-num-seqs, or more memory for the cache.",
+            ),
+            Panel(
                 "Settings",
                 "none",
                 [
@@ -234,10 +280,14 @@ CACHE = Dashboard(
             Panel(
                 "Draft tokens that were right",
                 "percentunit",
-                [
-                    Query(f"{rate('spec_decode_num_accepted_tokens_total')} / {DRAFTED}", "accepted"),
-                ],
-                "Nothing where --speculative-config is not set.",
+                [Query(f"{ACCEPTED} / {DRAFTED}", "accepted")],
+                "Nothing where --speculative-config is not set. Below a tenth, drafts cost more than they save.",
+            ),
+            Panel(
+                "Tokens from one verified draft",
+                "none",
+                [Query(f"1 + {ACCEPTED} / {DRAFTS}", "tokens")],
+                "1: all draft tokens were wrong.",
             ),
         ],
     },

@@ -200,7 +200,8 @@ def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings, adapte
     engines = [(list(metrics.read()), info) for metrics, info in engine.all_metrics()]
     for prefix, labels in names.items():
         each = [{**labels, "engine": str(rank)} for rank in range(len(engines))] if len(engines) > 1 else [labels]
-        shown = [values if prefix == PREFIX else _of_vllm(values, engine.health.asleep) for values, _ in engines]
+        states = _sleep_states(engine.health.asleep)
+        shown = [[*(values if prefix == PREFIX else _of_vllm(values)), *states] for values, _ in engines]
         caches = [{**cache_labels(info), **own} for (_, info), own in zip(engines, each, strict=True)]
         yield from engine_lines(zip(shown, each, strict=True), prefix)
         yield from cache_lines(prefix, caches)
@@ -209,17 +210,21 @@ def model_lines(engine: AsyncEngine, name: str, settings: ServerSettings, adapte
             yield from adapter_lines(prefix, [{**labels, **own} for labels, own in zip(loras, each, strict=True)])
 
 
-def _of_vllm(metrics: Sequence[Metric], asleep: bool) -> list[Metric]:
+def _of_vllm(metrics: Sequence[Metric]) -> list[Metric]:
     counted = {metric.name for metric in metrics}
     own = [metric for metric in metrics if metric.name not in NOT_VLLMS]
-    sleep = {"awake": not asleep, "weights_offloaded": False, "discard_all": asleep}
-    states = [
+    return [*own, *(metric for metric in ONLY_VLLMS if metric.name not in counted)]
+
+
+def _sleep_states(asleep: bool) -> list[Metric]:
+    """With vLLM's states."""
+    states = {"awake": not asleep, "weights_offloaded": False, "discard_all": asleep}
+    return [
         Metric(
             "engine_sleep_state", "gauge", "1 for the state that the engine is in.", int(value), ("sleep_state", state)
         )
-        for state, value in sleep.items()
+        for state, value in states.items()
     ]
-    return [*own, *(metric for metric in ONLY_VLLMS if metric.name not in counted), *states]
 
 
 def engine_lines(engines: Iterable[tuple[Iterable[Metric], Mapping[str, str]]], prefix: str) -> Iterator[str]:

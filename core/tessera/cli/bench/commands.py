@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import numpy as np
 
-from tessera.cli.bench.drive import CompletionExchange, Driver, exit_code_of, raise_first, run_warm
+from tessera.cli.bench.drive import CompletionExchange, Driver, Record, exit_code_of, raise_first, run_warm
 from tessera.cli.bench.options import (
     ARRIVAL_GROUPS,
     ENGINE_FLAGS,
@@ -23,6 +24,7 @@ from tessera.cli.bench.options import (
     engine_facts,
     work_flags,
 )
+from tessera.cli.bench.plot import PlotOptions, checked_rates, draw_rates, rate_figures, show_rate
 from tessera.cli.bench.results import (
     details,
     latency_figures,
@@ -34,7 +36,7 @@ from tessera.cli.bench.results import (
 )
 from tessera.cli.bench.workload import Lengths, arrivals, check_fits, draw, parse_objectives, vocabulary_of
 from tessera.cli.client.local import start
-from tessera.cli.client.remote import DEFAULT_URL, connect
+from tessera.cli.client.remote import DEFAULT_URL, RemoteClient, connect
 from tessera.cli.client.source import key_of
 from tessera.cli.event_loop import run_until_end
 from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
@@ -91,8 +93,10 @@ THROUGHPUT = FlagTable(
 SERVE = FlagTable(
     usage="bench serve [FLAGS]",
     summary="Measure a running server with an OpenAI API (/v1/completions, streaming, prompts of token ids).",
-    flags=work_flags(Lengths, RequestOptions, VocabularyOptions, ServingOptions, ArrivalOptions, RunOptions),
-    groups={"server": "Server", **WORK_GROUPS, **ARRIVAL_GROUPS},
+    flags=work_flags(
+        Lengths, RequestOptions, VocabularyOptions, ServingOptions, ArrivalOptions, RunOptions, PlotOptions
+    ),
+    groups={"server": "Server", **WORK_GROUPS, **ARRIVAL_GROUPS, "plot": "Plot"},
 )
 
 
@@ -171,22 +175,47 @@ def serve(**flags: Any) -> int:
     seed, drawn, arriving = run.record(RunOptions).seed, run.record(VocabularyOptions), run.record(ArrivalOptions)
     vocabulary = vocabulary_of(drawn.tokenizer, drawn.vocab_size)
     objectives = parse_objectives(options.goodput)
-    times = arrivals(requests.num_prompts, arriving.request_rate, arriving.burstiness, seed)
+    drawing = run.record(PlotOptions)
+    rates = checked_rates(drawing, has_rate="request_rate" in run.values)
     key = key_of(options.api_key)
+
+    async def measured(client: RemoteClient, rate: float, *number: int) -> tuple[list[Record], float]:
+        """number: of the rate among several, so that no prompt comes again and nothing is cached."""
+        times = arrivals(requests.num_prompts, rate, arriving.burstiness, seed)
+        exchange = CompletionExchange(client, {"temperature": options.temperature})
+        first = draw(lengths, requests.num_warmups, vocabulary=vocabulary, seed=(seed, *number, 1))
+        jobs = draw(lengths, len(times), vocabulary=vocabulary, seed=(seed, *number))
+        return await run_warm(
+            exchange, first, jobs, times, max_concurrency=arriving.max_concurrency, timeout=arriving.timeout
+        )
+
+    async def compare() -> int:
+        urls = [options.url, *([] if drawing.beside is None else [drawing.beside])]
+        async with AsyncExitStack() as opened:
+            connections = [connect(url, api_key=key, model_name=options.model_name) for url in urls]
+            clients = [await opened.enter_async_context(connection) for connection in connections]
+            for client in clients:
+                check_fits(lengths, client.max_model_len)
+            names = [f"{client.model} at {url}" for client, url in zip(clients, urls, strict=True)]
+            servers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+            for number, rate in enumerate(rates, 2):
+                for client, (name, points) in zip(clients, servers.items(), strict=True):
+                    records, seconds = await measured(client, rate, number)
+                    points.append(rate_figures(records, seconds, objectives, rate))
+                    click.echo(show_rate(name, points[-1]))
+        title = f"{requests.num_prompts} prompts of {lengths.input_len} tokens, answers of {lengths.output_len}, a rate"
+        draw_rates(drawing.plot, servers, title)
+        run.write("serve", flags, {"servers": servers})
+        return int(any(point["failed"] for points in servers.values() for point in points))
 
     async def measure() -> int:
         async with connect(options.url, api_key=key, model_name=options.model_name) as client:
             check_fits(lengths, client.max_model_len)
-            exchange = CompletionExchange(client, {"temperature": options.temperature})
-            first = draw(lengths, requests.num_warmups, vocabulary=vocabulary, seed=(seed, 1))
-            jobs = draw(lengths, len(times), vocabulary=vocabulary, seed=(seed,))
-            records, seconds = await run_warm(
-                exchange, first, jobs, times, max_concurrency=arriving.max_concurrency, timeout=arriving.timeout
-            )
+            records, seconds = await measured(client, arriving.request_rate)
             figures = serving_figures(records, seconds, objectives)
             click.echo(show_serving(figures))
             more = details(records) if requests.save_detailed else {}
             run.write("serve", flags, {"model": client.model, **figures, **more})
         return exit_code_of(records)
 
-    return run_until_end(measure)
+    return run_until_end(compare if rates else measure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -194,7 +194,7 @@ def _card(model: HostedModel, name: str, created: int) -> HostedModelCard:
 
 def _metrics_route(models: HostedModels, settings: ServerSettings, state: ServerState) -> JsonRoute:
     async def metrics(_request: Request) -> Response:
-        lines = [*server_lines(state, settings), *engine_lines([(_metrics(models), {})], PREFIX)]
+        lines = [*server_lines(state, settings), *engine_lines([(loading_metrics(models.models.values()), {})], PREFIX)]
         for model in models.models.values():
             if model.loaded is not None:
                 engine = model.loaded.engine
@@ -206,8 +206,8 @@ def _metrics_route(models: HostedModels, settings: ServerSettings, state: Server
     return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
 
 
-def _metrics(models: HostedModels) -> Iterator[Metric]:
-    every = models.models.values()
+def loading_metrics(every: Collection[HostedModel]) -> Iterator[Metric]:
+    """Of all models, loaded or not."""
     for model in every:
         loaded = int(model.loaded is not None)
         yield Metric("model_loaded", "gauge", "1 for a model that is loaded.", loaded, ("model_name", model.name))
