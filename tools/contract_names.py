@@ -42,6 +42,8 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.drafts": "runner",
         "tessera.platform.feature": "runner",
         "tessera.platform.explain": "runner",
+        "tessera.platform.transfer": "runner",
+        "tessera.kv_transfer_params": "runner",
         "tessera.step": "runner",
         "tessera.request": "runner",
         "tessera.platform.ops": "ops.core",

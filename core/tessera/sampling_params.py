@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from tessera.errors import RequestError
+from tessera.kv_transfer_params import KVTransferParams
 
 MAX_N = 16384
 MAX_STOPS = 64
@@ -251,6 +252,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, dict=True
     truncation_side: str | None = None  # "left" or "right"
     # Of a model whose encoder reads the prompt: the language in which its answer is, as the tokenizer names it.
     target_language: str | None = None
+    # KVTransferParams, or a mapping of its fields: keep the prompt's cache for another engine, or fetch it from one.
+    kv_transfer_params: Any = None
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
@@ -339,6 +342,8 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
         fields["bad_words_ids"] = tuple(_sequence("bad_words_ids", word) for word in words) or None
     if params.structured_outputs is not None:
         fields["structured_outputs"] = _structured_outputs(params.structured_outputs)
+    if params.kv_transfer_params is not None:
+        fields["kv_transfer_params"] = KVTransferParams.from_fields(params.kv_transfer_params)
     return fields
 
 
@@ -378,6 +383,8 @@ def check(params: SamplingParams) -> None:
             "thinking_token_budget is for models with reasoning, and none is known of this one; remove it.",
             param="thinking_token_budget",
         )
+    if params.n > 1 and params.kv_transfer_params is not None:
+        raise RequestError(f"kv_transfer_params is for one completion, got n={params.n}.", param="n")
     if params.n > 1 and params.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
 

@@ -299,10 +299,10 @@ def test_an_unknown_keyword_names_the_nearest():
 
 
 # They say whom a server turns away, while an offline call starts no more than the engine takes; or name adapters, which
-# an offline call names by their folders.
+# an offline call names by their folders; or are for what outlives a call.
 FOR_SERVERS = {
     *("max_waiting", "max_num_queued_tokens", "lora_modules", "data_parallel_size", "sticky_cache_salt"),
-    *("nnodes", "node_rank", "master_addr", "master_port", "cluster_key_file"),
+    *("nnodes", "node_rank", "master_addr", "master_port", "cluster_key_file", "kv_transfer_config"),
 }
 
 

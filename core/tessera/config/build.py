@@ -25,6 +25,8 @@ from tessera.config.environment import default_threads
 from tessera.config.flags import check_names, given_values, record_of
 from tessera.config.kv_events import FLAG as EVENTS
 from tessera.config.kv_events import kv_events_config
+from tessera.config.kv_transfer import FLAG as TRANSFER
+from tessera.config.kv_transfer import kv_transfer_config
 from tessera.config.locate import is_on_hub
 from tessera.config.model import model_config
 from tessera.errors import ConfigError
@@ -89,6 +91,14 @@ def _cache(values: Mapping[str, Any]) -> CacheConfig:
                 f"{EVENTS} publishes what the prefix cache has; leave it on, or remove this.", param=EVENTS
             )
         values = {**values, EVENTS: events}
+    if TRANSFER in values:
+        if values.get("check_kv_cache"):
+            raise ConfigError(
+                f"{TRANSFER} writes into the cache what check_kv_cache has not seen computed; leave out one of them.",
+                param=TRANSFER,
+            )
+        transfer = kv_transfer_config(values[TRANSFER], has_key=bool(values.get("cluster_key_file")))
+        values = {**values, TRANSFER: transfer}
     return record_of(CacheConfig, ENGINE_FLAGS, values)
 
 

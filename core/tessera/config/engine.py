@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.config.flags import flag, flags_of
 from tessera.config.kv_events import KVEventsConfig
+from tessera.config.kv_transfer import KVTransferConfig
 from tessera.config.mesh import Axis, Mesh
 from tessera.config.modalities import encoder_length
 from tessera.config.pooler import PoolerConfig
@@ -197,6 +198,12 @@ class CacheConfig:
         None, "Publish which blocks are cached, for routers, such as '{\"enable_kv_cache_events\": true, \"endpoint\": "
         "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'.", name="kv_events_config", shown_default="off",
     )  # fmt: skip
+    # None: neither lends nor fetches.
+    transfer: KVTransferConfig | None = flag(  # noqa: RUF009  # flag() makes a field
+        None, "Compute prompts for other engines, or go on with those that others computed, such as "
+        "'{\"kv_connector\": \"TcpConnector\", \"kv_role\": \"kv_both\"}'.", name="kv_transfer_config", online=True,
+        shown_default="off",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -303,7 +310,8 @@ class ParallelConfig:
         29501, "Port on host 0 where hosts join; their workers meet at the next one.", low=1, high=65534, online=True
     )
     cluster_key_file: str = flag(
-        "", "File of a secret that all hosts share; without it, whoever reaches host 0 can join.", metavar="FILE",
+        "", "File of a secret that hosts of one engine, and engines that exchange caches, share; without it, whoever "
+        "reaches host 0 can join.", metavar="FILE",
         online=True, shown_default="none",
     )  # fmt: skip
     threads: int | None = flag(

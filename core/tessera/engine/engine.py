@@ -14,11 +14,12 @@ from tessera.engine.child import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.engine.summary import summary_fields
-from tessera.errors import RequestError
-from tessera.kvcache.manager import MakePrefixCache
+from tessera.errors import ConfigError, RequestError
+from tessera.kvcache.manager import KVCacheManager, MakePrefixCache
 from tessera.kvcache.prefix_cache import PrefixCache
 from tessera.platform.runner import Progress
 from tessera.platform.shapes import ExactShapes
+from tessera.platform.transfer import CacheFormat
 from tessera.plugins import Registry, load_path, load_registry
 from tessera.plugins.contract import check_members
 from tessera.plugins.features import engine_features
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tessera.executor.base import Executor, Report
     from tessera.platform.device import Future
     from tessera.platform.platform import Capabilities
+    from tessera.transfer.transfers import KVTransfers
 from tessera.request import Request
 
 
@@ -54,6 +56,9 @@ class Engine:
         Raises ConfigError, ModelError, PlatformError, MemoryBudgetError."""
         registry = load_registry(config.plugins)
         policy, halves = make_policy(config, registry), engine_features(config, registry)
+        self._transfers = open_transfers(config, registry)
+        if self._transfers is not None:
+            halves.append(self._transfers)
         self._events = open_events(config)
         try:
             path = executor or executor_path(config.parallel.world_size, config.parallel.nnodes)
@@ -69,6 +74,12 @@ class Engine:
         make_cache = PrefixCache if self._events is None else self._events.observed_cache
         self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features, make_cache)
         self._pipeline = Pipeline(self._scheduler, started.executor, steps_in_flight)
+        if self._transfers is not None:
+            try:
+                attach_transfers(self._transfers, started, self._scheduler.cache)
+            except BaseException:
+                self.close()
+                raise
         self._extra_args = self._features.fields.union(started.loaded.columns)
         unsupported = set(started.loaded.unsupported)
         self._unsupported = sorted(unsupported.union(_MASKED) if "structured_outputs" in unsupported else unsupported)
@@ -77,6 +88,7 @@ class Engine:
     def step(self) -> EngineCoreOutputs | None:
         """Schedules and launches a step, then takes the output of the oldest one. Returns None if more steps may be put
         in flight first, or if there is nothing to report."""
+        self._features.poll()
         if self._scheduler.only_prepares:
             time.sleep(_PREPARING)
         return self._pipeline.step()
@@ -88,6 +100,10 @@ class Engine:
         for name in _MASKED:
             if getattr(request.params, name) is not None and name not in self._features.fields:
                 raise RequestError(f"{name} is off here (--features does not name it); remove it.", param=name)
+        if request.params.kv_transfer_params is not None and self._transfers is None:
+            raise RequestError(
+                "kv_transfer_params needs --kv-transfer-config here; remove it.", param="kv_transfer_params"
+            )
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
@@ -131,8 +147,9 @@ class Engine:
         """Asserts that no row or block is lost or held twice, and, when idle, that none is in use."""
         self._scheduler.check_integrity()
 
-    def check_workers(self) -> None:
-        """Raises the error of a worker that has ended while there was nothing to run."""
+    def rest(self) -> None:
+        """Called about once a second while there is nothing to run. Raises the error of a worker that has ended."""
+        self._features.poll()
         self._executor.check_workers()
 
     def enter_thread(self) -> None:
@@ -140,6 +157,8 @@ class Engine:
         self._executor.enter_thread()
 
     def close(self) -> None:
+        if self._transfers is not None:
+            self._transfers.close()
         self._close_events()
         self._executor.close()
 
@@ -213,6 +232,36 @@ def open_events(config: EngineConfig) -> KVEventPublisher | None:
 
     names = {folder: name for name, folder in config.lora.modules}
     return KVEventPublisher(config.cache.events, adapter_names=names, rank=config.parallel.data_parallel_rank)
+
+
+def open_transfers(config: EngineConfig, registry: Registry) -> KVTransfers | None:
+    """What exchanges caches with other engines, if it is to. Raises ConfigError."""
+    if config.cache.transfer is None:
+        return None
+    # Not at the top, as with events.
+    from tessera.transfer.transfers import KVTransfers
+
+    parallel = config.parallel
+    return KVTransfers(
+        config.cache.transfer, registry, key_file=parallel.cluster_key_file, rank=parallel.data_parallel_rank
+    )
+
+
+def attach_transfers(transfers: KVTransfers, started: StartedEngine, cache: KVCacheManager) -> None:
+    """Raises ConfigError for a model or a platform whose cache cannot travel, and PlatformError for one that lies in
+    other processes."""
+    from tessera.config.kv_transfer import FLAG
+    from tessera.transfer.fingerprint import model_digest
+
+    store = started.executor.token_store()
+    if not started.loaded.facts.chunkable:
+        raise ConfigError(
+            f"{FLAG}: tokens of this model's prompts see those behind them, so a part of a cache is of no use; "
+            "remove this.",
+            param=FLAG,
+        )
+    form = None if store is None else CacheFormat(model_digest(started.config), store.layers)
+    transfers.attach(cache, started.plan.groups, store, form)
 
 
 def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:

@@ -146,7 +146,7 @@ class EngineProcess:
         if quiet and not self._checked:
             self._engine.check_integrity()
             self._checked = True
-        self._engine.check_workers()
+        self._engine.rest()
         self._report(None)
 
     def _silent_for(self, seconds: float) -> bool:

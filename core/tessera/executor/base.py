@@ -12,6 +12,7 @@ from tessera.platform.device import Future
 from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, Progress
+from tessera.platform.transfer import TokenStore
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ class Executor(ABC):
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
         """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only some
         tokens; None if every row may sample any."""
+
+    def token_store(self) -> TokenStore | None:
+        """What reads and writes the KV cache for transfers between engines; called after allocate(). None if the cache
+        cannot be read by tokens. Raises PlatformError if it lies in other processes. Default: that."""
+        raise PlatformError(
+            "--kv-transfer-config is limited to engines of one device each; remove it, or use --data-parallel-size "
+            "instead of the other flags of parallelism."
+        )
 
     def check_workers(self) -> None:
         """Called about once a second while there is nothing to run. Raises the error of a worker that has ended.

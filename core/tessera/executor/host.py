@@ -16,12 +16,13 @@ from contextlib import suppress
 from tessera._version import __version__
 from tessera.config.engine import ParallelConfig
 from tessera.errors import PlatformError
-from tessera.executor.joining import Hello, HostWork, Leave, join, read_key
+from tessera.executor.joining import Hello, HostWork, Leave, join
 from tessera.executor.messages import MessageStream
 from tessera.executor.workers import gloo_variables
 from tessera.platform.platform import WorkerSpec
 from tessera.processes.child import Child
 from tessera.processes.interfaces import interface_of
+from tessera.processes.peers import read_key
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,14 @@ from tessera.config import EngineConfig
 from tessera.config.engine import ParallelConfig
 from tessera.errors import EngineStepError, PlatformError
 from tessera.executor.base import Report
-from tessera.executor.joining import Hello, HostWork, Leave, NotAdmittedError, admit, read_key
+from tessera.executor.joining import Hello, HostWork, Leave, NotAdmittedError, admit
 from tessera.executor.messages import MessageStream
 from tessera.executor.workers import LOOPBACK, WorkerHandle, WorkersExecutor
 from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import Progress
 from tessera.processes.interfaces import interface_of
+from tessera.processes.peers import read_key
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from tessera.executor.base import Executor, Report, worker_specs
 from tessera.platform.device import Future
 from tessera.platform.loaded_model import LoadedModel
 from tessera.platform.runner import CachePlan
+from tessera.platform.transfer import TokenStore
 from tessera.plugins import load_platform
 from tessera.plugins.levels import API, Api
 from tessera.runner.kv_memory import budget
@@ -51,6 +52,9 @@ class InProcessExecutor(Executor):
 
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
         return self.worker.runner.sample(pending, masks)
+
+    def token_store(self) -> TokenStore | None:
+        return self.worker.runner.token_store()
 
     def enter_thread(self) -> None:
         self.worker.enter_thread()

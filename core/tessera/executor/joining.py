@@ -12,24 +12,19 @@ import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tessera._version import __version__
-from tessera.errors import ConfigError, PlatformError
+from tessera.errors import PlatformError
 from tessera.platform.platform import WorkerSpec
 from tessera.processes.frames import frame, read_frame
+from tessera.processes.peers import keep_alive
 
 HANDSHAKE_SECONDS = 10.0
 MAX_HANDSHAKE_BYTES = 8192
-MAX_KEY_BYTES = 4096
 NONCE_BYTES = 32
-# A peer that has gone without a word, or whose cable was cut, is noticed within 20 seconds.
-IDLE_SECONDS, PROBE_SECONDS, PROBES = 5, 5, 3
-_OPTIONS = {"TCP_KEEPIDLE": IDLE_SECONDS, "TCP_KEEPINTVL": PROBE_SECONDS, "TCP_KEEPCNT": PROBES,
-            "TCP_USER_TIMEOUT": 1000 * (IDLE_SECONDS + PROBES * PROBE_SECONDS)}  # fmt: skip
 
 
 class Challenge(msgspec.Struct, tag=True):
@@ -77,19 +72,6 @@ class NotAdmittedError(Exception):
     """A connection that does not join, with the reason in one line."""
 
 
-def read_key(file: str) -> bytes:
-    """The cluster's key; none without a file. Raises ConfigError."""
-    if not file:
-        return b""
-    try:
-        key = Path(file).expanduser().read_bytes()[: MAX_KEY_BYTES + 1].strip()
-    except OSError as error:
-        raise ConfigError(f"--cluster-key-file '{file}' cannot be read ({error.strerror}).") from error
-    if not 0 < len(key) <= MAX_KEY_BYTES:
-        raise ConfigError(f"--cluster-key-file '{file}' must hold 1 to {MAX_KEY_BYTES} bytes.")
-    return key
-
-
 def admit(link: socket.socket, key: bytes) -> Hello:
     """Host 0's side. Raises NotAdmittedError, OSError, EOFError."""
     link.settimeout(HANDSHAKE_SECONDS)
@@ -102,7 +84,7 @@ def admit(link: socket.socket, key: bytes) -> Hello:
     if hello.version != __version__:
         _refuse(link, f"it runs version {hello.version}, and host 0 version {__version__}; install the same on all.")
     _send(link, Welcome(_proof(key, "host 0", challenge, hello)))
-    _set_up(link)
+    keep_alive(link)
     return hello
 
 
@@ -125,7 +107,7 @@ def join(address: str, port: int, hello: Hello, key: bytes) -> socket.socket:
             raise PlatformError(f"host 0 does not let this host join: {answer.message}")
         if not hmac.compare_digest(answer.proof, _proof(key, "host 0", challenge, hello)):
             raise PlatformError(f"what answers at {address} port {port} has another cluster key, so it is not host 0.")
-        _set_up(link)
+        keep_alive(link)
     except NotAdmittedError as error:
         link.close()
         raise PlatformError(f"what answers at {address} port {port} is no host 0: {error}") from error
@@ -152,12 +134,3 @@ def _receive(link: socket.socket, kind: Any) -> Any:
         return msgspec.msgpack.decode(read_frame(link.recv_into, MAX_HANDSHAKE_BYTES), type=kind)
     except (ValueError, msgspec.MsgspecError) as error:
         raise NotAdmittedError("it says something else than a host that joins.") from error
-
-
-def _set_up(link: socket.socket) -> None:
-    link.settimeout(None)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _OPTIONS.items():
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

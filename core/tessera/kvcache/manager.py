@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from math import lcm
 
@@ -21,6 +22,26 @@ NO_LIMIT = np.iinfo(np.int32).max
 
 MakePrefixCache = Callable[[Sequence[CacheGroup], bytes | None], PrefixCache]
 """Makes the prefix cache of groups, with a salt or a random one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """Blocks that no row need hold, and that stay what they are until give_back()."""
+
+    # By group, [blocks] int32, in the order of their tokens.
+    blocks: tuple[Array, ...]
+    # By group: of these, how many had been computed; the others come after them.
+    num_computed: tuple[int, ...]
+
+    @property
+    def new_blocks(self) -> tuple[Array, ...]:
+        """By group, those that have been computed by nobody yet."""
+        return tuple(own[known:] for own, known in zip(self.blocks, self.num_computed, strict=True))
+
+    @property
+    def counts(self) -> list[int]:
+        """By group."""
+        return [len(own) for own in self.blocks]
 
 
 class KVCacheManager:
@@ -65,6 +86,7 @@ class KVCacheManager:
         sizes = [(group, plan.groups[group].block_size) for group in self._growing]
         self._copies = BlockCopies(self.pools)
         self._sharing = Sharing(self.pools, self.tables, self._copies, sizes)
+        self._reservations: list[Reservation] = []
         self.snapshots: StateSnapshots | None = None
         if self.prefix_cache is not None and self._states:
             of_a_row = {group: plan.groups[group].states for group in self._states}
@@ -284,6 +306,47 @@ class KVCacheManager:
         self.covered[row] = 0
         self._sharing.forked.discard(row)
 
+    # ---- blocks that no row need hold --------------------------------------------------------------------------------
+
+    def hold_row(self, row: int, num_tokens: int) -> Reservation:
+        """Holds the blocks of a row's first num_tokens tokens, whatever becomes of the row. Groups must keep every
+        token."""
+        blocks = tuple(
+            self.tables.row_blocks(group, row)[: spec.blocks_of(num_tokens)].copy()
+            for group, spec in enumerate(self._groups)
+        )
+        for pool, own in zip(self.pools, blocks, strict=True):
+            pool.touch(own)
+        reservation = Reservation(blocks, tuple(map(len, blocks)))
+        self._reservations.append(reservation)
+        return reservation
+
+    def hold_new(self, hit: PrefixHit, counts: Sequence[int]) -> Reservation | None:
+        """Holds the blocks of a cached prefix and counts[group] new ones behind them. None, and nothing has changed, if
+        too few are free. Groups must keep every token."""
+        pairs = list(zip(self.pools, hit.blocks, strict=True))
+        needed = [count + pool.count_free(known) for (pool, known), count in zip(pairs, counts, strict=True)]
+        if not self.has(np.array(needed)):
+            return None
+        for pool, known in pairs:
+            pool.touch(known)
+        fresh = [pool.allocate(count) for pool, count in zip(self.pools, counts, strict=True)]
+        blocks = tuple(np.concatenate([known, own]) for known, own in zip(hit.blocks, fresh, strict=True))
+        reservation = Reservation(blocks, tuple(map(len, hit.blocks)))
+        self._reservations.append(reservation)
+        return reservation
+
+    def give_back(self, reservation: Reservation) -> None:
+        """Last block first, so that prefixes stay cached longer."""
+        self._reservations.remove(reservation)
+        for pool, own in zip(self.pools, reservation.blocks, strict=True):
+            pool.release(own[::-1].copy())
+
+    @property
+    def has_reservations(self) -> bool:
+        """Whether blocks are held that no row need hold."""
+        return bool(self._reservations)
+
     # ---- prefix caching ----------------------------------------------------------------------------------------------
 
     def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
@@ -305,7 +368,7 @@ class KVCacheManager:
         snapshots: Sequence[Snapshot] = (),
     ) -> None:
         """Asserts that the only holders of blocks are these rows (leaving_rows are among them), the sources of copies
-        in flight, and snapshots in flight."""
+        in flight, snapshots in flight, and reservations."""
         unused = np.ones(len(self.covered), dtype=bool)
         unused[list(rows)] = False
         assert not self.covered[unused].any(), "a row that is not in use has room"
@@ -319,7 +382,8 @@ class KVCacheManager:
             assert not blocks[~held].any(), "a table goes on beyond what its row holds"
             assert blocks[held].all(), "a table holds the null block"
             taken = int32([snapshot.blocks[group] for snapshot in snapshots if group in snapshot.blocks])
-            holders = _counted([blocks[held], taken], pool.num_blocks)
+            lent = [one.blocks[group] for one in self._reservations]
+            holders = _counted([blocks[held], taken, *lent], pool.num_blocks)
             leavers = _counted([self.tables.live_blocks(group, row) for row in leaving_rows], pool.num_blocks)
             copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)
             pool.check(holders, leavers, copies)

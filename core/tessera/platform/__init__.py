@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import (
     AHEAD,
@@ -141,6 +142,19 @@ from tessera.platform.sparse_attention import (
     SparseLatentInput,
     SparseLatentLayer,
 )
+from tessera.platform.transfer import (
+    CacheFormat,
+    EngineCache,
+    Fetch,
+    KVConnector,
+    LayerFormat,
+    Lease,
+    Leases,
+    PlaneFormat,
+    TokenBlocks,
+    TokenStore,
+    TransferError,
+)
 from tessera.platform.vendor import VendorKernel, import_vendor, rotary_angles, vendor_object, vendor_op
 from tessera.platform.wkv import WKVInput
 from tessera.request import Request
@@ -171,6 +185,7 @@ __all__ = [
     "BucketedShapes",
     "Buffers",
     "CacheConstraints",
+    "CacheFormat",
     "CacheGroup",
     "CacheNeeds",
     "CachePlan",
@@ -192,6 +207,7 @@ __all__ = [
     "Eager",
     "EncoderLayer",
     "Encoding",
+    "EngineCache",
     "EngineFeature",
     "ExactShapes",
     "Explained",
@@ -200,6 +216,7 @@ __all__ = [
     "Feature",
     "FeatureCounter",
     "FeatureState",
+    "Fetch",
     "FullAttentionSpec",
     "FunctionalCommunicator",
     "Future",
@@ -215,7 +232,9 @@ __all__ = [
     "IndexerLayer",
     "IndexerLayerSpec",
     "InputBatch",
+    "KVConnector",
     "KVLayout",
+    "KVTransferParams",
     "Kernel",
     "LatentBackend",
     "LatentHeads",
@@ -228,7 +247,10 @@ __all__ = [
     "LaunchKey",
     "LaunchShape",
     "LayerCache",
+    "LayerFormat",
     "LayerSpec",
+    "Lease",
+    "Leases",
     "LoadedModel",
     "LoraWeights",
     "Manifest",
@@ -253,6 +275,7 @@ __all__ = [
     "PiecewiseGraphs",
     "Plan",
     "Plane",
+    "PlaneFormat",
     "Platform",
     "PlatformError",
     "Probe",
@@ -289,11 +312,14 @@ __all__ = [
     "StoredWeight",
     "Tensor",
     "TensorSpec",
+    "TokenBlocks",
     "TokenMasks",
+    "TokenStore",
     "TorchCommunicator",
     "TorchDevice",
     "TorchGraphs",
     "Transfer",
+    "TransferError",
     "Unpacking",
     "VendorKernel",
     "WKVInput",

@@ -313,7 +313,9 @@ class Plane:
             raise PlatformError(f"plane '{self.name}' has the unknown dtype '{self.dtype}'; use {', '.join(ITEMSIZE)}.")
         return ITEMSIZE[self.dtype]
 
-    def _order(self) -> list[int]:
+    @property
+    def canonical_order(self) -> list[int]:
+        """The axes by number, in the order (token, head, dim); the parts of a split axis side by side."""
         names = list(dict.fromkeys(name for name, _ in self.axes))
         names.sort(key=lambda name: _CANONICAL.index(name) if name in _CANONICAL else len(_CANONICAL))
         return [i for name in names for i, (axis, _) in enumerate(self.axes) if axis == name]
@@ -321,8 +323,7 @@ class Plane:
     def to_canonical(self, data: Array) -> Array:
         """[n, nbytes] uint8 in the plane's layout -> the same bytes ordered (token, head, dim)."""
         whole = data.reshape(len(data), *self.shape, self._itemsize)
-        order = self._order()
-        moved = whole.transpose(0, *(i + 1 for i in order), whole.ndim - 1)
+        moved = whole.transpose(0, *(i + 1 for i in self.canonical_order), whole.ndim - 1)
         return np.ascontiguousarray(moved).reshape(len(data), -1)
 
 

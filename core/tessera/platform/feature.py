@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.device import Arena, Tensor
 from tessera.platform.launch import Launch, Resource
 from tessera.platform.model import Model, Product
@@ -78,6 +79,12 @@ class FeatureState:
         Default: none."""
         return {}
 
+    def finishing(self, row: int, num_tokens: int) -> KVTransferParams | None:
+        """Called once when the request is about to end as it should, with its answer whole, and before ended(). The row
+        holds keys and values of its first num_tokens tokens. Returns what the client is told beside the answer.
+        Default: None."""
+        return None
+
     def ended(self) -> None:
         """Called once when the request ends, however it does. Default: nothing."""
 
@@ -135,6 +142,14 @@ class EngineFeature:
     def resources(self) -> Sequence[Resource]:
         """Limited resources that requests take. Called once. Default: none."""
         return ()
+
+    def poll(self) -> None:
+        """Called before each step, and about once a second while there is nothing to run. Default: does nothing."""
+
+    def make_room(self) -> bool:
+        """Called when nothing runs and the next request has too few blocks: the feature gives up some that it holds for
+        no request that runs, at once or soon. False if it holds none. Default: False."""
+        return False
 
     def counters(self) -> Sequence[FeatureCounter]:
         """What it counts. Asked with each report of the engine. Default: nothing."""

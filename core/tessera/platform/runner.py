@@ -18,6 +18,7 @@ from tessera.platform.lora import LoraWeights
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
 from tessera.platform.quantization import ReadWeight
+from tessera.platform.transfer import TokenStore
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
@@ -174,6 +175,11 @@ class ModelRunner(ABC):
         some tokens; None if every row may sample any. A runner that cannot apply masks names structured_outputs in
         LoadedModel.unsupported, and never gets any. In a worker process, another thread waits for the output while the
         main thread launches the next step."""
+
+    def token_store(self) -> TokenStore | None:
+        """What reads and writes the KV cache for transfers between engines; called after allocate(). None if it cannot
+        be read by tokens. Default: None."""
+        return None
 
 
 class RowEdits(Protocol):

@@ -191,3 +191,4 @@ def extensions(registry: Registry) -> None:
         registry.formats.add(name, path, level=registry.formats.level)
     for name in ("structured_outputs", "lora", "media", "transcription"):
         registry.features.add(name, f"tessera.features.{name}:FEATURE", level=registry.features.level)
+    registry.kv_connectors.add("TcpConnector", "tessera.transfer.tcp:TcpConnector", level=registry.kv_connectors.level)

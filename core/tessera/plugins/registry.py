@@ -91,9 +91,11 @@ class Registry:
         self.formats = Table("quantization format", owner, level=0, unknown=ModelError, absent=absent)
         # tessera.platform.Feature, by the name in --features.
         self.features = Table("feature", owner, level=0, unknown=ConfigError, absent=absent)
+        # tessera.platform.KVConnector, by kv_connector in --kv-transfer-config.
+        self.kv_connectors = Table("KV connector", owner, level=0, unknown=ConfigError, absent=absent)
 
     def tables(self) -> tuple[Table, ...]:
-        return self.models, self.policies, self.ops, self.formats, self.features
+        return self.models, self.policies, self.ops, self.formats, self.features, self.kv_connectors
 
     def take_all(self, other: Registry) -> None:
         """Adds all of another registry's entries, or none if any name is already used. Raises PlatformError as

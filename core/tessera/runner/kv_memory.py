@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import lcm, prod
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -161,19 +160,6 @@ class CacheMemory:
             for stack in self.stacks[copy.group]:
                 words = _as_words(stack) if self.device.eager else stack
                 words[:, targets] = words[:, sources]
-
-    def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
-        """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
-        data = [_as_bytes(part[blocks.to(part.device)].cpu()).numpy() for part in self._parts[number]]
-        parts = []
-        for layer in group.layers:
-            layout, places = self.layouts[layer], self.places[layer]
-            planes = [
-                data[place.buffer][:, place.start : place.start + plane.nbytes]
-                for plane, place in zip(layout.planes, places, strict=True)
-            ]
-            parts.append(torch.from_numpy(layout.export(np.concatenate(planes, axis=1))))
-        return torch.cat(parts, dim=1)
 
 
 _ALIGNMENT = 256

@@ -28,6 +28,7 @@ from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, ModelRunner, Progress
 from tessera.platform.shapes import ExactShapes, ShapePolicy
+from tessera.platform.transfer import TokenStore
 from tessera.plugins.contract import check_members
 from tessera.pooling_params import RequestPooling
 from tessera.reference import reference_backends
@@ -49,6 +50,7 @@ from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
 from tessera.runner.stages import StageLinks
+from tessera.runner.token_store import CacheTokens
 from tessera.runner.workspace import estimated, largest_steps, remembered_or
 from tessera.step import SchedulerOutput, StepStats, TokenMasks
 
@@ -287,6 +289,12 @@ class CoreRunner(ModelRunner):
         features = [feature for feature in self.features if _sees_sampling(feature)]
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
+
+    def token_store(self) -> TokenStore | None:
+        planes = [plane for layout in self.memory.layouts.values() for plane in layout.planes]
+        if not planes or not all(any(name == "token" for name, _ in plane.axes) for plane in planes):
+            return None
+        return CacheTokens(self.memory, self.plan)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
         self.executables = {}

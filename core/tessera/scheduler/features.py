@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.feature import EngineFeature, Failure, FeatureCounter, FeatureState
 from tessera.platform.launch import Resource
 from tessera.request import Request
@@ -33,6 +34,11 @@ class RequestFeatures:
     def columns(self) -> dict[str, float]:
         """Values for the features' own columns. Asked when the request gets a row."""
         return {name: value for state in self._states for name, value in state.columns().items()}
+
+    def finishing(self, row: int, num_tokens: int) -> KVTransferParams | None:
+        """What the first of them has for the client that has anything."""
+        told = (state.finishing(row, num_tokens) for state in self._states)
+        return next((params for params in told if params is not None), None)
 
     def ended(self) -> None:
         for state in self._states:
@@ -105,6 +111,15 @@ class EngineFeatures:
 
     def counters(self) -> list[FeatureCounter]:
         return [counter for half in self._halves for counter in half.counters()]
+
+    def poll(self) -> None:
+        for half in self._halves:
+            half.poll()
+
+    def make_room(self) -> bool:
+        """Whether any of them gives up something that it holds."""
+        gave_up = [half.make_room() for half in self._halves]
+        return any(gave_up)
 
     def begin(self, request: Request) -> RequestFeatures:
         """Raises RequestError for a request that one of them cannot serve."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.feature import FailureReason
 from tessera.step import PromptLogprobs, RowLogprobs
 
@@ -30,6 +31,8 @@ class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
     complete: bool = False
     # Why the request's features or fields do not let it go on, if they caused the error.
     failure: FailureReason | None = None
+    # Where its prompt's cache is kept for another engine, if it asked for that.
+    kv_transfer_params: KVTransferParams | None = None
 
 
 class StartedRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -388,9 +388,12 @@ class Requests:
     def end(self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, **fields: Any) -> None:
         """Ends a request. stop_token, fields: of FinishedRequest."""
         del self._by_key[request.key]
+        rows = self._allocator.rows
+        if reason in ("stop", "length"):
+            told = request.features.finishing(request.row, int(rows.num_retired[request.row]))
+            fields["kv_transfer_params"] = told
         request.features.ended()
         self._finished.append(FinishedRequest(request.key, reason, stop_token, **fields))
-        rows = self._allocator.rows
         status = None if request.row == NO_ROW else rows.status[request.row]
         if self.preparing.pop(request.key, None) is not None:
             return

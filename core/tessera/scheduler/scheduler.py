@@ -127,6 +127,11 @@ class Scheduler:
         return bool(preparing) and preparing == len(self._requests) and not self._allocator.in_flight
 
     @property
+    def cache(self) -> KVCacheManager:
+        """The blocks of all requests."""
+        return self._cache
+
+    @property
     def in_flight(self) -> int:
         """Number of steps whose output has not arrived."""
         return len(self._allocator.in_flight)
@@ -182,7 +187,8 @@ class Scheduler:
             if step.computes or step.prepares:
                 return self._emit(step)
         may_go_on = len(self._requests) > len(self._requests.preparing)
-        if may_go_on and not self._allocator.in_flight and self.counters.preemptions == preemptions:
+        is_stuck = may_go_on and not self._allocator.in_flight and self.counters.preemptions == preemptions
+        if is_stuck and not self._features.make_room():
             self._end_one_that_is_stuck()
         return None
 
@@ -538,4 +544,4 @@ class Scheduler:
         self._allocator.check()
         if not self.has_work:
             self._rows.check_idle()
-            assert self._cache.usage == 0.0, "blocks are held although there is no work"
+            assert self._cache.usage == 0.0 or self._cache.has_reservations, "blocks are held although there is no work"

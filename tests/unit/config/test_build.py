@@ -15,6 +15,7 @@ from tessera.config.build import parallel_config
 from tessera.config.engine import ENGINE_FLAGS, SpeculativeConfig
 from tessera.config.generation import sampling_defaults
 from tessera.config.kv_events import KVEventsConfig
+from tessera.config.kv_transfer import KVTransferConfig, is_loopback
 from tessera.errors import ConfigError, ModelError
 from tessera.platform.platform import with_ranks
 
@@ -61,7 +62,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     )
     assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
     assert (config.seed, config.model.tokenizer) == (7, "")
-    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8", True, None)
+    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8", True, None, None)
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)
@@ -73,6 +74,10 @@ OTHER_VALUES = {
     "kv_events_config": (
         {"enable_kv_cache_events": True, "endpoint": "tcp://*:7001", "topic": "kv@a@m", "replay_endpoint": None},
         KVEventsConfig("tcp://*:7001", topic="kv@a@m"),
+    ),
+    "kv_transfer_config": (
+        {"kv_connector": "TcpConnector", "kv_role": "kv_both", "kv_port": 7003},
+        KVTransferConfig("TcpConnector", "kv_both", kv_port=7003),
     ),
     "master_addr": ("192.0.2.1", "192.0.2.1"),
     "cluster_key_file": ("/run/key", "/run/key"),
@@ -528,3 +533,63 @@ def test_each_host_has_its_share_of_devices():
     assert [(spec.rank, spec.devices) for spec in specs] == [(rank, (rank % 2,)) for rank in range(6)]
     local = [(spec.environment["LOCAL_RANK"], spec.environment["LOCAL_WORLD_SIZE"]) for spec in specs]
     assert local == [("0", "2"), ("1", "2")] * 3
+
+
+ROLE = {"kv_connector": "TcpConnector", "kv_role": "kv_both"}
+
+
+def test_what_a_transfer_is_configured_with_crosses_to_the_engine(folder):
+    extra = {"lease_seconds": 5, "timeout_seconds": 0.5, "of_a_plugin": [1]}
+    config = build(folder(), kv_transfer_config={**ROLE, "engine_id": "p", "kv_connector_extra_config": extra})
+    assert config.cache.transfer == KVTransferConfig(
+        "TcpConnector", "kv_both", "p", lease_seconds=5.0, timeout_seconds=0.5, extra={"of_a_plugin": [1]}
+    )
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([4], "must be a JSON object with the keys kv_connector, kv_role, engine_id"),
+        ({"kv_connector": "TcpConnector"}, "needs kv_role"),
+        ({"kv_role": "kv_both"}, "needs kv_connector"),
+        ({**ROLE, "kv_rank": 0}, "has no key 'kv_rank'; it takes kv_connector"),
+        ({**ROLE, "kv_role": "prefill"}, "kv_role must be one of kv_producer, kv_consumer, kv_both"),
+        ({**ROLE, "kv_connector": 5}, "kv_connector must be a text of at most 256 characters"),
+        ({**ROLE, "engine_id": "e" * 257}, "engine_id must be a text of at most 256 characters"),
+        ({**ROLE, "kv_port": 70000}, "kv_port must be a whole number from 0 to 65535"),
+        ({**ROLE, "kv_port": True}, "kv_port must be a whole number"),
+        ({**ROLE, "kv_ip": "192.0.2.1"}, "set cluster_key_file to a secret"),
+        ({**ROLE, "kv_load_failure_policy": "fail"}, 'kv_load_failure_policy can only be "recompute"'),
+        ({**ROLE, "kv_connector_extra_config": []}, "kv_connector_extra_config must be an object"),
+        ({**ROLE, "kv_connector_extra_config": {"lease_seconds": 0}}, "lease_seconds must be a number from 1 to 3600"),
+        (
+            {**ROLE, "kv_connector_extra_config": {"timeout_seconds": float("nan")}},
+            "timeout_seconds must be a number from 0.1 to 3600",
+        ),
+    ],
+)
+def test_a_transfer_is_checked_in_one_line(folder, given, said):
+    with pytest.raises(ConfigError, match="^kv_transfer_config.*" + re.escape(said)) as error:
+        build(folder(), kv_transfer_config=given)
+    assert "\n" not in error.value.message
+    assert error.value.param == "kv_transfer_config"
+
+
+def test_a_transfer_writes_what_the_check_of_the_cache_has_not_seen(folder):
+    with pytest.raises(ConfigError, match="kv_transfer_config writes into the cache"):
+        build(folder(), kv_transfer_config=ROLE, check_kv_cache=True)
+
+
+def test_the_ports_of_ranks_follow_each_other():
+    config = KVTransferConfig("TcpConnector", "kv_both", "p")
+    assert config.of_rank(0) == config
+    assert config.of_rank(2) == KVTransferConfig("TcpConnector", "kv_both", "p_dp2", kv_port=config.kv_port + 2)
+    assert KVTransferConfig("TcpConnector", "kv_both", kv_port=0).of_rank(2).kv_port == 0
+    with pytest.raises(ConfigError, match="the port of engine 3 is above 65535"):
+        KVTransferConfig("TcpConnector", "kv_both", kv_port=65533).of_rank(3)
+
+
+def test_what_only_this_host_reaches():
+    assert [name for name in ("127.0.0.1", "127.3.4.5", "::1", "localhost") if not is_loopback(name)] == []
+    assert [name for name in ("0.0.0.0", "::", "10.0.0.1", "host", "") if is_loopback(name)] == []

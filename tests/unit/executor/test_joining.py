@@ -12,9 +12,10 @@ import pytest
 from tessera._version import __version__
 from tessera.errors import ConfigError, PlatformError
 from tessera.executor import joining
-from tessera.executor.joining import Challenge, Hello, NotAdmittedError, Welcome, admit, join, read_key
+from tessera.executor.joining import Challenge, Hello, NotAdmittedError, Welcome, admit, join
 from tessera.processes.frames import frame, read_frame
 from tessera.processes.interfaces import interface_of
+from tessera.processes.peers import read_key
 
 HELLO = Hello(1, 3, "/tmp/somewhere", __version__)
 

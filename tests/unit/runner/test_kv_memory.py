@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,8 +19,10 @@ from tessera.platform import (
     MemoryFigures,
     Plane,
 )
+from tessera.platform.transfer import CacheFormat, TokenBlocks
 from tessera.runner import kv_memory
 from tessera.runner.kv_memory import CacheMemory
+from tessera.runner.token_store import CacheTokens
 from tessera.step import BlockCopy
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
@@ -85,7 +86,7 @@ def test_separate_planes_share_memory_with_nothing(separate: Sequence[int]) -> N
 
 @pytest.mark.parametrize("dense", [(), (0, 1), (0,), (1,)])
 @pytest.mark.parametrize("separate", [(), (1,), (0, 1)])
-def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[int], separate: Sequence[int]) -> None:
+def test_blocks_are_copied_and_read_with_all_their_layers(dense: Sequence[int], separate: Sequence[int]) -> None:
     cache, group = memory(64, dense, separate)
     numbers = torch.arange(6 * 3 * 7 * 5, dtype=torch.float32).reshape(6, 3, 7, 5) % 251
     for layer in (0, 1):
@@ -94,13 +95,15 @@ def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[in
     cache.copy([BlockCopy(0, int32([1, 2]), int32([4, 5]))])
     if not separate:
         assert len(cache.stacks[0]) == (1 if len(dense) != 1 else 2)  # what is not dense has blocks of another size
-    exported = cache.export(group, 0, torch.tensor([5, 1])).numpy().view(np.int16)
-    expected = [
-        (numbers[block] + add).to(torch.bfloat16).transpose(0, 1).flatten().view(torch.int16).numpy()
-        for block in (2, 1)
-        for add in range(4)
-    ]
-    assert (exported.reshape(8, -1) == np.stack(expected)).all()
+    plan = CachePlan((group,), 4, 35)
+    read = bytearray(CacheFormat("", CacheTokens(cache, plan).layers).piece_bytes(14))
+    CacheTokens(cache, plan).read(TokenBlocks(0, (int32([5, 1]),)), 0, 14, memoryview(read))
+    each = 14 * 3 * 5  # numbers of a plane; two bytes each, and none to fill up to a multiple of eight
+    padded = each * 2 + -each * 2 % 8
+    for plane, (layer, place) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        expected = torch.cat([(numbers[block] + 2 * layer + place).transpose(0, 1) for block in (2, 1)])
+        found = torch.frombuffer(read, dtype=torch.bfloat16, count=each, offset=plane * padded)
+        assert torch.equal(found.view(14, 3, 5), expected.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize(("nbytes", "word"), [(16, torch.int64), (12, torch.int32), (10, torch.uint8)])

@@ -1,0 +1,216 @@
+"""Transfers of KV caches between engines: what a connector implements, and what it moves.
+
+An engine that has computed a prompt lends its blocks under a lease, and another one fetches them before it goes on with
+the request. What travels is in canonical form: by layer, by plane in the order of names, token after token, each as
+(head, dim). It depends neither on block sizes nor on where a platform keeps its bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from tessera.arrays import Array
+from tessera.kv_transfer_params import KVTransferParams
+from tessera.platform.attention import ITEMSIZE, Plane
+
+if TYPE_CHECKING:
+    from tessera.config.kv_transfer import KVTransferConfig
+
+ALIGNMENT = 8
+"""Bytes: each plane's part of a piece begins at a multiple."""
+
+
+class PlaneFormat(msgspec.Struct, frozen=True, array_like=True):
+    """One plane of a layer, such as its keys, in canonical form."""
+
+    name: str
+    dtype: str
+    # (name, size) of what a token has, from the slowest axis to the fastest.
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def from_plane(cls, plane: Plane) -> PlaneFormat | None:
+        """None for a plane that has no tokens."""
+        if not any(name == "token" for name, _ in plane.axes):
+            return None
+        sizes: dict[str, int] = {}
+        for i in plane.canonical_order:
+            name, size = plane.axes[i]
+            sizes[name] = sizes.get(name, 1) * size
+        del sizes["token"]
+        return cls(plane.name, plane.dtype, tuple(sizes.items()))
+
+    @property
+    def token_bytes(self) -> int:
+        return prod(size for _, size in self.axes) * ITEMSIZE[self.dtype]
+
+
+class LayerFormat(msgspec.Struct, frozen=True, array_like=True):
+    """What one layer keeps of a token."""
+
+    layer: int
+    # In the order of their names.
+    planes: tuple[PlaneFormat, ...]
+
+
+class CacheFormat(msgspec.Struct, frozen=True, array_like=True):
+    """What two engines must have in common to exchange caches."""
+
+    # SHA-256 of what the numbers depend on: configuration and weights; hexadecimal.
+    model: str
+    # In the order of their numbers.
+    layers: tuple[LayerFormat, ...]
+
+    def piece_bytes(self, num_tokens: int) -> int:
+        """Bytes of so many tokens of all layers."""
+        parts = [num_tokens * plane.token_bytes for layer in self.layers for plane in layer.planes]
+        return sum(part + -part % ALIGNMENT for part in parts)
+
+
+@dataclass(frozen=True)
+class TokenBlocks:
+    """The blocks of consecutive tokens, which stay what they are as long as somebody holds them."""
+
+    # The position of the first token of the first block of each group.
+    start: int
+    # By group, [blocks] int32.
+    blocks: tuple[Array, ...]
+
+
+class TokenStore(ABC):
+    """Reads and writes an engine's cache by tokens, from any thread, between steps and beside them."""
+
+    # Without the model's digest.
+    layers: tuple[LayerFormat, ...]
+    # Tokens: what is written begins and ends at multiples; best for reading too.
+    unit: int
+
+    @abstractmethod
+    def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
+        """Copies tokens first to last (exclusive) in canonical form. out: CacheFormat.piece_bytes() long."""
+
+    @abstractmethod
+    def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
+        """The reverse, for tokens that nobody reads yet. first, last: multiples of the unit."""
+
+    @abstractmethod
+    def enter_thread(self) -> None:
+        """Called in each thread before it reads or writes."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A prompt's cache that an engine keeps for another one."""
+
+    # Nobody can guess it.
+    request_id: str
+    tokens: TokenBlocks
+    # From the prompt's first token on.
+    num_tokens: int
+    # Of these tokens and what they stand for.
+    digest: bytes
+
+
+class Leases(Protocol):
+    """An engine's leases, asked by a connector's threads. An engine takes back blocks whose lease has expired, and may
+    do so earlier if it has no other room."""
+
+    @property
+    def seconds(self) -> float:
+        """How long one lasts from the last sign of whoever wants it."""
+
+    def renew(self, request_id: str) -> bool:
+        """Whoever wants it is there and waits. False if there is no such lease."""
+
+    def reading(self, request_id: str, digest: bytes) -> AbstractContextManager[Lease | None]:
+        """The lease, which stays while it is read; None if there is none, or if it is of other tokens."""
+
+    def is_called_back(self, request_id: str) -> bool:
+        """Whether the engine wants the blocks: whoever reads them should stop."""
+
+    def end(self, request_id: str) -> None:
+        """They have arrived."""
+
+    def add_sent(self, num_bytes: int) -> None:
+        """For the engine's counters."""
+
+
+class TransferError(Exception):
+    """Why a cache did not arrive, in one line: a clause that begins with a lower-case letter."""
+
+
+class Fetch(ABC):
+    """A cache on its way. Methods are called by the engine's thread, and only cancel() may wait."""
+
+    # Tokens that have been written, from start()'s first on; grows.
+    num_tokens: int = 0
+    num_bytes: int = 0
+
+    @abstractmethod
+    def start(self, tokens: TokenBlocks, first: int, last: int) -> None:
+        """There is room now for tokens first to last (exclusive). Until then the connector keeps the lease."""
+
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether all has been written, or nothing more will be."""
+
+    @abstractmethod
+    def error(self) -> TransferError | None:
+        """Why not all arrived, once it is done."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ends it. When this returns nothing more is written. The source is told that the lease is of no more use, if
+        it can be reached at once."""
+
+
+@dataclass(frozen=True)
+class EngineCache:
+    """What a connector moves from and to."""
+
+    engine_id: str
+    format: CacheFormat
+    store: TokenStore
+    leases: Leases
+    # The cluster's key; empty without one.
+    key: bytes
+
+
+class KVConnector(ABC):
+    """Moves caches between engines. An engine makes one, at its start, by (config, cache), which raises ConfigError. A
+    method is called by the engine's thread and must not wait."""
+
+    def __init__(self, config: KVTransferConfig, cache: EngineCache) -> None:
+        self.config = config
+        self.cache = cache
+
+    @abstractmethod
+    def describe(self, lease: Lease) -> KVTransferParams:
+        """What the other engine is told, by way of the client, to find this lease."""
+
+    @abstractmethod
+    def fetch(self, params: KVTransferParams, digest: bytes) -> Fetch:
+        """Begins to fetch what describe() said in another engine. digest: of the tokens that are expected."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all transfers. When this returns nothing is read or written."""
+
+
+def layer_formats(layers: Sequence[tuple[int, Sequence[Plane]]]) -> tuple[LayerFormat, ...] | None:
+    """By layer and its planes. None if one of them has no tokens."""
+    found = []
+    for layer, planes in sorted(layers, key=lambda pair: pair[0]):
+        formats = [PlaneFormat.from_plane(plane) for plane in sorted(planes, key=lambda plane: plane.name)]
+        kept = tuple(one for one in formats if one is not None)
+        if len(kept) < len(formats):
+            return None
+        found.append(LayerFormat(layer, kept))
+    return tuple(found)

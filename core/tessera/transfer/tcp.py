@@ -1,0 +1,346 @@
+"""TcpConnector: caches over TCP, from the engine that has them to the one that asks."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import socket
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from math import lcm
+from zlib import crc32
+
+import msgspec
+
+from tessera.config.kv_transfer import FLAG, KVTransferConfig, is_loopback
+from tessera.errors import ConfigError
+from tessera.kv_transfer_params import KVTransferParams
+from tessera.platform.transfer import (
+    EngineCache,
+    Fetch,
+    KVConnector,
+    Lease,
+    TokenBlocks,
+    TokenStore,
+    TransferError,
+)
+from tessera.transfer.wire import (
+    MAX_PIECE_BYTES,
+    PIECE,
+    Arrived,
+    Granted,
+    Waiting,
+    Wanted,
+    admit,
+    join,
+    receive,
+    refuse,
+    send,
+)
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 4 << 20
+"""About so much is read, sent and written at once, so that this is what a transfer holds on the host, twice."""
+MAX_CONNECTIONS = 64
+"""To one engine at once; whoever comes then computes its prompt."""
+_SIGNS = 6
+"""Whoever waits gives so many signs of it in the time of a lease."""
+
+
+class TcpConnector(KVConnector):
+    """Listens where the engine lends. A transfer has a connection, and two threads on either side: one moves bytes
+    between the socket and memory, the other between memory and the cache."""
+
+    def __init__(self, config: KVTransferConfig, cache: EngineCache) -> None:
+        super().__init__(config, cache)
+        self._links: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._listener: socket.socket | None = None
+        self.port = 0
+        if config.lends:
+            self._listener = _listen(config)
+            self.port = self._listener.getsockname()[1]
+            threading.Thread(target=self._accept, args=(self._listener,), name="kv-transfer", daemon=True).start()
+
+    # ---- contract
+
+    def describe(self, lease: Lease) -> KVTransferParams:
+        params = KVTransferParams(
+            do_remote_prefill=True,
+            do_remote_decode=False,
+            remote_engine_id=self.cache.engine_id,
+            remote_request_id=lease.request_id,
+            remote_block_ids=(),
+            remote_host=self.config.kv_ip,
+            remote_port=self.port,
+            tp_size=1,
+            remote_num_tokens=lease.num_tokens,
+            remote_blocks_expiry_time=time.time() + self.config.lease_seconds,
+            transfer_mode="pull",
+        )
+        return msgspec.structs.replace(params, remote_signature=signature(self.cache.key, params))
+
+    def fetch(self, params: KVTransferParams, digest: bytes) -> TcpFetch:
+        return TcpFetch(self.config, self.cache, params, digest)
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        with self._lock:
+            for link in self._links:
+                with suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join()
+
+    # ---- the source
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing.is_set():
+            try:
+                link, address = listener.accept()
+            except OSError:
+                return  # closed
+            thread = threading.Thread(target=self._serve, args=(link, address[0]), name="kv-source", daemon=True)
+            with self._lock:
+                full = self._closing.is_set() or len(self._links) >= MAX_CONNECTIONS
+                if not full:
+                    self._links.add(link)
+                    self._threads.add(thread)
+            if full:
+                log.warning("%s is not served: %d transfers are under way", address[0], MAX_CONNECTIONS)
+                link.close()
+            else:
+                thread.start()
+
+    def _serve(self, link: socket.socket, address: str) -> None:
+        try:
+            admit(link, self.cache.key, self.cache.leases.seconds)
+            link.settimeout(self.cache.leases.seconds)
+            while True:
+                self._answer(link, receive(link, Waiting | Wanted | Arrived))
+        except EOFError:
+            pass
+        except (TransferError, OSError) as error:
+            if not self._closing.is_set():
+                log.warning("a transfer to %s has ended: %s", address, error)
+        finally:
+            link.close()
+            with self._lock:
+                self._links.discard(link)
+                self._threads.discard(threading.current_thread())
+
+    def _answer(self, link: socket.socket, message: Waiting | Wanted | Arrived) -> None:
+        """Raises TransferError, OSError, EOFError."""
+        leases = self.cache.leases
+        if isinstance(message, Arrived):
+            leases.end(message.request_id)
+        elif isinstance(message, Waiting):
+            leases.renew(message.request_id)
+        else:
+            self._lend(link, message)
+
+    def _lend(self, link: socket.socket, wanted: Wanted) -> None:
+        cache = self.cache
+        if wanted.format.model != cache.format.model:
+            refuse(link, "it serves another model, or the same with other weights or another quantization")
+        if wanted.format != cache.format:
+            refuse(link, "it keeps other keys and values; dtype and --kv-cache-dtype must be the same")
+        with cache.leases.reading(wanted.request_id, wanted.digest) as lease:
+            if lease is None:
+                refuse(link, "it has no such cache any more, or one of other tokens")
+            if not 0 <= wanted.first < wanted.last <= lease.num_tokens or not 0 < wanted.unit <= wanted.last:
+                refuse(link, f"it has tokens 0 to {lease.num_tokens} only")
+            unit = lcm(wanted.unit, cache.store.unit)
+            each = unit * max(1, PIECE_BYTES // cache.format.piece_bytes(unit))
+            send(link, Granted(each))
+            self._send_pieces(link, lease, wanted, each)
+
+    def _send_pieces(self, link: socket.socket, lease: Lease, wanted: Wanted, each: int) -> None:
+        """One piece is read while the one before is sent."""
+        cache = self.cache
+        starts = range(wanted.first, wanted.last, each)
+        buffers = [bytearray(cache.format.piece_bytes(each)) for _ in range(min(2, len(starts)))]
+
+        def read(number: int) -> tuple[bytes, memoryview]:
+            first, last = starts[number], min(starts[number] + each, wanted.last)
+            data = memoryview(buffers[number % 2])[: cache.format.piece_bytes(last - first)]
+            cache.store.read(lease.tokens, first, last, data)
+            return PIECE.pack(first, last, len(data), crc32(data)), data
+
+        with ThreadPoolExecutor(1, "kv-read", initializer=cache.store.enter_thread) as reader:
+            coming = reader.submit(read, 0)
+            for number in range(len(starts)):
+                header, data = coming.result()
+                if cache.leases.is_called_back(wanted.request_id):
+                    link.sendall(PIECE.pack(0, 0, 0, 0))
+                    raise TransferError("its blocks are needed here")
+                if number + 1 < len(starts):
+                    coming = reader.submit(read, number + 1)
+                link.sendall(header)
+                link.sendall(data)
+                cache.leases.add_sent(len(data))
+
+
+class TcpFetch(Fetch):
+    def __init__(self, config: KVTransferConfig, cache: EngineCache, params: KVTransferParams, digest: bytes) -> None:
+        self._config, self._cache, self._params, self._digest = config, cache, params, digest
+        self._request_id = params.remote_request_id or ""
+        self._error: TransferError | None = None
+        self._room: tuple[TokenBlocks, int, int] | None = None
+        self._link: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._told, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kv-fetch", daemon=True)
+        self._thread.start()
+
+    # ---- contract
+
+    def start(self, tokens: TokenBlocks, first: int, last: int) -> None:
+        self._room = tokens, first, last
+        self._told.set()
+
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def error(self) -> TransferError | None:
+        return self._error
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._told.set()
+        if self._room is None:
+            return  # it has nowhere to write to, and ends by itself
+        with self._lock:
+            if self._link is not None:
+                with suppress(OSError):
+                    self._link.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    # ---- on its own thread
+
+    def _run(self) -> None:
+        where = f"{self._params.remote_host} port {self._params.remote_port}"
+        try:
+            self._check()
+            link, seconds = join(self._params.remote_host or "", self._params.remote_port or 0, self._cache.key)
+            with link:
+                self._fetch(link, seconds)
+        except TransferError as error:
+            self._error = TransferError(f"of the engine at {where}: {error}")
+        except EOFError:
+            self._error = TransferError(f"the engine at {where} has closed the connection")
+        except OSError as error:
+            self._error = TransferError(f"the engine at {where} does not answer ({error.strerror or error})")
+        finally:
+            self._done.set()
+
+    def _check(self) -> None:
+        """Raises TransferError for params that no engine of this cluster wrote."""
+        params, key = self._params, self._cache.key
+        if key and not hmac.compare_digest(params.remote_signature or "", signature(key, params)):
+            raise TransferError("its remote_signature is not by this engine's cluster key")
+        if not key and not is_loopback(params.remote_host or ""):
+            raise TransferError("without --cluster-key-file only engines of this host are asked")
+
+    def _fetch(self, link: socket.socket, lease_seconds: float) -> None:
+        while not self._told.wait(lease_seconds / _SIGNS):
+            send(link, Waiting(self._request_id))
+        if self._room is None:
+            send(link, Arrived(self._request_id))
+            return
+        with self._lock:
+            self._link = link
+        try:
+            if not self._cancelled:
+                link.settimeout(self._config.timeout_seconds)
+                self._receive(link, *self._room)
+                send(link, Arrived(self._request_id))
+        finally:
+            with self._lock:
+                self._link = None
+
+    def _receive(self, link: socket.socket, tokens: TokenBlocks, first: int, last: int) -> None:
+        """One piece is received while the one before is checked and written. Raises TransferError, OSError,
+        EOFError."""
+        cache = self._cache
+        send(link, Wanted(self._request_id, self._digest, cache.format, first, last, cache.store.unit))
+        each = receive(link, Granted).num_tokens
+        if each <= 0 or each % cache.store.unit or cache.format.piece_bytes(each) > MAX_PIECE_BYTES:
+            raise TransferError(f"it sends pieces of {each} tokens")
+        buffers = [bytearray(cache.format.piece_bytes(each)) for _ in range(2)]
+        with ThreadPoolExecutor(1, "kv-write", initializer=cache.store.enter_thread) as writer:
+            writing: list[Future[None]] = []
+            for number, start in enumerate(range(first, last, each)):
+                end = min(start + each, last)
+                data = memoryview(buffers[number % 2])[: cache.format.piece_bytes(end - start)]
+                checksum = _read_piece(link, start, end, data)
+                for earlier in writing:
+                    earlier.result()
+                writing = [writer.submit(self._write, cache.store, tokens, start, end, data, checksum)]
+            for earlier in writing:
+                earlier.result()
+
+    def _write(
+        self, store: TokenStore, tokens: TokenBlocks, first: int, last: int, data: memoryview, checksum: int
+    ) -> None:
+        if crc32(data) != checksum:
+            raise TransferError(f"tokens {first} to {last} have arrived damaged")
+        if self._cancelled:
+            raise TransferError("it was cancelled")
+        store.write(tokens, first, last, data)
+        self.num_tokens += last - first
+        self.num_bytes += len(data)
+
+
+def _read_piece(link: socket.socket, first: int, last: int, data: memoryview) -> int:
+    """Fills data, and returns its checksum. Raises TransferError, OSError, EOFError."""
+    header = bytearray(PIECE.size)
+    _fill(link, memoryview(header))
+    start, end, size, checksum = PIECE.unpack(header)
+    if start == end:
+        raise TransferError("its blocks were needed there")
+    if (start, end, size) != (first, last, len(data)):
+        raise TransferError(f"it sends tokens {start} to {end} where {first} to {last} are due")
+    _fill(link, data)
+    return int(checksum)
+
+
+def _fill(link: socket.socket, data: memoryview) -> None:
+    while data:
+        count = link.recv_into(data)
+        if not count:
+            raise EOFError
+        data = data[count:]
+
+
+def signature(key: bytes, params: KVTransferParams) -> str:
+    """By which an engine knows that another one of its cluster, and not a client, says where a cache is."""
+    said = (
+        params.remote_engine_id, params.remote_request_id, params.remote_host, params.remote_port,
+        params.remote_num_tokens,
+    )  # fmt: skip
+    return hmac.digest(key, msgspec.msgpack.encode(said), "sha256").hex()
+
+
+def _listen(config: KVTransferConfig) -> socket.socket:
+    """Raises ConfigError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.kv_ip, config.kv_port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"{FLAG}: cannot listen at kv_ip '{config.kv_ip}', kv_port {config.kv_port} ({error.strerror}); name an "
+            "address of this host and a free port.",
+            param=FLAG,
+        ) from error
